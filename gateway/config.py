@@ -1,0 +1,276 @@
+"""Every setting, declared once: name, default, bounds and help. The reference in docs/configuration.md is checked against it.
+
+A configuration is read from a TOML file, then from the environment (``LARDER_SECTION__KEY``; list items by number, as in
+``LARDER_ORIGINS__0__ENDPOINT``), then from command-line flags; the later wins. Anything unknown is refused by its name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from gateway.model.errors import ConfigError
+from gateway.model.units import parse_duration, parse_size
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
+
+
+def _parse_freshness(value: str | float) -> str | float:
+    return value if value in ("always", "immutable") else parse_duration(value)
+
+
+Freshness = Annotated[Literal["always", "immutable"] | float, BeforeValidator(_parse_freshness)]
+
+
+class Section(BaseModel):
+    """A table of the configuration file: unknown keys are refused, values cannot change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ServerSettings(Section):
+    """How the gateway listens."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(9000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    workers: int = Field(1, ge=1, le=256, description="worker processes sharing one cache")
+    domain: str = Field("", description="suffix for virtual-host addressing: bucket.DOMAIN; empty means path style only")
+    tls_cert: str = Field("", description="PEM certificate chain; with tls_key, serves HTTPS (without zero-copy)")
+    tls_key: str = Field("", description="PEM private key of tls_cert")
+    max_in_flight: int = Field(2048, ge=1, description="requests at once per worker; more are answered 503 SlowDown")
+    drain: Seconds = Field(30.0, description="how long SIGTERM waits for requests in flight")
+    keep_alive: Seconds = Field(75.0, description="how long an idle connection stays open")
+    sigv2: bool = Field(True, description="accept SigV2 in the query string, as botocore presigns for custom endpoints")
+    max_spool: Size = Field(
+        5 * 1024**3, description="largest upload whose checksum trailer must be read before the origin sees it"
+    )
+
+
+class CacheSettings(Section):
+    """The node's SSD cache."""
+
+    dir: str = Field("./larder-cache", description="directory of the cache; created when missing")
+    capacity: Size = Field(10 * 1000**3, ge=1, description="bytes of blobs kept on this node")
+    block_size: Size = Field(4 * 1024**2, ge=4096, description="larger objects are cached in blocks of this size")
+    reserve: Size = Field(1000**3, description="bytes of the file system that are never used")
+    max_fills: int = Field(256, ge=1, description="origin reads being stored at once per worker; more are not stored")
+    entries: int = Field(20_000, ge=16, description="objects whose metadata each worker keeps in memory")
+    open_files: int = Field(512, ge=8, description="blob files each worker keeps open")
+
+
+class RedisSettings(Section):
+    """Coordination."""
+
+    url: str = Field("embedded", description='"embedded", redis://... or rediss://...')
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, url: str) -> str:
+        if url != "embedded" and urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+            raise ValueError('must be "embedded" or start with redis://, rediss:// or unix://')
+        return url
+
+
+class DatabaseSettings(Section):
+    """The catalog of tenants, rules and datasets."""
+
+    url: str = Field("sqlite:///{cache.dir}/catalog.db", description="SQLAlchemy URL of the catalog")
+
+
+class AdminSettings(Section):
+    """Access to the admin endpoints."""
+
+    token: str = Field("", description="bearer token of the admin endpoints; empty closes them", repr=False)
+
+
+class LogSettings(Section):
+    """What is logged, and where."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe level logged")
+    format: Literal["json", "text"] = Field("json", description="one JSON object a line, or text for people")
+    access: str = Field("", description='S3 access log: a file, "-" for standard output, empty for none')
+
+
+class Origin(Section):
+    """A real object store."""
+
+    name: str = Field("default", min_length=1, description="name that credentials refer to")
+    endpoint: str = Field(description="http:// or https:// address of the object store")
+    region: str = Field("us-east-1", description="region used in signatures towards the origin")
+    access_key_id: str = Field("", description="key of the origin; empty uses the AWS credential chain, if it has one")
+    secret_access_key: str = Field("", description="secret of access_key_id", repr=False)
+    session_token: str = Field("", description="session token of access_key_id, for temporary credentials", repr=False)
+    connect_timeout: Seconds = Field(5.0, description="how long a connection to the origin may take to open")
+    read_timeout: Seconds = Field(60.0, description="longest silence of the origin within one answer")
+    max_connections: int = Field(256, ge=1, description="connections to the origin per worker")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _an_address(cls, endpoint: str) -> str:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError('must look like "https://s3.eu-west-1.amazonaws.com" or "http://127.0.0.1:5000", without a path')
+        return endpoint.rstrip("/")
+
+
+class Credential(Section):
+    """An access key of the gateway."""
+
+    access_key_id: str = Field(min_length=1, description="access key that clients of the gateway use")
+    secret_access_key: str = Field(min_length=1, description="its secret", repr=False)
+    session_token: str = Field("", description="token that must accompany the key, for temporary credentials", repr=False)
+    expires: str = Field("", description="ISO 8601 time after which the key is refused; empty means never")
+    tenant: str = Field("", description="name of the tenant, for logs and accounting; the access key when empty")
+    origin: str = Field("default", description="name of the origin this key reads and writes")
+    origin_access_key_id: str = Field("", description="this tenant's own key at the origin, instead of the origin's")
+    origin_secret_access_key: str = Field("", description="secret of origin_access_key_id", repr=False)
+    origin_session_token: str = Field("", description="session token of origin_access_key_id", repr=False)
+    allow: tuple[str, ...] = Field((), description='bucket/prefix globs this key may touch, as "bucket/train/**"; empty: all')
+    read_only: bool = Field(False, description="refuse every write of this key")
+
+    @model_validator(mode="after")
+    def _whole_pairs(self) -> Credential:
+        if bool(self.origin_access_key_id) != bool(self.origin_secret_access_key):
+            raise ValueError("origin_access_key_id and origin_secret_access_key go together")
+        return self
+
+
+class Rule(Section):
+    """How the objects that match are cached; the first rule of the file that matches counts."""
+
+    match: str = Field(min_length=1, description='glob over bucket/key: * within a segment, ** across them')
+    freshness: Freshness = Field(
+        600.0, description='"always" (ask the origin each time), "immutable" (never), or a time such as "10m"'
+    )
+    authorization: Literal["object", "prefix"] = Field(
+        "object", description="a grant is for one object, or for all that the rule matches"
+    )
+    grant: Seconds = Field(600.0, description="how long the origin's yes to a reader is remembered")
+    cache: bool = Field(True, description="whether to cache what matches")
+    warm_on_write: bool = Field(False, description="read an object into the cache after it was written")
+    stale_if_error: Seconds = Field(3600.0, description="how long past freshness to serve when the origin is unreachable")
+
+
+class Settings(Section):
+    """The whole configuration."""
+
+    server: ServerSettings = ServerSettings()
+    cache: CacheSettings = CacheSettings()
+    redis: RedisSettings = RedisSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    admin: AdminSettings = AdminSettings()
+    log: LogSettings = LogSettings()
+    origins: tuple[Origin, ...] = Field((), description="object stores behind the gateway")
+    credentials: tuple[Credential, ...] = Field((), description="access keys of the gateway")
+    rules: tuple[Rule, ...] = Field((), description="caching rules, first match counts")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if not self.origins:
+            raise ValueError("origins: at least one [[origins]] table with an endpoint is needed")
+        names = [origin.name for origin in self.origins]
+        _refuse_twice("origins", "name", names)
+        _refuse_twice("credentials", "access_key_id", [c.access_key_id for c in self.credentials])
+        for number, credential in enumerate(self.credentials):
+            if credential.origin not in names:
+                raise ValueError(
+                    f"credentials.{number}.origin: there is no origin named {credential.origin!r}; known: {', '.join(names)}"
+                )
+        if bool(self.server.tls_cert) != bool(self.server.tls_key):
+            raise ValueError("server.tls_cert and server.tls_key go together")
+        return self
+
+    def origin(self, name: str) -> Origin:
+        """The origin of that name; validation made sure that it exists."""
+        return next(origin for origin in self.origins if origin.name == name)
+
+
+def _refuse_twice(section: str, field: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{section}: {field} {value!r} is there twice")
+
+
+def load_settings(
+    path: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read, merge and check the configuration.
+
+    Args:
+        path: a TOML file, or ``None`` for defaults only.
+        environ: environment whose ``LARDER_*`` variables override the file.
+        flags: dotted names (``"server.port"``) that override both.
+
+    Raises:
+        ConfigError: naming the field that is wrong and what to write instead.
+    """
+    tree = _read_toml(path) if path else {}
+    for name, value in (environ or {}).items():
+        if name.startswith("LARDER_"):
+            _place(tree, name.removeprefix("LARDER_").lower().split("__"), value, name)
+    for name, value in (flags or {}).items():
+        _place(tree, name.split("."), value, name)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path)) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+
+
+def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> None:
+    node: Any = tree
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        if isinstance(node, list):
+            if not part.isdigit() or int(part) > len(node):
+                raise ConfigError(f"{name}: {part!r} must be a list position from 0 to {len(node)}")
+            if int(part) == len(node):
+                node.append({})
+            key: Any = int(part)
+        else:
+            key = part
+        if following is None:
+            node[key] = [piece.strip() for piece in value.split(",")] if part == "allow" and isinstance(value, str) else value
+        else:
+            if isinstance(node, dict) and key not in node:
+                node[key] = [] if following.isdigit() else {}
+            node = node[key]
+            if not isinstance(node, (dict, list)):
+                raise ConfigError(f"{name}: {'.'.join(parts)} is not a setting")
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    lines = []
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"] if part not in ("float", "literal['always','immutable']"))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = f"there is no such setting{_nearest(problem['loc'])}"
+        lines.append(f"{field}: {message}" if field else message)
+    where = f"{path}: " if path else "configuration: "
+    return where + "; ".join(dict.fromkeys(lines))
+
+
+def _nearest(location: tuple[int | str, ...]) -> str:
+    from difflib import get_close_matches
+
+    sections: dict[str, type[BaseModel]] = {
+        "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "database": DatabaseSettings,
+        "admin": AdminSettings, "log": LogSettings, "origins": Origin, "credentials": Credential, "rules": Rule,
+    }  # fmt: skip
+    known = sections[str(location[0])].model_fields if len(location) > 1 and location[0] in sections else Settings.model_fields
+    close = get_close_matches(str(location[-1]), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

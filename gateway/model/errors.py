@@ -1,0 +1,104 @@
+"""Failures, with the S3 code that names each. What they look like on the wire is decided in gateway/api/s3/errors.py.
+
+The table follows the "Error responses" page of the Amazon S3 API reference; a code that is not in it cannot be raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
+    {
+        "AccessDenied": (403, "Access Denied"),
+        "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
+        "AuthorizationQueryParametersError": (400, "Query-string authentication parameters are not valid."),
+        "BadDigest": (400, "The Content-MD5 or checksum value that you specified did not match what the server received."),
+        "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed object size."),
+        "ExpiredToken": (400, "The provided token has expired."),
+        "IncompleteBody": (400, "You did not provide the number of bytes specified by the Content-Length HTTP header."),
+        "InternalError": (500, "We encountered an internal error. Please try again."),
+        "InvalidAccessKeyId": (403, "The access key ID that you provided does not exist in our records."),
+        "InvalidArgument": (400, "Invalid argument."),
+        "InvalidBucketName": (400, "The specified bucket is not valid."),
+        "InvalidChunkSizeError": (400, "The chunk size is not valid."),
+        "InvalidDigest": (400, "The Content-MD5 or checksum value that you specified is not valid."),
+        "InvalidRange": (416, "The requested range cannot be satisfied."),
+        "InvalidRequest": (400, "Invalid request."),
+        "InvalidToken": (400, "The provided token is malformed or otherwise not valid."),
+        "InvalidURI": (400, "The specified URI couldn't be parsed."),
+        "KeyTooLongError": (400, "Your key is too long."),
+        "MalformedTrailerError": (400, "The request contained trailing data that was not well-formed."),
+        "MalformedXML": (400, "The XML that you provided was not well formed or did not validate against our published schema."),
+        "MaxMessageLengthExceeded": (400, "Your request was too large."),
+        "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size."),
+        "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
+        "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
+        "MissingSecurityHeader": (400, "Your request is missing a required header."),
+        "NoSuchBucket": (404, "The specified bucket does not exist."),
+        "NoSuchKey": (404, "The specified key does not exist."),
+        "NotImplemented": (501, "A header or query that you provided implies functionality that is not implemented."),
+        "PreconditionFailed": (412, "At least one of the preconditions you specified did not hold."),
+        "RequestTimeTooSkewed": (403, "The difference between the request time and the server's time is too large."),
+        "RequestTimeout": (400, "Your socket connection to the server was not read from or written to within the timeout period."),
+        "ServiceUnavailable": (503, "The origin cannot be reached. Please try again."),
+        "SignatureDoesNotMatch": (
+            403,
+            "The request signature that the server calculated does not match the signature that you provided. "
+            "Check your secret access key and signing method.",
+        ),
+        "SlowDown": (503, "Please reduce your request rate."),
+        "XAmzContentSHA256Mismatch": (400, "The provided 'x-amz-content-sha256' header does not match what was computed."),
+        "XAmzContentChecksumMismatch": (400, "The provided 'x-amz-checksum' header does not match what was computed."),
+    }
+)
+
+
+class LarderError(Exception):
+    """Base of every failure that Larder raises on purpose."""
+
+
+class S3Error(LarderError):
+    """A request cannot be answered as asked.
+
+    Args:
+        code: a key of ``S3_CODES``.
+        message: what was wrong and what to do about it; the code's standard text when empty.
+        extra: further XML elements of the error document (``ArgumentName``, ``ActualObjectSize``, ...).
+        headers: further response headers (``Retry-After``, ``Content-Range``, ...).
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str = "",
+        *,
+        extra: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status, standard = S3_CODES[code]
+        self.code = code
+        self.message = message or standard
+        self.extra = dict(extra or {})
+        self.headers = dict(headers or {})
+        super().__init__(f"{code}: {self.message}")
+
+
+class OriginUnavailable(LarderError):
+    """The origin could not be reached, or broke off before its answer was complete."""
+
+
+class DiskUnavailable(LarderError):
+    """The cache disk cannot take or give bytes right now; ``reason`` is ``disk`` or ``no-space``."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        self.reason = reason
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+
+
+class BlobGone(LarderError):
+    """The bytes of a blob are no longer there, or were not what their digest says (and have been dropped)."""
+
+
+class ConfigError(LarderError):
+    """The configuration is wrong; the message names the field and the remedy."""

@@ -1,0 +1,79 @@
+"""Names of things: where an object lives and who asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from re import Pattern
+from re import compile as compile_pattern
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """One object at one origin.
+
+    ``origin`` is the name from ``[[origins]]``; ``key`` is the decoded UTF-8 key, never empty, never normalised.
+    """
+
+    origin: str
+    bucket: str
+    key: str
+
+    @property
+    def path(self) -> str:
+        """``bucket/key``, the form that rules and allow-lists are matched against."""
+        return f"{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class OriginIdentity:
+    """The keys with which the gateway signs towards one origin on behalf of some principals.
+
+    Grants are remembered per identity: two principals whose requests reach the origin under the same keys have the
+    same rights there, and what tells them apart (allow-list, read-only) is checked by the gateway on every request.
+    ``access_key_id`` is empty for anonymous requests, which are forwarded unsigned.
+    """
+
+    origin: str
+    access_key_id: str
+
+    @property
+    def name(self) -> str:
+        """Stable text form, used as the key of grants."""
+        return f"{self.origin}/{self.access_key_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: an access key of the gateway and its tenant; ``access_key_id`` is empty for anonymous callers."""
+
+    access_key_id: str
+    tenant: str
+    identity: OriginIdentity
+    allow: tuple[str, ...] = ()
+    read_only: bool = False
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether the request carried no credentials at all."""
+        return not self.access_key_id
+
+    def may_touch(self, path: str) -> bool:
+        """Whether the allow-list covers ``bucket/key``; an empty list covers everything."""
+        return not self.allow or any(glob_matches(pattern, path) for pattern in self.allow)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> Pattern[str]:
+    pieces = []
+    for piece in pattern.split("**"):
+        # fnmatch's "*" crosses "/"; here it does not, as in every shell and in .gitignore.
+        body = translate(piece).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
+        pieces.append(body.replace(".*", "[^/]*"))
+    return compile_pattern("(?s:" + ".*".join(pieces) + r")\Z")
+
+
+def glob_matches(pattern: str, path: str) -> bool:
+    """Match ``bucket/key`` against a rule's glob: ``*`` stays inside one path segment, ``**`` crosses them."""
+    return _compiled(pattern).match(path) is not None

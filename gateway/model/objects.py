@@ -1,0 +1,61 @@
+"""What the cache knows of an object: frozen values, no behaviour beyond arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Header = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """An object's metadata exactly as the origin stated it.
+
+    ``headers`` holds every entity header to replay on a hit (Content-Type, Last-Modified, x-amz-meta-*, ...), in the
+    origin's order and spelling, without Content-Length, Content-Range, ETag, Date, Server, request ids, hop-by-hop
+    headers and checksums. ``checksums`` is ``None`` when the answer they came from could not carry them (a ranged
+    one), which differs from an empty tuple: "the origin has none".
+    """
+
+    etag: str
+    size: int
+    last_modified: str
+    headers: tuple[Header, ...] = ()
+    checksums: tuple[Header, ...] | None = None
+
+    @property
+    def strong(self) -> bool:
+        """Whether the ETag is a strong validator; only such objects are cached."""
+        return len(self.etag) > 2 and self.etag.startswith('"')
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """Immutable bytes named by their SHA-256 digest (32 raw bytes); ``size`` in bytes; ``crc32`` of the whole blob."""
+
+    digest: bytes
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRecord:
+    """One row of the index: an object and the facts shared by all its blocks.
+
+    An object of at most ``block_size`` bytes is one blob, at block number 0. ``confirmed_at`` is when the origin last
+    vouched for it (seconds since the epoch). ``row_id`` is 0 for a record that lives in memory only.
+    """
+
+    row_id: int
+    meta: ObjectMeta
+    block_size: int
+    confirmed_at: float
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks the object is cut into; an empty object is one empty block."""
+        return max(1, -(-self.meta.size // self.block_size))
+
+    def block_length(self, number: int) -> int:
+        """The length of block ``number`` in bytes: the last one is short."""
+        return min(self.block_size, self.meta.size - number * self.block_size)
