@@ -1,0 +1,67 @@
+# Everything a newcomer needs: `make demo`, then `make test`. `make` alone lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Test processes at once; integration tests start real gateways, so more than the cores does not help.
+JOBS ?= 2
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	scripts/create-venv $(VENV)
+
+# What was installed last is remembered in stamps; a change of pyproject.toml installs again.
+$(VENV)/.demo-installed: pyproject.toml scripts/install-redis-binary | $(BIN)/python
+	scripts/install-redis-binary $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev-installed: pyproject.toml clients/python/pyproject.toml scripts/install-redis-binary | $(BIN)/python
+	scripts/install-redis-binary $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -e clients/python
+	@touch $@ $(VENV)/.demo-installed
+
+.PHONY: setup
+setup: $(VENV)/.dev-installed ## Create .venv with all that development needs
+	@echo "ready: source $(BIN)/activate"
+
+.PHONY: demo
+demo: $(VENV)/.demo-installed ## See it work in a minute (KEEP=1 leaves it running, PORT=9000 chooses the port)
+	@exec $(BIN)/larder-gateway demo $(if $(KEEP),--keep) $(if $(PORT),--port $(PORT))
+
+.PHONY: check
+check: $(VENV)/.dev-installed ## Lint, format, types, floors of the architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cd clients/python && $(abspath $(BIN))/mypy
+	$(BIN)/lint-imports
+
+.PHONY: system-packages
+system-packages: ## Install the servers that tests run against (Redis, nginx, Ceph)
+	scripts/install-system-packages
+
+.PHONY: test-client
+test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean environment
+	scripts/test-client $(BIN)/python
+
+.PHONY: test
+test: $(VENV)/.dev-installed system-packages check test-client ## All tests, against real parts
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
+
+.PHONY: docs
+docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
+	$(BIN)/python scripts/generate_docs.py
+
+.PHONY: bench
+bench: $(VENV)/.dev-installed system-packages ## Measure the budgets side by side and print them
+	$(BIN)/python -m benchmarks
+
+.PHONY: clean
+clean: ## Remove what was built, the environment included
+	rm -rf $(VENV) build dist clients/python/build clients/python/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache

@@ -1,0 +1,124 @@
+"""Write the tables of docs/ that repeat what the code declares: settings, metrics, reasons.
+
+A page keeps its prose; what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced.
+`make docs` runs it; tests/house/test_docs.py fails while a page is out of date.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from gateway import metrics
+from gateway.config import Settings
+from gateway.model import outcomes, units
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def pages() -> dict[Path, str]:
+    """Every page with generated parts, as it should be."""
+    tables: dict[str, Callable[[], str]] = {"settings": _settings, "metrics": _metrics, "reasons": _reasons}
+    wanted = {}
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        new = re.sub(
+            r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)",
+            lambda match: f"{match[1]}\n{tables[match[2]]()}\n{match[3]}",
+            text,
+            flags=re.DOTALL,
+        )
+        if "<!-- generated:" in text:
+            wanted[path] = new
+    return wanted
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _settings() -> str:
+    lines = []
+    for section, field in Settings.model_fields.items():
+        inner = field.annotation if _is_section(field.annotation) else get_args(field.annotation)[0]
+        several = inner is not field.annotation
+        lines += ["", f"### {'[[' if several else '['}{section}{']]' if several else ']'}", ""]
+        lines += [inspect.getdoc(inner) or "", ""]
+        lines += ["| setting | environment | default | meaning |", "|---|---|---|---|"]
+        for name, setting in inner.model_fields.items():
+            variable = f"LARDER_{section}__{'0__' if several else ''}{name}".upper()
+            default = _default(setting)
+            lines.append(f"| `{section}.{name}` | `{variable}` | {default} | {_cell(setting.description or '')} |")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _default(setting: FieldInfo) -> str:
+    value = setting.default
+    if setting.is_required():
+        return "required"
+    parsers = [getattr(item, "func", None) for item in setting.metadata]
+    if units.parse_size in parsers:
+        value = _size(value)
+    elif isinstance(value, float):
+        value = _duration(value)
+    elif isinstance(value, bool):
+        value = str(value).lower()
+    elif value == ():
+        value = "[]"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def _size(value: int) -> str:
+    for factor, letters in ((1024, ("KiB", "MiB", "GiB")), (1000, ("kB", "MB", "GB"))):
+        for power in (3, 2, 1):
+            if value and value % factor**power == 0:
+                return f"{value // factor**power}{letters[power - 1]}"
+    return str(value)
+
+
+def _duration(value: float) -> str:
+    for seconds, letter in ((3600, "h"), (60, "m")):
+        if value and value % seconds == 0:
+            return f"{value / seconds:g}{letter}"
+    return f"{value:g}s"
+
+
+def _metrics() -> str:
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for metric in metrics.ALL:
+        kind = metric._type
+        name = f"{metric._name}_total" if kind == "counter" else metric._name
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames) or "none"
+        lines.append(f"| `{name}` | {kind} | {labels} | {_cell(metric._documentation)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _reasons() -> str:
+    """The members of Reason with the string that follows each, which Python itself does not keep."""
+    lines = ["| reason | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in _documented(outcomes.Reason)]
+    return "\n".join(lines) + "\n"
+
+
+def _documented(enum: type) -> Iterator[tuple[str, str]]:
+    body = ast.parse(inspect.getsource(enum)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for member, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(member, ast.Assign) and isinstance(member.value, ast.Constant):
+            assert isinstance(following, ast.Expr), ast.unparse(member)
+            assert isinstance(following.value, ast.Constant), ast.unparse(member)
+            yield str(member.value.value), str(following.value.value).replace("\n    ", " ")
+
+
+if __name__ == "__main__":
+    for page, content in pages().items():
+        page.write_text(content, encoding="utf-8")

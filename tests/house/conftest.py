@@ -1,0 +1,45 @@
+"""What the house tests look at: the sources as syntax trees, the project's files as text."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _sources(*folders: str) -> dict[str, ast.Module]:
+    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The top of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shipped() -> dict[str, ast.Module]:
+    """Every module that users run, by path."""
+    return _sources("gateway", "clients/python/src")
+
+
+@pytest.fixture(scope="session")
+def everything() -> dict[str, ast.Module]:
+    """Every module of the repository, by path."""
+    return _sources("gateway", "clients/python/src", "clients/python/tests", "tests", "benchmarks", "scripts")
+
+
+@pytest.fixture(scope="session")
+def texts() -> dict[str, str]:
+    """Every text file that git tracks, or that is new and not ignored, by path."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout.decode()
+    found = {}
+    for name in filter(None, listed.split("\0")):
+        path = ROOT / name
+        if path.is_file() and b"\0" not in (content := path.read_bytes()):
+            found[name] = content.decode("utf-8")
+    return found

@@ -1,0 +1,153 @@
+"""The budgets of CONTRIBUTING.md, held by tests so that nobody has to remember them."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+MODULE_LINES = 500
+FUNCTION_LINES = 60
+CONSTRUCTOR_ARGUMENTS = 6
+
+# Imports inside a function that are right: what they import belongs to an optional extra, or must stay unimported.
+DEFERRED_IMPORTS = {("gateway/cli.py", "gateway.demo"), ("gateway/cli.py", "gateway.demo.run")}
+
+Sources = dict[str, ast.Module]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(sources: Sources) -> Iterator[tuple[str, Function]]:
+    """Every function of every module, methods and inner functions included, with the path of its module."""
+    for path, tree in sources.items():
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                yield path, node
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """What an import statement names: ``import a.b`` gives a.b; ``from a import b`` gives a.b, b may be a module."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_modules_are_at_most_500_lines(everything: Sources, root):
+    """A module that does not fit a few screens has more than one reason to change."""
+    lengths = {path: len((root / path).read_text().splitlines()) for path in everything}
+    assert {path: length for path, length in lengths.items() if length > MODULE_LINES} == {}
+
+
+def test_functions_are_at_most_60_lines(everything: Sources):
+    """A function that does not fit one screen decides and acts at once."""
+    long = [
+        f"{path}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for path, node in functions(everything)
+        if node.end_lineno - node.lineno + 1 > FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_constructors_take_at_most_six_arguments(shipped: Sources):
+    """What needs more takes a value that names them."""
+    wide = []
+    for path, node in functions(shipped):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if node.name == "__init__" and len(arguments) - 1 > CONSTRUCTOR_ARGUMENTS:
+            wide.append(f"{path}:{node.lineno}: {len(arguments) - 1} arguments")
+    assert wide == []
+
+
+def test_imports_are_at_the_top(shipped: Sources):
+    """An import inside a function hides a dependency, and usually a cycle."""
+    hidden = []
+    for path, function in functions(shipped):
+        for node in ast.walk(function):
+            hidden += [
+                f"{path}:{node.lineno}: {name}" for name in imported(node) if (path, name) not in DEFERRED_IMPORTS
+            ]
+    assert hidden == []
+
+
+def test_no_import_cycles(shipped: Sources):
+    """Every module can be understood, and imported, before those that use it."""
+    names = {path: _module_name(path) for path in shipped}
+    graph = {
+        names[path]: {
+            known for node in ast.walk(tree) for name in imported(node) if (known := _known(name, names.values()))
+        }
+        for path, tree in shipped.items()
+    }
+    assert _cycle(graph) is None
+
+
+def _module_name(path: str) -> str:
+    return path.removeprefix("clients/python/src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _known(name: str, modules: Iterable[str]) -> str | None:
+    return next((candidate for candidate in (name, name.rpartition(".")[0]) if candidate in modules), None)
+
+
+def _cycle(graph: dict[str, set[str]]) -> list[str] | None:
+    """One cycle of the graph, or ``None``: modules nobody's import waits for are taken away until none is left."""
+    left = {name: {other for other in others if other != name} for name, others in graph.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left) or None
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        ({"a": {"b"}, "b": set()}, None),
+        ({"a": {"b"}, "b": {"a"}}, ["a", "b"]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, ["a", "b", "c"]),
+    ],
+)
+def test_the_cycle_finder_finds_cycles(graph, found):
+    """The test above proves something only if its tool sees a cycle where there is one."""
+    assert _cycle(graph) == found
+
+
+def test_nothing_is_left_for_later(texts: dict[str, str]):
+    """What is in the repository works; what does not work yet is not in it."""
+    words = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|NotImplemented" r"Error)\b")
+    left = {path: found for path, text in texts.items() if path.endswith(".py") and (found := words.findall(text))}
+    assert left == {}
+
+
+def test_no_test_is_skipped(everything: Sources):
+    """A skipped test is a claim that nobody checks."""
+    skipped = [
+        f"{path}:{node.lineno}"
+        for path, tree in everything.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in {"skip", "skipif", "xfail", "importorskip"}
+    ]
+    assert skipped == []
+
+
+def test_no_path_of_somebodys_machine(texts: dict[str, str]):
+    """A path that exists on one machine only helps nobody on another."""
+    personal = re.compile(r"(?<![\w.}])/(?:work|root|Users)/[a-z.][\w.-]*/")
+    found = {path: hits for path, text in texts.items() if (hits := personal.findall(text))}
+    assert found == {}
+
+
+def test_every_test_states_its_rule(everything: Sources):
+    """A test says in its docstring which behaviour it holds."""
+    silent = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, node in functions({path: tree for path, tree in everything.items() if "tests/" in path})
+        if node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_every_module_says_what_it_is_for(everything: Sources):
+    """A reader learns from the first line whether this is the module."""
+    silent = [path for path, tree in everything.items() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []

@@ -1,0 +1,115 @@
+"""The documents say what the code says: names and defaults in prose are compared with the sources they describe."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+from types import ModuleType
+
+import pytest
+
+from gateway import metrics
+from gateway.config import Settings, load_settings
+from gateway.model.outcomes import Reason
+
+
+@pytest.fixture(scope="module")
+def generate_docs(root) -> ModuleType:
+    """scripts/generate_docs.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_docs", root / "scripts/generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def docs(root) -> dict[str, str]:
+    """The text of every page of docs/, by file name."""
+    return {path.name: path.read_text(encoding="utf-8") for path in (root / "docs").glob("*.md")}
+
+
+def test_generated_pages_are_up_to_date(generate_docs):
+    """`make docs` would change nothing: whoever changes a setting, a metric or a reason runs it."""
+    stale = [path.name for path, text in generate_docs.pages().items() if path.read_text(encoding="utf-8") != text]
+    assert stale == []
+
+
+def test_every_setting_is_documented(docs):
+    """Each setting stands in docs/configuration.md with its default and the description of its declaration."""
+    page = docs["configuration.md"]
+    missing = []
+    for section, field in Settings.model_fields.items():
+        inner = field.annotation if hasattr(field.annotation, "model_fields") else field.annotation.__args__[0]
+        for name, setting in inner.model_fields.items():
+            row = next((line for line in page.splitlines() if line.startswith(f"| `{section}.{name}` ")), "")
+            if setting.description is None or setting.description.replace("|", "\\|") not in row:
+                missing.append(f"{section}.{name}")
+    assert missing == []
+
+
+def test_every_metric_is_documented(docs):
+    """Each metric stands in docs/metrics.md with its meaning."""
+    missing = [
+        metric._name
+        for metric in metrics.ALL
+        if f"`{metric._name}" not in docs["metrics.md"] or metric._documentation not in docs["metrics.md"]
+    ]
+    assert len(metrics.ALL) > 5
+    assert missing == []
+
+
+def test_every_reason_is_documented(docs):
+    """Each reason that the cache-status header can give stands in docs/s3-compatibility.md."""
+    assert [reason for reason in Reason if f"`{reason}`" not in docs["s3-compatibility.md"]] == []
+
+
+def test_every_own_endpoint_is_documented(docs, shipped):
+    """Each address under /-/ that the gateway knows stands in some page of docs/."""
+    prose = "\n".join(docs.values())
+    strings = {
+        node.value
+        for path, tree in shipped.items()
+        if path.startswith("gateway/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    known = {text for text in strings if re.fullmatch(r"/-/[a-z0-9/_-]+", text)}
+    assert known
+    assert {address for address in known if address.rstrip("/") not in prose} == set()
+
+
+def test_every_make_target_that_is_named_exists(docs, root):
+    """A command in README or docs/ can be typed as it stands."""
+    prose = "\n".join([*docs.values(), *((root / name).read_text() for name in ("README.md", "CONTRIBUTING.md"))])
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)", prose)) | set(re.findall(r"^make ([a-z-]+)", prose, re.MULTILINE))
+    assert {"demo", "test"} <= named
+    assert named - targets == set()
+
+
+def test_make_alone_lists_every_target(root):
+    """`make` prints each target that people use, with what it is for."""
+    command = ["make", "--no-print-directory"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+    targets = set(re.findall(r"^\.PHONY: ([a-z-]+)$", (root / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^  make ([a-z-]+) +\S", listed, re.MULTILINE)) == targets
+
+
+def test_links_between_pages_lead_somewhere(root):
+    """A relative link in a page names a file that exists."""
+    broken = []
+    for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "clients").rglob("*.md")]:
+        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        broken += [f"{page.relative_to(root)} -> {target}" for target in targets if not (page.parent / target).exists()]
+    assert broken == []
+
+
+def test_readme_configuration_is_accepted(root, tmp_path):
+    """The example of README.md can be copied as it is."""
+    example = re.search(r"```toml\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    from_readme = tmp_path / "larder.toml"
+    from_readme.write_text(example[1], encoding="utf-8")
+    assert load_settings(from_readme).origins
