@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -265,8 +266,6 @@ def _explain(error: ValidationError, path: Path | None) -> str:
 
 
 def _nearest(location: tuple[int | str, ...]) -> str:
-    from difflib import get_close_matches
-
     sections: dict[str, type[BaseModel]] = {
         "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "database": DatabaseSettings,
         "admin": AdminSettings, "log": LogSettings, "origins": Origin, "credentials": Credential, "rules": Rule,
