@@ -1,0 +1,117 @@
+"""Conditional requests, in the order of RFC 9110 section 13.2.2.
+
+If-Match decides alone when it is there, then If-Unmodified-Since; If-None-Match decides alone when it is there, then
+If-Modified-Since. S3's two documented combinations follow from that order: If-Match true with If-Unmodified-Since
+false answers 200, If-None-Match false with If-Modified-Since true answers 304 ("GetObject" in the S3 API reference).
+
+Two leniences of S3: entity tags may lack their quotes, and a date that cannot be read is as good as absent (the
+latter is RFC 9110's rule too). If-Range is stricter than both: only an equal strong entity tag lets the range apply,
+for a date proves too little about bytes that may change twice in a second, and a whole object is always a right answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from functools import lru_cache
+
+
+class Verdict(Enum):
+    """What the preconditions of a GET or HEAD come to."""
+
+    PASS = "pass"  # noqa: S105
+    NOT_MODIFIED = "not-modified"
+    PRECONDITION_FAILED = "precondition-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditional headers of a request, raw, repeated ones joined with ","; ``None`` where absent."""
+
+    if_match: str | None = None
+    if_unmodified_since: str | None = None
+    if_none_match: str | None = None
+    if_modified_since: str | None = None
+
+    @classmethod
+    def read(cls, header: Callable[[bytes], bytes | None]) -> Conditions | None:
+        """The conditions among a request's headers, looked up by lower-case name; ``None`` when there are none."""
+        values = [header(name) for name in _NAMES]
+        if values == _NOTHING:
+            return None
+        return cls(*(None if value is None else value.decode("latin-1") for value in values))
+
+    def evaluate(self, etag: str, last_modified: str) -> Verdict:
+        """The verdict for an object with this ETag (quoted) and Last-Modified (an HTTP date)."""
+        modified = http_date(last_modified)
+        if self.if_match is not None:
+            if not tag_listed(self.if_match, etag, weak=False):
+                return Verdict.PRECONDITION_FAILED
+        elif _later(modified, self.if_unmodified_since):
+            return Verdict.PRECONDITION_FAILED
+        if self.if_none_match is not None:
+            return Verdict.NOT_MODIFIED if tag_listed(self.if_none_match, etag, weak=True) else Verdict.PASS
+        since = http_date(self.if_modified_since)
+        if since is not None and modified is not None and modified <= since:
+            return Verdict.NOT_MODIFIED
+        return Verdict.PASS
+
+
+_NAMES = (b"if-match", b"if-unmodified-since", b"if-none-match", b"if-modified-since")
+_NOTHING = [None] * len(_NAMES)
+
+
+def _later(modified: float | None, limit: str | None) -> bool:
+    until = http_date(limit)
+    return until is not None and modified is not None and modified > until
+
+
+def tag_listed(header: str, etag: str, *, weak: bool) -> bool:
+    """Whether an If-Match or If-None-Match value covers ``etag``: a list of entity tags, or "*".
+
+    ``weak`` chooses the comparison of RFC 9110 section 8.8.3.2: the weak one ignores "W/", the strong one wants none.
+    """
+    if header.strip() == "*":
+        return True
+    wanted = etag.removeprefix("W/") if weak else etag
+    return any((tag.removeprefix("W/") if weak else tag) == wanted for tag in _tags(header))
+
+
+def _tags(header: str) -> list[str]:
+    tags, position = [], 0
+    while position < len(header):
+        if header[position] in " \t,":
+            position += 1
+            continue
+        prefix = "W/" if header.startswith('W/"', position) else ""
+        opening = position + len(prefix)
+        if header[opening] == '"':
+            end = header.find('"', opening + 1)
+            end = len(header) if end < 0 else end + 1
+            tags.append(header[position:end])
+        else:
+            end = header.find(",", opening)
+            end = len(header) if end < 0 else end
+            tags.append(f'"{header[position:end].strip()}"')
+        position = end
+    return tags
+
+
+@lru_cache(maxsize=4096)
+def http_date(text: str | None) -> float | None:
+    """Seconds since the epoch of an HTTP date in any of its three forms; ``None`` when absent or not readable."""
+    if not text:
+        return None
+    try:
+        moment = parsedate_to_datetime(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def range_applies(if_range: str | None, etag: str) -> bool:
+    """Whether a Range is to be honoured: no If-Range, or one with exactly this strong entity tag (RFC 9110, 13.1.5)."""
+    return if_range is None or (if_range.strip() == etag and etag.startswith('"') and len(etag) > 2)

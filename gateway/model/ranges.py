@@ -1,0 +1,64 @@
+"""The Range header, for the requests that are answered from the cache, and the arithmetic of blocks.
+
+One well-formed byte range is understood. Anything else, several ranges, other units, last before first, is ``None``:
+the origin answers those, so a client sees what it would have seen without the gateway.
+
+Source: RFC 9110, section 14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MOST_DIGITS = 18
+"""Positions with more digits are beyond 64 bits, where servers disagree; the origin decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """One ``bytes=`` range before the size is known.
+
+    ``first`` to ``last`` inclusive; ``last`` is ``None`` for an open range; with ``first`` ``None``, ``last`` is the
+    length of a suffix.
+    """
+
+    first: int | None
+    last: int | None
+
+    def resolve(self, size: int) -> tuple[int, int] | None:
+        """``(start, stop)``, stop exclusive, in an object of ``size`` bytes; ``None`` when not satisfiable (416)."""
+        if self.first is None:
+            start, stop = max(0, size - (self.last or 0)), size
+        else:
+            start, stop = self.first, size if self.last is None else min(size, self.last + 1)
+        return (start, stop) if start < stop else None
+
+
+def parse_range(value: str | None) -> ByteRange | None:
+    """The range a header asks for, or ``None`` when there is none or it is not a single well-formed byte range."""
+    if value is None:
+        return None
+    unit, equals, spec = value.strip().partition("=")
+    first, dash, last = spec.partition("-")
+    if unit.lower() != "bytes" or not equals or not dash or not (first or last):
+        return None
+    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in (first, last) if part):
+        return None
+    if first and last and int(last) < int(first):
+        return None
+    return ByteRange(int(first) if first else None, int(last) if last else None)
+
+
+def content_range(start: int, stop: int, size: int) -> str:
+    """The Content-Range value of a 206 answer; ``stop`` exclusive."""
+    return f"bytes {start}-{stop - 1}/{size}"
+
+
+def unsatisfied_range(size: int) -> str:
+    """The Content-Range value of a 416 answer."""
+    return f"bytes */{size}"
+
+
+def block_span(start: int, stop: int, block_size: int) -> range:
+    """Numbers of the blocks that hold bytes ``start`` to ``stop`` (exclusive); empty for an empty piece."""
+    return range(start // block_size, -(-stop // block_size)) if stop > start else range(0)

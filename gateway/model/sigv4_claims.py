@@ -1,0 +1,175 @@
+"""What a request claims about its SigV4 signature: the Authorization header and the X-Amz-* query parameters, parsed.
+
+A client repeats the first part of its Authorization header on every request of a day, so that part is parsed once
+and remembered in a bounded cache.
+
+Sources: "Signature Calculations for the Authorization Header" and "Authenticating Requests: Using Query Parameters" in
+the Amazon S3 API reference; the messages are those of S3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from gateway.model.errors import S3Error
+from gateway.model.sigv4 import ALGORITHM, Pair
+
+MAX_EXPIRES = 604_800
+"""Longest life of a presigned request, in seconds: a week."""
+
+_LONGEST_CACHED_CLAIM = 2048
+QUERY_PARAMETERS = frozenset(
+    {
+        "X-Amz-Algorithm",
+        "X-Amz-Credential",
+        "X-Amz-Date",
+        "X-Amz-Expires",
+        "X-Amz-SignedHeaders",
+        "X-Amz-Signature",
+        "X-Amz-Security-Token",
+        "X-Amz-Content-Sha256",
+    }
+)
+"""Names of the query parameters that belong to a presigned request, not to what it asks for."""
+
+_REQUIRED_PARAMETERS = tuple(
+    b"X-Amz-Algorithm X-Amz-Credential X-Amz-Signature X-Amz-Date X-Amz-SignedHeaders X-Amz-Expires".split()
+)
+
+
+class Claim(NamedTuple):
+    """What a request says about its signature: who signed, for which day and region, and which headers.
+
+    ``scope`` is ``date/region/s3/aws4_request``; ``names`` are the signed headers as ordered, ``signed`` as a set.
+    """
+
+    access_key_id: str
+    date: str
+    region: str
+    scope: bytes
+    names: tuple[bytes, ...]
+    signed: frozenset[bytes]
+
+
+class QueryClaim(NamedTuple):
+    """What the X-Amz-* parameters of a presigned request say; ``expires`` in seconds after ``amz_date``."""
+
+    claim: Claim
+    signature: bytes
+    amz_date: str
+    expires: int
+    session_token: bytes
+    payload_hash: bytes
+
+
+def parse_authorization(value: bytes) -> tuple[Claim, bytes]:
+    """The claim and the signature of an ``Authorization: AWS4-HMAC-SHA256 ...`` header.
+
+    Raises:
+        S3Error: AuthorizationHeaderMalformed; InvalidRequest for SigV2, InvalidArgument for other schemes;
+            NotImplemented for SigV4A.
+    """
+    head, _, claimed = value.rpartition(b"Signature=")
+    if len(claimed) == 64 and len(head) <= _LONGEST_CACHED_CLAIM:
+        return _cached_claim(head), claimed
+    fields = _authorization_fields(value)
+    return _claim_of(fields), fields.get(b"Signature", b"")
+
+
+@lru_cache(maxsize=1024)
+def _cached_claim(head: bytes) -> Claim:
+    return _claim_of(_authorization_fields(head + b"Signature=-"))
+
+
+def _authorization_fields(value: bytes) -> dict[bytes, bytes]:
+    scheme, _, rest = value.strip().partition(b" ")
+    if scheme == b"AWS":
+        raise S3Error(
+            "InvalidRequest",
+            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+        )
+    if scheme == b"AWS4-ECDSA-P256-SHA256":
+        raise S3Error("NotImplemented", "SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256.")
+    if scheme != ALGORITHM:
+        raise S3Error("InvalidArgument", "Unsupported Authorization Type", extra={"ArgumentName": "Authorization"})
+    fields = dict(piece.strip().partition(b"=")[::2] for piece in rest.split(b","))
+    missing = [name for name in (b"Credential", b"SignedHeaders", b"Signature") if not fields.get(name)]
+    if missing:
+        names = b", ".join(missing).decode()
+        raise S3Error("AuthorizationHeaderMalformed", f"The authorization header is malformed; it lacks {names}.")
+    return fields
+
+
+def _claim_of(fields: Mapping[bytes, bytes]) -> Claim:
+    return _claim(
+        fields[b"Credential"],
+        fields[b"SignedHeaders"],
+        "AuthorizationHeaderMalformed",
+        "The authorization header is malformed; ",
+    )
+
+
+def _claim(credential: bytes, signed_headers: bytes, code: str, prefix: str) -> Claim:
+    # From the right: nothing forbids a slash in an access key.
+    parts = credential.decode("utf-8", "replace").rsplit("/", 4)
+    if len(parts) != 5 or not all(parts[:4]) or parts[4] != "aws4_request":
+        raise S3Error(
+            code, f'{prefix}the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".'
+        )
+    access_key_id, date, region, service, _ = parts
+    if len(date) != 8 or not (date.isascii() and date.isdigit()):
+        raise S3Error(code, f'{prefix}incorrect date format "{date}" in the credential; it must be "yyyyMMdd".')
+    if service != "s3":
+        raise S3Error(code, f'{prefix}incorrect service "{service}". This endpoint belongs to "s3".')
+    names = tuple(signed_headers.split(b";"))
+    signed = frozenset(names)
+    if b"host" not in signed or len(signed) != len(names):
+        raise S3Error(code, f"{prefix}SignedHeaders must name each signed header once, and host among them.")
+    scope = f"{date}/{region}/s3/aws4_request".encode()
+    return Claim(access_key_id, date, region, scope, names, signed)
+
+
+def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
+    """The claim of a presigned request, from its decoded query parameters.
+
+    Raises:
+        S3Error: AuthorizationQueryParametersError; NotImplemented for SigV4A.
+    """
+    code = "AuthorizationQueryParametersError"
+    fields: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        if name in fields and name.startswith(b"X-Amz-"):
+            raise S3Error(code, f"The query parameter {name.decode('utf-8', 'replace')} is there more than once.")
+        fields[name] = value
+    if fields.get(b"X-Amz-Algorithm") == b"AWS4-ECDSA-P256-SHA256":
+        raise S3Error("NotImplemented", "SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256.")
+    if not all(fields.get(name) for name in _REQUIRED_PARAMETERS):
+        raise S3Error(
+            code,
+            "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, "
+            "X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.",
+        )
+    if fields[b"X-Amz-Algorithm"] != ALGORITHM:
+        raise S3Error(code, 'X-Amz-Algorithm only supports "AWS4-HMAC-SHA256".')
+    claim = _claim(fields[b"X-Amz-Credential"], fields[b"X-Amz-SignedHeaders"], code, "Error parsing the parameters; ")
+    return QueryClaim(
+        claim,
+        fields[b"X-Amz-Signature"],
+        fields[b"X-Amz-Date"].decode("latin-1"),
+        _parse_expires(fields[b"X-Amz-Expires"]),
+        fields.get(b"X-Amz-Security-Token", b""),
+        fields.get(b"X-Amz-Content-Sha256", b""),
+    )
+
+
+def _parse_expires(text: bytes) -> int:
+    code = "AuthorizationQueryParametersError"
+    if not text.lstrip(b"-").isdigit() or len(text) > 18:
+        raise S3Error(code, "X-Amz-Expires should be a number")
+    if int(text) < 1:
+        raise S3Error(code, "X-Amz-Expires must be at least one second")
+    if int(text) > MAX_EXPIRES:
+        raise S3Error(code, f"X-Amz-Expires must be less than a week (in seconds), that is {MAX_EXPIRES}")
+    return int(text)
