@@ -13,7 +13,10 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "AccessDenied": (403, "Access Denied"),
         "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
         "AuthorizationQueryParametersError": (400, "Query-string authentication parameters are not valid."),
-        "BadDigest": (400, "The Content-MD5 or checksum value that you specified did not match what the server received."),
+        "BadDigest": (
+            400,
+            "The Content-MD5 or checksum value that you specified did not match what the server received.",
+        ),
         "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed object size."),
         "ExpiredToken": (400, "The provided token has expired."),
         "IncompleteBody": (400, "You did not provide the number of bytes specified by the Content-Length HTTP header."),
@@ -29,7 +32,10 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "InvalidURI": (400, "The specified URI couldn't be parsed."),
         "KeyTooLongError": (400, "Your key is too long."),
         "MalformedTrailerError": (400, "The request contained trailing data that was not well-formed."),
-        "MalformedXML": (400, "The XML that you provided was not well formed or did not validate against our published schema."),
+        "MalformedXML": (
+            400,
+            "The XML that you provided was not well formed or did not validate against our published schema.",
+        ),
         "MaxMessageLengthExceeded": (400, "Your request was too large."),
         "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size."),
         "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
@@ -39,8 +45,15 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "NoSuchKey": (404, "The specified key does not exist."),
         "NotImplemented": (501, "A header or query that you provided implies functionality that is not implemented."),
         "PreconditionFailed": (412, "At least one of the preconditions you specified did not hold."),
+        "RequestHeaderSectionTooLarge": (
+            400,
+            "Your request header and query parameters exceed the maximum allowed size.",
+        ),
         "RequestTimeTooSkewed": (403, "The difference between the request time and the server's time is too large."),
-        "RequestTimeout": (400, "Your socket connection to the server was not read from or written to within the timeout period."),
+        "RequestTimeout": (
+            400,
+            "Your socket connection to the server was not read from or written to within the timeout period.",
+        ),
         "ServiceUnavailable": (503, "The origin cannot be reached. Please try again."),
         "SignatureDoesNotMatch": (
             403,
@@ -48,7 +61,10 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
             "Check your secret access key and signing method.",
         ),
         "SlowDown": (503, "Please reduce your request rate."),
-        "XAmzContentSHA256Mismatch": (400, "The provided 'x-amz-content-sha256' header does not match what was computed."),
+        "XAmzContentSHA256Mismatch": (
+            400,
+            "The provided 'x-amz-content-sha256' header does not match what was computed.",
+        ),
         "XAmzContentChecksumMismatch": (400, "The provided 'x-amz-checksum' header does not match what was computed."),
     }
 )
@@ -98,6 +114,14 @@ class DiskUnavailable(LarderError):
 
 class BlobGone(LarderError):
     """The bytes of a blob are no longer there, or were not what their digest says (and have been dropped)."""
+
+
+class BrokenBody(LarderError):
+    """An answer that has begun cannot be completed; its connection is broken, so that no client takes it for whole."""
+
+
+class ClientGone(LarderError, ConnectionError):
+    """The client closed its connection before the answer was complete; there is nobody left to send to."""
 
 
 class ConfigError(LarderError):

@@ -1,0 +1,213 @@
+"""The way out of one connection: bytes through the transport, files by sendfile past it.
+
+Two writers share one socket, so one rule keeps the bytes in order: nothing is sent past the transport while the
+transport still holds bytes. Its buffer limit is zero, hence ``paused`` says exactly that, and a slow reader
+costs at most one message.
+
+asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files leave through a duplicate. It
+is made when the first file needs it and closed when the transport is lost; the peer sees the end of the connection only
+then. The wait for a slow reader is one callback per time the socket becomes writable; the request's task is woken once,
+at the end.
+
+Measured on one core over loopback, whole requests: up to 16 KiB, a pread and one write are cheaper than two system
+calls of which one is sendfile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from typing import cast
+
+from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
+
+SMALL = 16 * 1024
+"""Files up to this many bytes are read and sent together with the head."""
+TURN = 8 * 1024**2
+"""A connection that can take more than this many bytes at once lets the others have a turn."""
+_PIECE = 2 * 1024**2
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_FILE_FAULTS = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODATA, errno.EUCLEAN, errno.EREMOTEIO, errno.EBADF}
+)
+
+
+class Channel:
+    """What a connection can send.
+
+    One send at a time: the caller guarantees that the next begins after the previous one has returned.
+    """
+
+    __slots__ = (
+        "_done",
+        "_fd",
+        "_left",
+        "_loop",
+        "_offset",
+        "_out",
+        "_writable",
+        "lost",
+        "paused",
+        "transport",
+        "zero_copy",
+    )
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.transport = transport
+        self.zero_copy = transport.get_extra_info("sslcontext") is None and hasattr(os, "sendfile")
+        self.paused = False
+        self.lost = False
+        self._loop = loop
+        self._writable: asyncio.Future[None] | None = None
+        self._out: socket.socket | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._fd = self._offset = self._left = 0
+        if self.zero_copy:
+            transport.set_write_buffer_limits(high=0)
+
+    def pause(self) -> None:
+        """The transport holds bytes that the peer does not take."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """The transport holds no more bytes than its limit."""
+        self.paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    async def drain(self) -> None:
+        """Wait until the transport takes bytes again.
+
+        Raises:
+            ClientGone: the connection was lost, now or before.
+        """
+        while self.paused and not self.lost:
+            self._writable = self._loop.create_future()
+            await self._writable
+        if self.lost or self.transport.is_closing():
+            raise ClientGone("the client has gone")
+
+    async def send_file(self, head: bytes, fd: int, offset: int, count: int) -> None:
+        """Send ``head`` and then ``count`` bytes of a file from ``offset``; returns when the kernel has them all.
+
+        Raises:
+            ClientGone: the connection was lost, now or before.
+            BlobGone: the file ended before ``count`` bytes.
+            DiskUnavailable: the file could not be read.
+        """
+        if self.paused or self.lost or self.transport.is_closing():
+            await self.drain()
+        if count <= SMALL:
+            self.transport.write(head + read_exactly(fd, count, offset))
+            return
+        try:
+            out = self._out or self._duplicate()
+            if head:
+                await self._send_head(out, head)
+            self._fd, self._offset, self._left = fd, offset, count
+            if not self._push():
+                await self._wait_for_reader(out)
+        except OSError as error:
+            raise self._explained(error) from None
+
+    def break_off(self) -> None:
+        """End the connection by a reset: nobody takes what was sent for a whole response (RFC 9112 section 8)."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            except OSError:  # already closed: as broken as can be
+                pass
+        self.transport.abort()
+
+    def lose(self) -> None:
+        """The transport is gone: wake who waits, and let the socket go."""
+        self.lost = True
+        self.resume()
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ClientGone("the client has gone"))
+        if self._out is not None:
+            if self._done is not None:
+                self._loop.remove_writer(self._out)
+            self._out.close()
+            self._out = None
+
+    def _duplicate(self) -> socket.socket:
+        original = cast(socket.socket, self.transport.get_extra_info("socket"))
+        self._out = socket.socket(original.family, original.type, original.proto, fileno=os.dup(original.fileno()))
+        self._out.setblocking(False)
+        return self._out
+
+    async def _send_head(self, out: socket.socket, head: bytes) -> None:
+        try:
+            sent = out.send(head, socket.MSG_MORE)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(head):
+            self.transport.write(head[sent:])
+            await self.drain()
+
+    def _push(self) -> bool:
+        """Send until the file is sent (true), the socket is full, or it is another connection's turn (false)."""
+        out = cast(socket.socket, self._out).fileno()
+        turn = TURN
+        while turn > 0:
+            try:
+                sent = os.sendfile(out, self._fd, self._offset, min(self._left, _PIECE))
+            except BlockingIOError:
+                return False
+            if not sent:
+                raise BlobGone(f"a file ended {self._left} bytes early")
+            self._offset += sent
+            self._left -= sent
+            turn -= sent
+            if not self._left:
+                return True
+        return False
+
+    async def _wait_for_reader(self, out: socket.socket) -> None:
+        self._done = self._loop.create_future()
+        self._loop.add_writer(out, self._on_writable)
+        try:
+            await self._done
+        finally:
+            self._done = None
+            if not self.lost:
+                self._loop.remove_writer(out)
+
+    def _on_writable(self) -> None:
+        done = self._done
+        if done is None or done.done():
+            return
+        try:
+            if self._push():
+                done.set_result(None)
+        except (OSError, BlobGone) as error:
+            done.set_exception(error)
+
+    def _explained(self, error: OSError) -> Exception:
+        if isinstance(error, ClientGone):
+            return error
+        if error.errno in _FILE_FAULTS:
+            return DiskUnavailable("disk", str(error))
+        self.transport.abort()
+        return ClientGone(str(error))
+
+
+def read_exactly(fd: int, count: int, offset: int) -> bytes:
+    """Read ``count`` bytes of a file from ``offset``.
+
+    Raises:
+        BlobGone: the file ended before.
+        DiskUnavailable: the file could not be read.
+    """
+    try:
+        data = os.pread(fd, count, offset)
+    except OSError as error:
+        raise DiskUnavailable("disk", str(error)) from None
+    if len(data) != count:
+        raise BlobGone(f"a file ended {count - len(data)} bytes early")
+    return data

@@ -1,0 +1,226 @@
+"""One request and its response, seen from the application: ``receive``, ``send``, and what happens when it fails.
+
+A response that has begun can end in two ways only: complete, or by a broken connection. The application breaks it by
+raising; ``BrokenBody`` and every other ``LarderError`` are expected and logged in a line, anything else with its
+traceback. After the client has left, ``receive`` says ``http.disconnect`` and ``send`` raises ``ClientGone`` (an
+``OSError``, as ASGI 2.4 asks), so an application that streams stops at its next piece.
+
+The head is held back until the first piece of the body, as ASGI allows: both leave in one packet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.server.head import Head, encode_head
+from gateway.server.refusals import Application, Message, Scope, internal_error
+
+if TYPE_CHECKING:
+    from gateway.server.protocol import GatewayProtocol
+
+HIGH_WATER = 256 * 1024
+"""Bytes of a request body that wait for the application before reading pauses."""
+
+logger = logging.getLogger("gateway.server")
+
+
+class Cycle:
+    """One request-response cycle; ``protocol`` is the connection it belongs to."""
+
+    __slots__ = (
+        "_body", "_body_given", "_channel", "_event", "_expects", "_head", "_held", "_left", "_protocol", "_size",
+        "complete", "gone", "keep_alive", "more_body", "scope", "started", "task",
+    )  # fmt: skip
+
+    def __init__(self, protocol: GatewayProtocol, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.started = self.complete = self.gone = False
+        self.task: asyncio.Task[None] | None = None
+        self._protocol = protocol
+        self._channel = protocol.channel
+        self._expects = expects
+        self._body: list[bytes] = []
+        self._size = 0
+        self._body_given = False
+        self._event: asyncio.Event | None = None
+        self._head: Head | None = None
+        self._held = b""
+        self._left = 0
+
+    def feed(self, piece: bytes) -> bool:
+        """Take a piece of the request body; true when the application should be waited for."""
+        self._body.append(piece)
+        self._size += len(piece)
+        self.wake()
+        return self._size > HIGH_WATER
+
+    def wake(self) -> None:
+        """Something changed that ``receive`` may be waiting for."""
+        if self._event is not None:
+            self._event.set()
+
+    def leave(self) -> None:
+        """The client has gone: nothing more will come or can be sent."""
+        self.gone = True
+        self.wake()
+
+    async def run(self, application: Application) -> None:
+        """Run the application and make sure that the response ends in one of the two ways."""
+        try:
+            await application(self.scope, self.receive, self.send)
+            if not self.complete and not self.gone:
+                raise RuntimeError("the application returned without completing its response")
+        except (ClientGone, asyncio.CancelledError):
+            self._break_off()
+        except LarderError as error:
+            await self._fail(error, expected=self.started or isinstance(error, BrokenBody))
+        except Exception as error:
+            await self._fail(error, expected=False)
+        finally:
+            self._protocol.tasks.discard(self.task)
+            self._event = None
+
+    async def _fail(self, error: Exception, *, expected: bool) -> None:
+        where = f"{self.scope['method']} {self.scope['path']}"
+        if not expected:
+            logger.error("%s failed", where, exc_info=error)
+        elif not self.gone:
+            logger.info("%s broken off: %s", where, error)
+        if not self.started and not self.gone and not isinstance(error, BrokenBody):
+            try:
+                await internal_error(self.send)
+            except ClientGone:
+                self._break_off()
+        else:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        if not self.complete and not self.gone:
+            self.leave()
+            self._channel.break_off()
+
+    async def receive(self) -> Message:
+        """The next piece of the request body, or ``http.disconnect`` (ASGI HTTP specification)."""
+        if self._expects:
+            self._expects = False
+            # The first call says that the body is wanted (RFC 9110 section 10.1.1); it may have come unasked.
+            if self.more_body and not self._body and not self.started and not self.gone:
+                self._channel.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while not self.gone and not self.complete:
+            if self._body or (not self.more_body and not self._body_given):
+                return self._take_body()
+            if self._event is None:
+                self._event = asyncio.Event()
+            self._event.clear()
+            self._protocol.await_body(self)
+            await self._event.wait()
+        return {"type": "http.disconnect"}
+
+    def _take_body(self) -> Message:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        self._size = 0
+        self._body_given = not self.more_body
+        self._protocol.resume_reading()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def send(self, message: Message) -> None:
+        """Take an event of the response.
+
+        Raises:
+            ClientGone: there is nobody left to send to.
+            BlobGone: a file was shorter than it was said to be.
+            DiskUnavailable: a file could not be read.
+            RuntimeError: the application broke the rules of ASGI or its own content-length.
+            ValueError: a header cannot be sent.
+        """
+        kind = message["type"]
+        head = self._head
+        if head is None:
+            if kind != "http.response.start":
+                raise RuntimeError(f"{kind} came before http.response.start")
+            self._begin(message)
+            return
+        if self.complete:
+            raise RuntimeError(f"{kind} came after the response was complete")
+        if self.gone:
+            raise ClientGone("the client has gone")
+        more = bool(message.get("more_body", False))
+        if kind == "http.response.body":
+            await self._send_bytes(head, message.get("body", b""), more)
+        elif kind == "http.response.zerocopysend" and self._channel.zero_copy:
+            await self._send_file(head, message, more)
+        else:
+            raise RuntimeError(f"{kind} cannot be sent here")
+        if not more:
+            if self._left:
+                raise RuntimeError(f"the response is {self._left} bytes shorter than its content-length")
+            if self.gone:
+                raise ClientGone("the client has gone")
+            self._finish()
+
+    def _begin(self, message: Message) -> None:
+        scope = self.scope
+        head = encode_head(
+            message["status"],
+            message.get("headers", ()),
+            method=scope["method"],
+            http_10=scope["http_version"] == "1.0",
+            # What is left of an unread body would be taken for the next request.
+            keep_alive=self.keep_alive and not self.more_body,
+        )
+        self._head = head
+        self.started = True
+        self.keep_alive = not head.close
+        self._held = head.data
+        self._left = 0 if head.bodiless or head.length is None else head.length
+
+    def _account(self, head: Head, count: int) -> None:
+        if head.length is not None:
+            if count > self._left:
+                raise RuntimeError("the response is longer than its content-length")
+            self._left -= count
+
+    async def _send_bytes(self, head: Head, body: bytes, more: bool) -> None:
+        data, self._held = self._held, b""
+        if not head.bodiless:
+            if body:
+                self._account(head, len(body))
+                data = data + (b"%x\r\n%b\r\n" % (len(body), body) if head.chunked else body)
+            if head.chunked and not more:
+                data += b"0\r\n\r\n"
+        channel = self._channel
+        if channel.paused or channel.lost or channel.transport.is_closing():
+            await channel.drain()
+        if data:
+            channel.transport.write(data)
+
+    async def _send_file(self, head: Head, message: Message, more: bool) -> None:
+        file = message["file"]
+        fd = file if isinstance(file, int) else file.fileno()
+        offset, count = message.get("offset"), message.get("count")
+        if offset is None:
+            offset = os.lseek(fd, 0, os.SEEK_CUR)
+        if count is None:
+            count = os.fstat(fd).st_size - offset
+        if head.bodiless or count <= 0:
+            await self._send_bytes(head, b"", more)
+            return
+        self._account(head, count)
+        data, self._held = self._held, b""
+        if not head.chunked:
+            await self._channel.send_file(data, fd, offset, count)
+            return
+        await self._channel.send_file(data + b"%x\r\n" % count, fd, offset, count)
+        self._channel.transport.write(b"\r\n" if more else b"\r\n0\r\n\r\n")
+
+    def _finish(self) -> None:
+        self.complete = True
+        self.wake()
+        self._protocol.on_response_complete(self)

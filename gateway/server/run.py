@@ -1,0 +1,169 @@
+"""Run the gateway's application: sockets, workers, signals.
+
+One worker runs in this process. Several are started and replaced by uvicorn's supervisor and accept from one shared
+socket, which is bound here, so that an address in use is an error of the configuration and not of a worker.
+
+Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
+second SIGINT does not wait. SIGHUP stops nothing; it reaches every worker, whose application may handle it. Workers end
+with their supervisor, however it ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.importer import import_from_string
+from uvicorn.server import Server
+from uvicorn.supervisors.multiprocess import Multiprocess
+
+from gateway.config import ServerSettings
+from gateway.model.errors import ConfigError
+
+_BACKLOG = 2048
+_PR_SET_PDEATHSIG = 1
+logger = logging.getLogger("gateway.server")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run.
+
+    ``factory`` names a function without arguments that makes the ASGI application, as ``"module:function"``; every
+    worker calls it. ``environ`` is added to the environment first. ``announce`` is told the address in use.
+    """
+
+    factory: str
+    environ: Mapping[str, str] = field(default_factory=dict)
+    announce: Callable[[str], None] = logger.info
+    loop: str = "uvloop"
+
+
+def serve(settings: ServerSettings, launch: Launch) -> int:
+    """Serve until told to stop; returns the exit status of the process (0 after a stop that was asked for).
+
+    Raises:
+        ConfigError: the address cannot be listened on, or the TLS files cannot be read.
+    """
+    os.environ.update(launch.environ)
+    _raise_file_limit()
+    listener = listen(settings)
+    config = _config(settings, launch)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    launch.announce(f"listening on {address_of(listener, tls=bool(settings.tls_cert))}")
+    try:
+        if settings.workers > 1:
+            _Supervisor(config, sockets=[listener]).run()
+        else:
+            Server(config).run(sockets=[listener])
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    finally:
+        listener.close()
+    return 0
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """A listening socket at the configured address; port 0 picks a free one.
+
+    Raises:
+        ConfigError: the address is unknown or in use.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"server.host, server.port: cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+def address_of(listener: socket.socket, *, tls: bool) -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _config(settings: ServerSettings, launch: Launch) -> Config:
+    for name in ("tls_cert", "tls_key"):
+        path = getattr(settings, name)
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f"server.{name}: {path} cannot be read")
+    supervisor = os.getpid() if settings.workers > 1 else 0
+    return Config(
+        app=partial(_load, launch.factory, supervisor),
+        factory=True,
+        interface="asgi3",
+        http="gateway.server.protocol:GatewayProtocol",
+        ws="none",
+        loop=launch.loop,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        workers=settings.workers,
+        backlog=_BACKLOG,
+        limit_concurrency=settings.max_in_flight,
+        timeout_keep_alive=math.ceil(settings.keep_alive),
+        timeout_graceful_shutdown=math.ceil(settings.drain),
+        timeout_worker_healthcheck=30,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+    )
+
+
+def _load(factory: str, supervisor: int) -> Any:
+    """Make the application, in the process that will run it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if supervisor:
+        _raise_file_limit()
+        _end_with(supervisor)
+    return import_from_string(factory)()
+
+
+def _end_with(supervisor: int) -> None:
+    """Have the kernel send SIGTERM when the supervisor dies: orphans would hold the port."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != supervisor:
+        raise SystemExit(0)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+class _Supervisor(Multiprocess):
+    def handle_hup(self) -> None:
+        """Pass SIGHUP on instead of replacing the workers: requests in flight go on."""
+        for process in self.processes:
+            if process.pid is not None and process.exitcode is None:
+                os.kill(process.pid, signal.SIGHUP)

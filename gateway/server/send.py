@@ -1,0 +1,39 @@
+"""Send a piece of a file over any ASGI server: without copying where the server can, in pieces elsewhere."""
+
+from __future__ import annotations
+
+from gateway.server.channel import read_exactly
+from gateway.server.refusals import Scope, Send
+
+PIECE = 256 * 1024
+"""Bytes read at once where the file must pass through this process (TLS, other servers)."""
+
+
+async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, more_body: bool = False) -> None:
+    """Send ``count`` bytes of the open file ``fd`` from ``offset`` as response body, after ``http.response.start``.
+
+    The caller keeps ``fd`` open until this returns. ``more_body`` says whether further body follows.
+
+    Raises:
+        BlobGone: the file is shorter; the response cannot be completed.
+        DiskUnavailable: the file cannot be read; the response cannot be completed.
+        ClientGone: nobody is left to send to (other servers than ours may not say so).
+    """
+    if "http.response.zerocopysend" in scope.get("extensions", ()):
+        await send(
+            {
+                "type": "http.response.zerocopysend",
+                "file": fd,
+                "offset": offset,
+                "count": count,
+                "more_body": more_body,
+            }
+        )
+        return
+    end = offset + count
+    while True:
+        piece = read_exactly(fd, min(PIECE, end - offset), offset)
+        offset += len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": more_body or offset < end})
+        if offset >= end:
+            return
