@@ -1,0 +1,38 @@
+"""What the demo stores: a small image dataset and one large object, the same bytes on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+from collections.abc import Mapping
+
+import numpy
+from PIL import Image
+from sklearn.datasets import load_digits
+
+BUCKET = "demo"
+LARGE_KEY = "large/weights.bin"
+LARGE_SIZE = 64 * 1024**2
+PALETTE = 255 / 16
+
+
+def digits() -> dict[str, bytes]:
+    """The 1,797 handwritten digits that come with scikit-learn, as PNG: ``digits/LABEL/NUMBER.png`` to bytes."""
+    images, labels = load_digits(return_X_y=True)
+    objects = {}
+    for number, (pixels, label) in enumerate(zip(images.reshape(-1, 8, 8), labels, strict=True)):
+        buffer = io.BytesIO()
+        Image.fromarray((pixels * PALETTE).astype(numpy.uint8)).save(buffer, "PNG")
+        objects[f"digits/{label}/{number:04}.png"] = buffer.getvalue()
+    return objects
+
+
+def large() -> dict[str, bytes]:
+    """One object of 64 MiB that no compression and no deduplication makes smaller."""
+    return {LARGE_KEY: random.Random(20).randbytes(LARGE_SIZE)}  # noqa: S311 - test data, not a secret
+
+
+def unique_size(objects: Mapping[str, bytes]) -> int:
+    """Bytes that remain when equal objects are stored once."""
+    return sum({hashlib.sha256(body).digest(): len(body) for body in objects.values()}.values())

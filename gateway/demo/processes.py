@@ -1,0 +1,83 @@
+"""Child processes that end with the demo, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gateway.demo.interrupts import Interrupts
+
+STOP_SECONDS = 10.0
+START_SECONDS = 60.0
+
+
+class DemoFailed(Exception):
+    """The demo saw something that is not as it claims; the message says what."""
+
+
+class Child:
+    """A running process in a session of its own, so that the terminal's Ctrl-C reaches the demo and not its parts.
+
+    Args:
+        name: what it is, for messages.
+        process: the process.
+        log: the file that its output goes to.
+    """
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.log = log
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready()``.
+
+        Raises:
+            DemoFailed: the process ended, or was not ready within START_SECONDS; with the end of its log.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            if self.process.poll() is not None:
+                raise DemoFailed(f"{self.name} ended with exit code {self.process.returncode}:\n{self._last_lines()}")
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{self.name} was not ready after {START_SECONDS:.0f} s:\n{self._last_lines()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ask it to end, wait, and then end it and whatever it started."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def _last_lines(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+
+
+def start(name: str, command: Sequence[str | Path], folder: Path, stack: ExitStack, interrupts: Interrupts) -> Child:
+    """Start a process in ``folder`` whose end is put on ``stack``, with its output in ``folder/name.log``."""
+    log = folder / f"{name}.log"
+    with interrupts.uninterrupted(), log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - the commands are the demo's own
+            command,
+            cwd=folder,
+            env={name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        child = Child(name, process, log)
+        stack.callback(child.stop)
+    return child
