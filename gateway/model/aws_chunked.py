@@ -1,4 +1,4 @@
-"""The aws-chunked content coding: payload forms, and an incremental decoder that verifies chunk signatures and trailers.
+"""The aws-chunked content coding: payload forms, and an incremental decoder that verifies signatures and trailers.
 
 A body is a row of chunks, ``hex-size[;chunk-signature=hex]`` CRLF data CRLF, closed by a chunk of size zero and, in the
 trailer forms, by header lines: checksums of the whole, and x-amz-trailer-signature where chunks are signed. Each
@@ -24,7 +24,7 @@ from enum import Enum
 from hashlib import sha256
 
 from gateway.model.errors import S3Error
-from gateway.model.sigv4 import UNSIGNED_PAYLOAD, chunk_signature, trailer_signature
+from gateway.model.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, chunk_signature, trailer_signature
 
 _LONGEST_HEADER = 1024
 _LONGEST_TRAILER = 16 * 1024
@@ -59,7 +59,9 @@ class PayloadForm(Enum):
         return self in (self.SIGNED_CHUNKS_TRAILER, self.UNSIGNED_CHUNKS_TRAILER)
 
 
-_WORDS = {form.value: form for form in PayloadForm}
+_WORDS = {form.value: form for form in PayloadForm if form is not PayloadForm.HASHED} | {
+    EMPTY_SHA256: PayloadForm.HASHED
+}
 
 
 def payload_form(content_sha256: str) -> PayloadForm:
@@ -69,7 +71,7 @@ def payload_form(content_sha256: str) -> PayloadForm:
         S3Error: NotImplemented for SigV4A chunks, InvalidArgument for anything unknown.
     """
     form = _WORDS.get(content_sha256)
-    if form is not None and form is not PayloadForm.HASHED:
+    if form is not None:
         return form
     if len(content_sha256) == 64 and not content_sha256.encode("utf-8", "replace").translate(None, _HEX):
         return PayloadForm.HASHED

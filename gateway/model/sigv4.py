@@ -183,7 +183,8 @@ def sign(
         method: upper-case HTTP method.
         raw_path: percent-encoded path as it will be sent.
         query: percent-encoded query as it will be sent, without "?".
-        headers: names in any case with values; Host, x-amz-date and x-amz-content-sha256 must be among them.
+        headers: names in any case; values with one character per byte (ISO-8859-1). Host, x-amz-date and
+            x-amz-content-sha256 must be among them.
         payload_hash: hex SHA-256 of the body or UNSIGNED-PAYLOAD, the same as in x-amz-content-sha256.
         access_key_id: the signer.
         signing_key: from ``signing_key(secret, amz_date[:8], region)``.
@@ -194,7 +195,7 @@ def sign(
     for name, value in headers:
         lower = name.lower()
         if lower not in _NOT_SIGNED:
-            key, encoded = lower.encode(), value.encode("utf-8", "surrogateescape")
+            key, encoded = lower.encode(), value.encode("latin-1")
             fields[key] = fields[key] + b"," + encoded.strip() if key in fields else encoded
     names = sorted(fields)
     scope = f"{amz_date[:8]}/{region}/s3/aws4_request"

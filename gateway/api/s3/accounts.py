@@ -1,0 +1,66 @@
+"""Credentials made ready for verification: parsed once, so that a request only compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gateway.config import Credential, Origin, Settings
+from gateway.model.errors import ConfigError
+from gateway.model.keys import Principal
+from gateway.origin.credentials import identity_of
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One access key of the gateway.
+
+    ``session_token`` must accompany the key when it is not empty; ``expires_at`` in seconds since the epoch, infinite
+    for keys that stay valid.
+    """
+
+    principal: Principal
+    secret_access_key: str = field(repr=False)
+    session_token: bytes = field(default=b"", repr=False)
+    expires_at: float = float("inf")
+
+
+def account_of(credential: Credential, origin: Origin) -> Account:
+    """The account of a configured credential; ``origin`` is the one that it names.
+
+    Raises:
+        ConfigError: ``expires`` is not an ISO 8601 time.
+    """
+    principal = Principal(
+        access_key_id=credential.access_key_id,
+        tenant=credential.tenant or credential.access_key_id,
+        identity=identity_of(origin, credential),
+        allow=credential.allow,
+        read_only=credential.read_only,
+    )
+    return Account(
+        principal, credential.secret_access_key, credential.session_token.encode(), _expires_at(credential.expires)
+    )
+
+
+def accounts_of(settings: Settings) -> Mapping[str, Account]:
+    """The accounts of a configuration by access key.
+
+    Raises:
+        ConfigError: a credential's ``expires`` is not an ISO 8601 time.
+    """
+    return {
+        credential.access_key_id: account_of(credential, settings.origin(credential.origin))
+        for credential in settings.credentials
+    }
+
+
+def _expires_at(text: str) -> float:
+    if not text:
+        return float("inf")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"credentials.expires: {text!r} is no ISO 8601 time, such as 2030-01-31T12:00:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,315 @@
+"""Who asks: verifies the signature of every request, over the bytes that arrived.
+
+Accepted are SigV4 in the Authorization header, SigV4 and SigV2 in the query string, and no signature at all. The order
+of the checks is S3's: the claim is parsed, the key known, the time right, the signature equal, and only then is a
+session token compared, so that nobody can probe for tokens without the secret.
+
+Every x-amz-* header must be covered by the signature, or whoever relays a request could change its meaning. The one
+exception is x-amz-content-sha256: its value is a line of the canonical request by itself.
+
+When the canonical form does not match, the path and query are tried once more exactly as sent: clients that are
+given a finished URL sign it so. Both spell the same resource, so this proves no less.
+
+Sources: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API reference; its error messages.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
+
+from gateway.api.s3.accounts import Account, accounts_of
+from gateway.config import Settings
+from gateway.model import sigv2, sigv4, sigv4_claims
+from gateway.model.aws_chunked import ChunkSigner, PayloadForm, payload_form
+from gateway.model.errors import S3Error
+from gateway.model.keys import Principal
+from gateway.model.sigv4 import Pair
+from gateway.model.sigv4_claims import Claim
+from gateway.model.wire import RawHeader, WireRequest
+from gateway.origin.credentials import identity_of
+
+MAX_SKEW = 900.0
+"""How far the clock of a client may be off, in seconds: 15 minutes."""
+
+_CONTENT_SHA256 = b"x-amz-content-sha256"
+_TOKEN = b"x-amz-security-token"
+_SINGLE = frozenset({b"authorization", b"host", _CONTENT_SHA256, b"x-amz-decoded-content-length", b"content-length"})
+_V4_NAMES = frozenset({b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Signature"})
+_V2_NAMES = frozenset({b"AWSAccessKeyId", b"Signature"})
+_MAX_SIGNING_KEYS = 1024
+
+Fields = Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A verified request.
+
+    ``payload_hash`` is x-amz-content-sha256 as claimed, empty when absent; ``chunk_signer`` verifies a body in signed
+    chunks and is ``None`` for every other form; ``signature_parameters`` are the query parameters to drop before
+    forwarding.
+    """
+
+    principal: Principal
+    payload_form: PayloadForm
+    payload_hash: str
+    chunk_signer: ChunkSigner | None = field(default=None, repr=False)
+    presigned: bool = False
+    signature_parameters: frozenset[str] = frozenset()
+
+
+class Authenticator:
+    """Verifies requests against the credentials of a configuration.
+
+    Args:
+        settings: credentials, origins, ``server.domain`` and ``server.sigv2``.
+        find: looks up access keys that the configuration does not have; ``None`` means unknown.
+    """
+
+    def __init__(self, settings: Settings, find: Callable[[str], Account | None] | None = None) -> None:
+        self._find = find
+        self._signing_keys: dict[tuple[str, str, str], bytes] = {}
+        self.replace(settings)
+
+    def replace(self, settings: Settings) -> None:
+        """Use another configuration from the next request on.
+
+        Raises:
+            ConfigError: a credential is not usable; the configuration so far stays.
+        """
+        accounts = accounts_of(settings)
+        self._accounts = accounts
+        self._settings = settings.server
+        self._anonymous = Principal("", "", identity_of(settings.origins[0], None))
+        self._signing_keys.clear()
+
+    def find(self, access_key_id: str) -> Account | None:
+        """The account of an access key, or ``None`` when nobody knows it."""
+        account = self._accounts.get(access_key_id)
+        return self._find(access_key_id) if account is None and self._find else account
+
+    def authenticate(self, request: WireRequest, now: float) -> Authenticated:
+        """Verify one request.
+
+        Args:
+            request: as it arrived.
+            now: seconds since the epoch.
+
+        Raises:
+            S3Error: AccessDenied, AuthorizationHeaderMalformed, AuthorizationQueryParametersError, ExpiredToken,
+                InvalidAccessKeyId, InvalidArgument, InvalidRequest, InvalidToken, NotImplemented,
+                RequestTimeTooSkewed, SignatureDoesNotMatch.
+        """
+        fields = _joined(request.headers)
+        authorization = fields.get(b"authorization")
+        if not request.query:
+            if authorization is None:
+                return self._unsigned(fields)
+            return self._by_header(request, fields, (), authorization, now)
+        pairs = sigv4.query_pairs(request.query)
+        names = {name for name, _ in pairs}
+        v4, v2 = not names.isdisjoint(_V4_NAMES), not names.isdisjoint(_V2_NAMES)
+        if v4 + v2 + (authorization is not None) > 1:
+            raise S3Error(
+                "InvalidArgument",
+                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string "
+                "parameter or the Authorization header should be specified",
+                extra={"ArgumentName": "Authorization"},
+            )
+        if authorization is not None:
+            return self._by_header(request, fields, pairs, authorization, now)
+        if v4:
+            return self._by_query(request, fields, pairs, now)
+        return self._by_sigv2(request, fields, pairs, now) if v2 else self._unsigned(fields)
+
+    def _unsigned(self, fields: Fields) -> Authenticated:
+        content = fields.get(_CONTENT_SHA256, b"").decode("latin-1")
+        return Authenticated(self._anonymous, payload_form(content), content)
+
+    def _by_header(
+        self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], authorization: bytes, now: float
+    ) -> Authenticated:
+        claim, claimed = sigv4_claims.parse_authorization(authorization)
+        account = self._known(claim.access_key_id)
+        content = fields.get(_CONTENT_SHA256)
+        if not content:
+            raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
+        amz_date = sigv4.amz_date_of(fields)
+        _check_day(claim, amz_date, "AuthorizationHeaderMalformed")
+        signed_at = sigv4.parse_amz_date(amz_date) or 0.0
+        if not -MAX_SKEW <= now - signed_at <= MAX_SKEW:
+            raise S3Error(
+                "RequestTimeTooSkewed",
+                extra={
+                    "RequestTime": amz_date,
+                    "ServerTime": sigv4.format_amz_date(now),
+                    "MaxAllowedSkewMilliseconds": str(int(MAX_SKEW * 1000)),
+                },
+            )
+        key = self._verify(request, fields, pairs, (claim, amz_date, content, claimed), account)
+        _check_token(account, fields.get(_TOKEN, b""), now)
+        form = payload_form(content.decode("latin-1"))
+        signer = ChunkSigner(key, amz_date, claim.scope, claimed) if form.signed else None
+        return Authenticated(account.principal, form, content.decode("latin-1"), signer)
+
+    def _by_query(self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], now: float) -> Authenticated:
+        parsed = sigv4_claims.parse_query_claim(pairs)
+        claim, amz_date = parsed.claim, parsed.amz_date
+        account = self._known(claim.access_key_id)
+        signed_at = sigv4.parse_amz_date(amz_date)
+        if signed_at is None:
+            raise S3Error(
+                "AuthorizationQueryParametersError",
+                "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"",
+            )
+        _check_day(claim, amz_date, "AuthorizationQueryParametersError")
+        if signed_at > now + MAX_SKEW:
+            raise S3Error("AccessDenied", "Request is not valid yet")
+        if now > signed_at + parsed.expires:
+            raise _expired(signed_at + parsed.expires, now, {"X-Amz-Expires": str(parsed.expires)})
+        header = fields.get(_CONTENT_SHA256, b"")
+        covered = header if _CONTENT_SHA256 in claim.signed else b""
+        content = parsed.payload_hash or covered or sigv4.UNSIGNED_PAYLOAD.encode()
+        key = self._verify(request, fields, pairs, (claim, amz_date, content, parsed.signature), account)
+        _check_token(account, parsed.session_token or fields.get(_TOKEN, b""), now)
+        stated = (header or content).decode("latin-1")
+        form = payload_form(stated)
+        signer = ChunkSigner(key, amz_date, claim.scope, parsed.signature) if form.signed else None
+        return Authenticated(account.principal, form, stated, signer, True, sigv4_claims.QUERY_PARAMETERS)
+
+    def _by_sigv2(self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], now: float) -> Authenticated:
+        if not self._settings.sigv2:
+            raise S3Error("InvalidRequest", "Signature Version 2 is switched off here. Please use AWS4-HMAC-SHA256.")
+        claim = sigv2.parse_query_claim(pairs)
+        account = self._known(claim.access_key_id)
+        if now > claim.expires:
+            raise _expired(claim.expires, now, {})
+        bucket = _host_bucket(request, self._settings.domain) or ""
+        text = sigv2.string_to_sign(request.method.encode(), request.raw_path, request.query, fields, bucket)
+        expected = sigv2.signature(account.secret_access_key, text)
+        if not hmac.compare_digest(expected, claim.signature):
+            raise _mismatch(claim.access_key_id)
+        token = next((value for name, value in pairs if name == _TOKEN), fields.get(_TOKEN, b""))
+        _check_token(account, token, now)
+        content = fields.get(_CONTENT_SHA256, b"").decode("latin-1")
+        return Authenticated(account.principal, payload_form(content), content, None, True, sigv2.QUERY_PARAMETERS)
+
+    def _known(self, access_key_id: str) -> Account:
+        account = self.find(access_key_id)
+        if account is None:
+            raise S3Error("InvalidAccessKeyId", extra={"AWSAccessKeyId": access_key_id})
+        return account
+
+    def _verify(
+        self,
+        request: WireRequest,
+        fields: Fields,
+        pairs: Sequence[Pair],
+        statement: tuple[Claim, str, bytes, bytes],
+        account: Account,
+    ) -> bytes:
+        claim, amz_date, content, claimed = statement
+        for name in fields:
+            if name[:6] == b"x-amz-" and name not in claim.signed and name != _CONTENT_SHA256:
+                raise S3Error(
+                    "AccessDenied",
+                    "There were headers present in the request which were not signed",
+                    extra={"HeadersNotSigned": name.decode("latin-1")},
+                )
+        key = self._signing_key(account.secret_access_key, claim.date, claim.region)
+        method = request.method.encode()
+        path = sigv4.canonical_path(request.raw_path)
+        query = sigv4.canonical_query(pairs) if pairs else b""
+        canonical = sigv4.canonical_request(method, path, query, fields, claim.names, content)
+        if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, canonical), claimed):
+            return key
+        as_sent = sigv4.canonical_request(
+            method, request.raw_path, sigv4.raw_canonical_query(request.query), fields, claim.names, content
+        )
+        if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, as_sent), claimed):
+            return key
+        raise _mismatch(claim.access_key_id)
+
+    def _signing_key(self, secret: str, date: str, region: str) -> bytes:
+        # By the secret, not by the access key: a rotated secret must not verify under the old key.
+        name = (secret, date, region)
+        key = self._signing_keys.get(name)
+        if key is None:
+            if len(self._signing_keys) >= _MAX_SIGNING_KEYS:
+                self._signing_keys.clear()
+            key = self._signing_keys[name] = sigv4.signing_key(secret, date, region)
+        return key
+
+
+def split_address(request: WireRequest, domain: str) -> tuple[str, bytes]:
+    """The bucket and the percent-encoded key (without leading "/", empty when there is none) a request is about.
+
+    Args:
+        request: as it arrived.
+        domain: ``server.domain``; a Host of ``bucket.domain`` names the bucket, else the path does. Empty: the path.
+
+    Source: "Virtual hosting of buckets" in the Amazon S3 user guide.
+    """
+    raw_path = request.raw_path.removeprefix(b"/")
+    bucket = _host_bucket(request, domain)
+    if bucket is not None:
+        return bucket, raw_path
+    raw_bucket, _, raw_key = raw_path.partition(b"/")
+    return unquote_to_bytes(raw_bucket).decode("utf-8", "replace"), raw_key
+
+
+def _host_bucket(request: WireRequest, domain: str) -> str | None:
+    if not domain:
+        return None
+    name = _without_port((request.header(b"host") or b"").decode("latin-1"))
+    suffix = "." + _without_port(domain)
+    return name.removesuffix(suffix) if name.endswith(suffix) and len(name) > len(suffix) else None
+
+
+def _without_port(host: str) -> str:
+    host = host.strip().lower()
+    if not host.endswith("]"):
+        name, colon, port = host.rpartition(":")
+        # "::1" has colons too; a port follows a name or a bracket.
+        if colon and port.isdigit() and (":" not in name or name.endswith("]")):
+            host = name
+    return host.rstrip(".")
+
+
+def _joined(headers: Sequence[RawHeader]) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in fields:
+            if name in _SINGLE:
+                # Whoever routes and whoever verifies could read different ones.
+                raise S3Error("InvalidArgument", f"The header {name.decode('latin-1')} is there more than once.")
+            fields[name] = fields[name].strip() + b"," + value.strip()
+        else:
+            fields[name] = value
+    return fields
+
+
+def _check_day(claim: Claim, amz_date: str, code: str) -> None:
+    if claim.date != amz_date[:8]:
+        raise S3Error(
+            code, f'Invalid credential date "{claim.date}". This date is not the same as X-Amz-Date: "{amz_date[:8]}".'
+        )
+
+
+def _check_token(account: Account, token: bytes, now: float) -> None:
+    if not hmac.compare_digest(account.session_token, token):
+        raise S3Error("InvalidToken")
+    if now >= account.expires_at:
+        raise S3Error("ExpiredToken")
+
+
+def _expired(expires_at: float, now: float, extra: Mapping[str, str]) -> S3Error:
+    times = {"Expires": sigv4.format_amz_date(expires_at), "ServerTime": sigv4.format_amz_date(now)}
+    return S3Error("AccessDenied", "Request has expired", extra={**extra, **times})
+
+
+def _mismatch(access_key_id: str) -> S3Error:
+    return S3Error("SignatureDoesNotMatch", extra={"AWSAccessKeyId": access_key_id})
