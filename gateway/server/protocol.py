@@ -1,7 +1,7 @@
 """HTTP/1.1 for uvicorn: llhttp parses, files leave by sendfile, and a connection never lies about how a response ended.
 
 Written instead of adapted, because a hit should cost little more than its system calls: no access log, no object per
-request that the request does not need, no timer per request (one sweep a second finds the connections that are overdue).
+request that it does not need, no timer per request (one sweep a second finds the connections that are overdue).
 
 What is decided here:
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 import httptools
@@ -98,9 +98,8 @@ class GatewayProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a new connection."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.channel = Channel(transport, self.loop)
+        self.transport = cast(asyncio.Transport, transport)
+        self.channel = Channel(self.transport, self.loop)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
