@@ -7,11 +7,12 @@ from fnmatch import translate
 from functools import lru_cache
 from re import Pattern
 from re import compile as compile_pattern
+from typing import NamedTuple
+from urllib.parse import quote
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKey:
-    """One object at one origin.
+class ObjectKey(NamedTuple):
+    """One object at one origin (a tuple, because one is made and hashed for every read).
 
     ``origin`` is the name from ``[[origins]]``; ``key`` is the decoded UTF-8 key, never empty, never normalised.
     """
@@ -24,6 +25,11 @@ class ObjectKey:
     def path(self) -> str:
         """``bucket/key``, the form that rules and allow-lists are matched against."""
         return f"{self.bucket}/{self.key}"
+
+    @property
+    def raw_path(self) -> str:
+        """The percent-encoded path under which every S3 finds the object."""
+        return f"/{self.bucket}/{quote(self.key, safe='/-_.~')}"
 
 
 @dataclass(frozen=True, slots=True)

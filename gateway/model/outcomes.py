@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """A request header asks for something other than the plain current object (SSE-C, request payer, ...)."""
     RANGE_FORM = "range-form"
     """A Range that is answered by the origin itself: several ranges, or not a byte range."""
+    ENCODING = "encoding"
+    """The key is spelled in a way that stores read differently (a bare "+"), so the origin answers it."""
     RULE = "rule"
     """A rule says cache = false."""
     CACHE_CONTROL = "cache-control"

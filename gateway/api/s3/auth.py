@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.accounts import Account, accounts_of
@@ -44,8 +44,7 @@ _MAX_SIGNING_KEYS = 1024
 Fields = Mapping[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticated:
+class Authenticated(NamedTuple):
     """A verified request.
 
     ``payload_hash`` is x-amz-content-sha256 as claimed, empty when absent; ``chunk_signer`` verifies a body in signed
@@ -56,7 +55,7 @@ class Authenticated:
     principal: Principal
     payload_form: PayloadForm
     payload_hash: str
-    chunk_signer: ChunkSigner | None = field(default=None, repr=False)
+    chunk_signer: ChunkSigner | None = None
     presigned: bool = False
     signature_parameters: frozenset[str] = frozenset()
 
@@ -151,9 +150,10 @@ class Authenticator:
             )
         key = self._verify(request, fields, pairs, (claim, amz_date, content, claimed), account)
         _check_token(account, fields.get(_TOKEN, b""), now)
-        form = payload_form(content.decode("latin-1"))
+        stated = content.decode("latin-1")
+        form = payload_form(stated)
         signer = ChunkSigner(key, amz_date, claim.scope, claimed) if form.signed else None
-        return Authenticated(account.principal, form, content.decode("latin-1"), signer)
+        return Authenticated(account.principal, form, stated, signer)
 
     def _by_query(self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], now: float) -> Authenticated:
         parsed = sigv4_claims.parse_query_claim(pairs)
@@ -212,8 +212,8 @@ class Authenticator:
         account: Account,
     ) -> bytes:
         claim, amz_date, content, claimed = statement
-        for name in fields:
-            if name[:6] == b"x-amz-" and name not in claim.signed and name != _CONTENT_SHA256:
+        for name in fields.keys() - claim.signed:
+            if name.startswith(b"x-amz-") and name != _CONTENT_SHA256:
                 raise S3Error(
                     "AccessDenied",
                     "There were headers present in the request which were not signed",
@@ -280,7 +280,10 @@ def _without_port(host: str) -> str:
 
 
 def _joined(headers: Sequence[RawHeader]) -> dict[bytes, bytes]:
-    fields: dict[bytes, bytes] = {}
+    fields = dict(headers)
+    if len(fields) == len(headers):
+        return fields
+    fields.clear()
     for name, value in headers:
         if name in fields:
             if name in _SINGLE:

@@ -1,0 +1,103 @@
+"""The access log in the format of Amazon S3 server access logs, with signatures and tokens redacted.
+
+The fields and their order are those of the "Amazon S3 server access log format" page; what a gateway cannot know is "-".
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+from urllib.parse import quote
+
+_SECRET = re.compile(r"(?i)((?:x-amz-signature|x-amz-security-token|signature|x-amz-credential|awsaccesskeyid)=)[^&\s]*")
+_UNSAFE = re.compile(r'[^\x20\x21\x23-\x7e]')
+
+
+def redact(text: str) -> str:
+    """Replace the value of every query parameter that could be used again."""
+    return _SECRET.sub(r"\1REDACTED", text)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLine:
+    """What one line says. Times are seconds; ``size`` is the length of the body sent."""
+
+    bucket: str
+    key: str | None
+    remote: str
+    requester: str
+    request_id: str
+    method: str
+    target: str
+    status: int
+    code: str
+    size: int
+    seconds: float
+    turn_around: float
+    referer: str
+    agent: str
+    signature: str
+    auth_type: str
+    host: str
+    tls: bool
+    cache: str
+
+    def render(self, now: float) -> str:
+        """The line, without its newline. Two fields follow S3's: the cache status, as ``HIT`` or ``MISS; reason=cold``."""
+        moment = time.strftime("[%d/%b/%Y:%H:%M:%S +0000]", time.gmtime(now))
+        kind = "SERVICE" if not self.bucket else "BUCKET" if self.key is None else "OBJECT"
+        return " ".join(
+            (
+                "-", self.bucket or "-", moment, self.remote or "-", _word(self.requester), self.request_id,
+                f"REST.{self.method}.{kind}", quote(self.key, safe="/-_.~") if self.key else "-",
+                _quoted(redact(f"{self.method} {self.target} HTTP/1.1")), str(self.status), self.code or "-",
+                str(self.size) if self.size else "-", "-", str(round(self.seconds * 1000)),
+                str(round(self.turn_around * 1000)), _quoted(redact(self.referer)), _quoted(self.agent), "-", "-",
+                self.signature or "-", "-", self.auth_type or "-", _word(self.host), "TLSv1.3" if self.tls else "-", "-", "-",
+                _quoted(self.cache),
+            )
+        )  # fmt: skip
+
+
+class AccessLog:
+    """Writes lines to a file or to standard output; a log that cannot be written never fails a request."""
+
+    def __init__(self, target: str) -> None:
+        self._stream: TextIO | None = None
+        if target == "-":
+            self._stream = sys.stdout
+        elif target:
+            path = Path(target)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # One line is one write of a file opened for appending, so several workers may share it.
+            self._stream = path.open("a", buffering=1, encoding="utf-8")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether lines go anywhere."""
+        return self._stream is not None
+
+    def write(self, line: AccessLine) -> None:
+        """Append one line."""
+        if self._stream is not None:
+            try:
+                self._stream.write(line.render(time.time()) + "\n")
+            except (OSError, ValueError):
+                self._stream = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not None and self._stream is not sys.stdout:
+            self._stream.close()
+
+
+def _quoted(text: str) -> str:
+    return '"' + _UNSAFE.sub(lambda match: quote(match[0]), text) + '"' if text else '"-"'
+
+
+def _word(text: str) -> str:
+    return quote(text, safe=":-_.~[]@/") if text else "-"

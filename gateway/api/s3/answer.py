@@ -1,0 +1,120 @@
+"""An answer as a value, and the one function that sends it.
+
+Handlers return answers; ``send_answer`` alone puts them on the wire, and ``note`` alone writes the cache-status header together
+with its counters, so that header, metric and log cannot differ.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any
+
+from gateway.engine.body import Body, Span
+from gateway.model.outcomes import Outcome, Reason
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+
+ZERO_COPY = "http.response.zerocopysend"
+_PIECE = 256 * 1024
+
+
+@dataclass(slots=True)
+class Answer:
+    """What to send. ``content`` is bytes, a cached body, or a stream; ``status`` and ``headers`` are final.
+
+    ``length`` is the number of body bytes to come, for logs; ``code`` the S3 error code when the gateway itself refused.
+    """
+
+    status: int
+    headers: RawHeaders
+    content: bytes | Body | AsyncIterator[bytes]
+    outcome: Outcome = Outcome.BYPASS
+    reason: Reason | None = None
+    code: str = ""
+    length: int = 0
+
+
+_STATUS_HEADERS: dict[tuple[Outcome, Reason | None], tuple[bytes, bytes]] = {}
+
+
+def cache_status(outcome: Outcome, reason: Reason | None) -> tuple[bytes, bytes]:
+    """The ``x-larder-cache`` header."""
+    header = _STATUS_HEADERS.get((outcome, reason))
+    if header is None:
+        text = outcome.value if reason is None else f"{outcome.value}; reason={reason.value}"
+        header = _STATUS_HEADERS[outcome, reason] = (b"x-larder-cache", text.encode())
+    return header
+
+
+class Clock:
+    """The Date header, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._header = (b"date", b"")
+
+    def date(self) -> tuple[bytes, bytes]:
+        """The current ``Date`` header."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._header = (b"date", formatdate(second, usegmt=True).encode())
+        return self._header
+
+
+async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
+    """Send the header and every byte of the body.
+
+    Raises:
+        LarderError: the body broke off; the connection must not end cleanly.
+    """
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    content = answer.content
+    if isinstance(content, bytes):
+        await send({"type": "http.response.body", "body": content})
+    elif isinstance(content, Body):
+        await _send_body(scope, send, content)
+    else:
+        async for chunk in content:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_body(scope: Scope, send: Send, body: Body) -> None:
+    zero_copy = ZERO_COPY in scope.get("extensions", ())
+    left = body.stop - body.start
+    try:
+        async for piece in body.pieces():
+            left -= piece.count if isinstance(piece, Span) else len(piece)
+            if not isinstance(piece, Span):
+                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+            elif zero_copy:
+                await send_span(send, piece, more=left > 0)
+            else:
+                await _copy_span(send, piece, more=left > 0)
+    finally:
+        body.close()
+    if body.stop == body.start:
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def send_span(send: Send, span: Span, *, more: bool) -> None:
+    """Let the server send a piece of a file without copying it."""
+    await send({"type": ZERO_COPY, "file": span.fd, "offset": span.offset, "count": span.count, "more_body": more})
+
+
+async def _copy_span(send: Send, span: Span, *, more: bool) -> None:
+    """The same where zero-copy cannot apply: under TLS, and under other ASGI servers."""
+    offset, end = span.offset, span.offset + span.count
+    while offset < end:
+        data = os.pread(span.fd, min(_PIECE, end - offset), offset)
+        if not data:
+            raise OSError("the blob file is shorter than it was")
+        offset += len(data)
+        await send({"type": "http.response.body", "body": data, "more_body": more or offset < end})

@@ -1,0 +1,197 @@
+"""The S3 edge: a plain ASGI application that verifies, routes, answers, and accounts for every request in one place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway import metrics
+from gateway.api.s3 import permissions
+from gateway.api.s3.access_log import AccessLine, AccessLog, redact
+from gateway.api.s3.address import split_address
+from gateway.api.s3.answer import Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
+from gateway.api.s3.auth import Authenticator
+from gateway.api.s3.classify import not_cacheable
+from gateway.api.s3.errors import as_s3_error, render
+from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
+from gateway.api.s3.forward import Forwarder, relay
+from gateway.api.s3.objects import ObjectReads
+from gateway.engine.body import Body
+from gateway.engine.reads import Forward, Relay
+from gateway.model.errors import LarderError, S3Error
+from gateway.model.keys import ObjectKey
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.wire import WireRequest
+
+log = logging.getLogger("larder.s3")
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
+
+
+class BodyTooEarly(LarderError):
+    """The client left before its request was complete."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """What is known of a request so far, for its log line."""
+
+    started: float
+    request_id: str
+    request: WireRequest
+    exchange: Exchange | None = None
+    bucket: str = ""
+
+
+class S3App:
+    """Handles every request that is not under ``/-/``."""
+
+    def __init__(
+        self, authenticator: Authenticator, reads: ObjectReads, forwarder: Forwarder, access: AccessLog, domain: str, limit: int
+    ) -> None:
+        self._authenticator = authenticator
+        self._reads = reads
+        self._forwarder = forwarder
+        self._access = access
+        self._domain = domain
+        self._limit = limit
+        self._clock = Clock()
+        self._in_flight = 0
+        self._serial = int.from_bytes(os.urandom(6), "big") << 16
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = WireRequest(
+            scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
+        )
+        trace = Trace(time.perf_counter(), self._next_id(), request)
+        self._in_flight += 1
+        try:
+            try:
+                answer = await self._answer(trace, receive)
+            except LarderError as failure:
+                answer = self._refusal(trace, as_s3_error(failure))
+            await self._send(scope, send, trace, answer)
+        finally:
+            self._in_flight -= 1
+
+    def _next_id(self) -> str:
+        self._serial += 1
+        return f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}"
+
+    async def _answer(self, trace: Trace, receive: Receive) -> Answer:
+        if self._in_flight > self._limit:
+            metrics.SHED.inc()
+            raise S3Error("SlowDown", headers={"Retry-After": "1"})
+        exchange = self._open(trace)
+        reason = not_cacheable(exchange)
+        outcome = Outcome.BYPASS
+        if reason is None:
+            found = await self._reads.read(exchange)
+            if isinstance(found, Answer):
+                return found
+            if isinstance(found, Relay):
+                return relay(exchange, found.response, Outcome.MISS, found.reason)
+            assert isinstance(found, Forward)
+            reason = found.reason
+            outcome = Outcome.MISS if found.miss else Outcome.BYPASS
+        return await self._forwarder.forward(exchange, _request_body(receive), outcome, reason)
+
+    def _open(self, trace: Trace) -> Exchange:
+        """Verify the signature and find out what the request is about."""
+        request = trace.request
+        if request.method not in _METHODS:
+            raise S3Error("MethodNotAllowed")
+        auth = self._authenticator.authenticate(request, time.time())
+        bucket, raw_key = split_address(request, self._domain)
+        trace.bucket = bucket
+        key = None
+        if bucket:
+            check_bucket(bucket)
+            if raw_key:
+                key = ObjectKey(auth.principal.identity.origin, bucket, decode_key(raw_key))
+        elif raw_key:
+            raise S3Error("InvalidBucketName")
+        query, names = strip_query(request.query, auth.own_parameters)
+        exchange = trace.exchange = Exchange(request, auth, bucket, raw_key, key, query, names)
+        permissions.check(exchange)
+        return exchange
+
+    def _refusal(self, trace: Trace, error: S3Error) -> Answer:
+        resource = trace.request.raw_path.decode("ascii", "replace")
+        content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
+        headers: RawHeaders = [(b"content-type", b"application/xml")]
+        headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()]
+        if error.status == 503:
+            log.warning("%s %s: %s", trace.request.method, redact(resource), error, extra={"request_id": trace.request_id})
+        if error.status in (401, 403):
+            metrics.AUTH_FAILURES.labels(error.code).inc()
+        reason = Reason.ORIGIN_ERROR if error.status >= 500 else Reason.REFUSED if error.status == 403 else None
+        outcome = Outcome.MISS if error.status in (412, 416) else Outcome.BYPASS
+        headers.append((b"content-length", b"%d" % len(content)))
+        return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
+
+    async def _send(self, scope: Scope, send: Send, trace: Trace, answer: Answer) -> None:
+        """Send an answer, and write header, counters and log line of its outcome together."""
+        self._finish_headers(trace, answer)
+        turned_around = time.perf_counter()
+        method, outcome = trace.request.method, answer.outcome
+        try:
+            await send_answer(scope, send, answer)
+        finally:
+            if isinstance(answer.content, Body):
+                answer.content.close()
+            seconds = time.perf_counter() - trace.started
+            metrics.REQUESTS.labels(method, outcome.value, "" if answer.reason is None else answer.reason.value).inc()
+            metrics.RESPONSES.labels(method, f"{answer.status // 100}xx").inc()
+            metrics.LATENCY.labels(outcome.value).observe(seconds)
+            if answer.length and method == "GET":
+                metrics.SENT_BYTES.labels(outcome.value).inc(answer.length)
+            if self._access.enabled:
+                self._access.write(self._line(scope, trace, answer, seconds, turned_around - trace.started))
+
+    def _finish_headers(self, trace: Trace, answer: Answer) -> None:
+        """Add what the origin did not say."""
+        headers = answer.headers
+        names = {name.lower() for name, _ in headers}
+        headers.append(cache_status(answer.outcome, answer.reason))
+        request_id = trace.request_id.encode()
+        headers.append((b"x-larder-request-id", request_id))
+        if b"x-amz-request-id" not in names:
+            headers.append((b"x-amz-request-id", request_id))
+        if b"date" not in names:
+            headers.append(self._clock.date())
+        if b"server" not in names:
+            headers.append((b"server", b"Larder"))
+
+    def _line(self, scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> AccessLine:
+        request, exchange = trace.request, trace.exchange
+        target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
+        principal = exchange.auth.principal if exchange else None
+        client = scope.get("client") or ("-", 0)
+
+        def text(name: bytes) -> str:
+            return (request.header(name) or b"").decode("latin-1")
+
+        return AccessLine(
+            trace.bucket, exchange.key.key if exchange and exchange.key else None, client[0],
+            principal.access_key_id if principal else "", trace.request_id, request.method, target, answer.status,
+            answer.code, answer.length, seconds, turn_around, text(b"referer"), text(b"user-agent"),
+            exchange.auth.signature_version if exchange else "", exchange.auth.auth_type if exchange else "",
+            text(b"host"), request.scheme == "https", cache_status(answer.outcome, answer.reason)[1].decode(),
+        )  # fmt: skip
+
+
+async def _request_body(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BodyTooEarly("the client left before its request was complete")
+        if chunk := message.get("body", b""):
+            yield chunk
+        if not message.get("more_body", False):
+            return

@@ -1,0 +1,70 @@
+"""Which requests the cache may answer, and which keys a request writes.
+
+Only a plain GET or HEAD of the current object is answered from the cache. Whatever asks for anything else by a query
+parameter or a header is the origin's to answer, and a parameter that nobody knows never turns into the plain operation:
+``DELETE /key?tagging`` must not delete, and neither must ``DELETE /key?taging``.
+"""
+
+from __future__ import annotations
+
+from gateway.api.s3.exchange import Exchange
+from gateway.model.errors import S3Error
+from gateway.model.outcomes import Reason
+
+# x-id names the operation once more in the query; the newer SDKs send it, and it changes nothing.
+_MEANINGLESS = frozenset({"x-id"})
+
+_SAFE_AMZ = frozenset(
+    {
+        b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"x-amz-checksum-mode", b"x-amz-user-agent",
+        b"x-amz-api-version", b"x-amz-sdk-checksum-algorithm",
+    }
+)  # fmt: skip
+
+_WRITE_PARAMETERS = frozenset(
+    {
+        "acl", "tagging", "retention", "legal-hold", "torrent", "restore", "select", "select-type", "uploads", "uploadId",
+        "partNumber", "versionId", "attributes", "delete", "policy", "cors", "lifecycle", "versioning", "encryption",
+        "website", "logging", "notification", "replication", "requestPayment", "accelerate", "publicAccessBlock",
+        "ownershipControls", "object-lock", "inventory", "analytics", "metrics", "intelligent-tiering", "id", "append",
+        "position", "renameObject", "x-id", "session",
+    }
+)  # fmt: skip
+
+
+def not_cacheable(exchange: Exchange) -> Reason | None:
+    """Why the cache must not answer this request, or ``None`` for a plain read of an object."""
+    if exchange.request.method not in ("GET", "HEAD") or exchange.key is None:
+        return Reason.NOT_A_READ
+    if exchange.names and not exchange.names <= _MEANINGLESS:
+        return Reason.SUBRESOURCE
+    if b"+" in exchange.raw_key:
+        return Reason.ENCODING
+    for name, _value in exchange.request.headers:
+        if name.startswith(b"x-amz-") and name not in _SAFE_AMZ:
+            return Reason.HEADER
+        if name == b"origin":
+            return Reason.HEADER  # the answer to a cross-origin request carries CORS headers of its own
+    return None
+
+
+def refuse_unknown_write(exchange: Exchange) -> None:
+    """Refuse a write with a query parameter that no S3 operation has.
+
+    Raises:
+        S3Error: NotImplemented.
+    """
+    unknown = exchange.names - _WRITE_PARAMETERS
+    unknown = {name for name in unknown if not name.lower().startswith(("x-amz-", "response-"))}
+    if unknown:
+        raise S3Error("NotImplemented", f"No S3 write has the query parameter {min(unknown)!r}.")
+
+
+def changes_object(exchange: Exchange) -> bool:
+    """Whether a request may change what a read of its own key gives, or who may read it."""
+    method, names = exchange.request.method, exchange.names
+    if exchange.key is None or method in ("GET", "HEAD", "OPTIONS"):
+        return False
+    if "uploadId" in names:
+        return method == "POST"  # completion; parts and aborts change nothing that can be read
+    return not (method == "POST" and names & {"uploads", "select"})

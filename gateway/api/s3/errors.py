@@ -1,0 +1,33 @@
+"""The only place that renders S3 errors."""
+
+from __future__ import annotations
+
+import re
+from xml.sax.saxutils import escape
+
+from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable, S3Error
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+RETRY = {"Retry-After": "1"}
+
+
+def as_s3_error(failure: LarderError) -> S3Error:
+    """Name a failure in S3's words."""
+    if isinstance(failure, S3Error):
+        return failure
+    if isinstance(failure, OriginUnavailable):
+        return S3Error("ServiceUnavailable", f"The origin cannot be reached: {failure}", headers=RETRY)
+    if isinstance(failure, DiskUnavailable):
+        return S3Error("SlowDown", headers=RETRY)
+    return S3Error("SlowDown", f"The object changed while it was read: {failure}", headers=RETRY)
+
+
+def render(error: S3Error, resource: str, request_id: str) -> bytes:
+    """The XML document of an error (Amazon S3 API reference, "REST error responses")."""
+    elements = {"Code": error.code, "Message": error.message, **error.extra, "Resource": resource, "RequestId": request_id}
+    inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements.items())
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
+
+
+def _text(value: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", value))

@@ -1,0 +1,176 @@
+"""Everything that the cache does not answer goes to the origin: signed again, streamed both ways, otherwise unchanged."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.classify import changes_object, refuse_unknown_write
+from gateway.api.s3.documents import keys_to_delete
+from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.payload import PreparedBody, prepare
+from gateway.api.s3.permissions import require
+from gateway.engine.engine import Engine
+from gateway.engine.writes import WriteAnswer
+from gateway.model.errors import S3Error
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import Header
+from gateway.model.outcomes import Outcome, Reason
+from gateway.origin.client import OriginResponse
+from gateway.origin.headers import forwardable, relayable
+
+MAX_DELETE_DOCUMENT = 2 * 1024**2
+MAX_METADATA = 64 * 1024
+_WHOLE_ANSWER = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Spooling:
+    """Where uploads wait whose checksum comes after them, and how large they may be."""
+
+    directory: Path
+    limit: int
+
+
+class Forwarder:
+    """Forwards requests and relays answers."""
+
+    def __init__(self, engine: Engine, spooling: Spooling) -> None:
+        self._engine = engine
+        self._spooling = spooling
+
+    async def forward(self, exchange: Exchange, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
+        """Send a request to the origin and return its answer.
+
+        Raises:
+            S3Error: the request is not one that may be forwarded, or its body is not what its header says.
+            OriginUnavailable: the origin could not be reached.
+        """
+        if exchange.request.method in ("GET", "HEAD", "OPTIONS"):
+            response = await self._send(exchange, _headers(exchange), None)
+            return relay(exchange, response, outcome, reason)
+        refuse_unknown_write(exchange)
+        prepared = await prepare(
+            exchange.auth, exchange.request.headers, body, self._spooling.directory, self._spooling.limit
+        )
+        try:
+            if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:
+                return await self._delete_many(exchange, prepared, outcome, reason)
+            keys = [exchange.key] if exchange.key is not None and changes_object(exchange) else []
+            answer = await self._write(exchange, keys, prepared, outcome, reason)
+        finally:
+            prepared.close()
+        self._warm(exchange, answer)
+        return answer
+
+    async def _write(
+        self, exchange: Exchange, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason
+    ) -> Answer:
+        headers = _with_prepared(_headers(exchange), prepared)
+
+        async def send() -> OriginResponse:
+            return await self._send(exchange, headers, prepared)
+
+        if not keys:
+            return relay(exchange, await send(), outcome, reason)
+        written = await self._engine.write(keys, send)
+        return await relay_write(exchange, written, outcome, reason)
+
+    async def _delete_many(self, exchange: Exchange, prepared: PreparedBody, outcome: Outcome, reason: Reason) -> Answer:
+        document = bytearray()
+        async for chunk in prepared.chunks():
+            document += chunk
+            if len(document) > MAX_DELETE_DOCUMENT:
+                raise S3Error("MaxMessageLengthExceeded")
+        principal = exchange.auth.principal
+        keys = [
+            ObjectKey(principal.identity.origin, exchange.bucket, key) for key in keys_to_delete(bytes(document))
+        ]
+        for key in keys:
+            require(principal, key.path)
+        headers = _with_prepared(_headers(exchange), prepared)
+        if not any(name.lower() == "content-md5" for name, _ in headers):
+            # Older stores insist on it, newer clients no longer send it.
+            headers.append(("Content-MD5", base64.b64encode(hashlib.md5(document).digest()).decode()))
+
+        async def send() -> OriginResponse:
+            return await self._engine.services.origin.send(
+                principal.identity, "POST", exchange.origin_path, exchange.query, headers,
+                body=bytes(document), payload_hash=hashlib.sha256(document).hexdigest(),
+            )  # fmt: skip
+
+        return await relay_write(exchange, await self._engine.write(keys, send), outcome, reason)
+
+    async def _send(self, exchange: Exchange, headers: list[Header], prepared: PreparedBody | None) -> OriginResponse:
+        send = self._engine.services.origin.send
+        identity = exchange.auth.principal.identity
+        method, path, query = exchange.request.method, exchange.origin_path, exchange.query
+        if prepared is None:
+            return await send(identity, method, path, query, headers)
+        return await send(
+            identity, method, path, query, headers,
+            body=prepared.chunks() if prepared.length else b"",
+            content_length=prepared.length,
+            payload_hash=prepared.payload_hash,
+        )  # fmt: skip
+
+    def _warm(self, exchange: Exchange, answer: Answer) -> None:
+        key = exchange.key
+        if key is None or answer.status != 200 or exchange.request.method == "DELETE" or not changes_object(exchange):
+            return
+        rule = self._engine.services.rules.for_path(key.path)
+        if rule.warm_on_write and rule.cache and not exchange.names - {"x-id", "uploadId"}:
+            self._engine.warm(key, exchange.auth.principal.identity)
+
+
+def _headers(exchange: Exchange) -> list[Header]:
+    return forwardable([(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.request.headers])
+
+
+def _with_prepared(headers: list[Header], prepared: PreparedBody) -> list[Header]:
+    replaced = {name.lower() for name, _ in prepared.headers} | prepared.dropped
+    return [pair for pair in headers if pair[0].lower() not in replaced] + list(prepared.headers)
+
+
+def _raw(headers: Sequence[Header]) -> RawHeaders:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in relayable(headers)]
+
+
+def relay(exchange: Exchange, response: OriginResponse, outcome: Outcome, reason: Reason) -> Answer:
+    """The origin's answer, streamed."""
+    length = response.header("Content-Length") or ""
+    content: bytes | AsyncIterator[bytes] = _drain(response)
+    if exchange.request.method == "HEAD" or response.status in (204, 304):
+        response.release()
+        content = b""
+    return Answer(
+        response.status, _raw(response.headers), content, outcome, reason, length=int(length) if length.isdigit() else 0
+    )
+
+
+async def relay_write(exchange: Exchange, written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:
+    """The origin's answer to a write: whole, after the caches forgot; or, when its length is open, as it comes."""
+    response = written.response
+    try:
+        length = response.header("Content-Length")
+        if length is None and response.status == 200:
+            return Answer(response.status, _raw(response.headers), written.chunks(), outcome, reason)
+        body = await response.read(_WHOLE_ANSWER)
+    except BaseException:
+        await written.settle()
+        raise
+    await written.settle()
+    return Answer(response.status, _raw(response.headers), body, outcome, reason, length=len(body))
+
+
+async def _drain(response: OriginResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.chunks():
+            yield chunk
+        response.release()
+    finally:
+        response.abort()

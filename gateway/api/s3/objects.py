@@ -1,0 +1,141 @@
+"""GET and HEAD of objects, answered from the cache where that is possible."""
+
+from __future__ import annotations
+
+from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.exchange import Exchange
+from gateway.engine.blocks import ObjectChanged
+from gateway.engine.engine import Engine
+from gateway.engine.entries import Entry
+from gateway.engine.reads import Ask, Forward, Found, Relay
+from gateway.model.conditions import Conditions, range_applies
+from gateway.model.conditions import Verdict as Precondition
+from gateway.model.errors import DiskUnavailable, S3Error
+from gateway.model.objects import ObjectMeta
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.ranges import ByteRange, content_range, parse_range, unsatisfied_range
+
+_ATTEMPTS = 3
+
+
+class ObjectReads:
+    """Plain reads. ``read`` returns an answer, or a reason to forward the request as it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def read(self, exchange: Exchange) -> Answer | Relay | Forward:
+        """Answer a plain GET or HEAD.
+
+        Raises:
+            S3Error: the request's conditions or range cannot be met.
+            OriginUnavailable: the origin is needed and cannot be reached.
+        """
+        request = exchange.request
+        range_value = request.header(b"range")
+        wanted = parse_range(range_value.decode("latin-1")) if range_value is not None else None
+        if range_value is not None and wanted is None:
+            return Forward(Reason.RANGE_FORM)
+        conditions = Conditions.read(request.header)
+        head = request.method == "HEAD"
+        assert exchange.key is not None
+        ask = Ask(
+            exchange.key,
+            exchange.auth.principal.identity,
+            head=head,
+            metadata_first=head or wanted is not None or conditions is not None,
+            forced=_is_forced(exchange),
+        )
+        entry = self._engine.hot(ask)
+        found: Found | Relay | Forward = Found(entry, Outcome.HIT) if entry is not None else await self._engine.find(ask)
+        for _attempt in range(_ATTEMPTS):
+            if not isinstance(found, Found):
+                return found
+            try:
+                return await self._answer(exchange, ask, found, conditions, wanted)
+            except ObjectChanged:
+                found = await self._engine.find(ask)
+            except DiskUnavailable as refusal:
+                return Forward(Reason(refusal.reason), miss=True)
+        return Forward(Reason.WRITE_RACE, miss=True)
+
+    async def _answer(
+        self, exchange: Exchange, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
+    ) -> Answer | Forward:
+        entry = found.entry
+        meta = entry.record.meta
+        headers = _entity_head(entry)
+        if conditions is not None:
+            verdict = conditions.evaluate(meta.etag, meta.last_modified)
+            if verdict is Precondition.NOT_MODIFIED:
+                return Answer(304, _not_modified_head(headers), b"", found.outcome, found.reason)
+            if verdict is Precondition.PRECONDITION_FAILED:
+                raise S3Error("PreconditionFailed")
+        if wanted is not None and not range_applies(_text(exchange, b"if-range"), meta.etag):
+            wanted = None
+        if wanted is not None and meta.size == 0:
+            return Forward(Reason.RANGE_FORM)  # stores differ on ranges of nothing
+        start, stop, status = 0, meta.size, 200
+        if wanted is not None:
+            span = wanted.resolve(meta.size)
+            if span is None:
+                raise _unsatisfiable(exchange, meta.size)
+            (start, stop), status = span, 206
+        length = stop - start
+        head = [*headers, (b"content-length", b"%d" % length)]
+        if status == 206:
+            head.append((b"content-range", content_range(start, stop, meta.size).encode()))
+        else:
+            _add_checksums(head, exchange, meta)
+        if ask.head:
+            return Answer(status, head, b"", found.outcome, found.reason)
+        body = await self._engine.open(ask, entry, start, stop)
+        outcome, reason = found.outcome, found.reason
+        if body.missed and outcome is Outcome.HIT:
+            outcome = Outcome.MISS
+            if reason is not Reason.CHANGED:
+                reason = Reason.PARTIAL if entry.blobs else Reason.JOINED if body.joined else Reason.COLD
+        return Answer(status, head, body, outcome, reason, length=length)
+
+
+def _is_forced(exchange: Exchange) -> bool:
+    directives = exchange.request.header(b"cache-control")
+    return directives is not None and (b"no-cache" in directives or b"max-age=0" in directives)
+
+
+def _text(exchange: Exchange, name: bytes) -> str | None:
+    value = exchange.request.header(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _entity_head(entry: Entry) -> RawHeaders:
+    """The header that every answer about the object carries, made once per version of its metadata."""
+    meta = entry.record.meta
+    if entry.head is None or entry.head[0] is not meta:
+        pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in meta.headers]
+        pairs.append((b"etag", meta.etag.encode("latin-1")))
+        if not any(name == b"accept-ranges" for name, _ in pairs):
+            pairs.append((b"accept-ranges", b"bytes"))
+        entry.head = (meta, pairs)
+    return entry.head[1]
+
+
+_OF_304 = (b"etag", b"last-modified", b"cache-control", b"expires", b"content-location", b"vary", b"x-amz-version-id")
+
+
+def _not_modified_head(headers: RawHeaders) -> RawHeaders:
+    return [pair for pair in headers if pair[0] in _OF_304]
+
+
+def _add_checksums(head: RawHeaders, exchange: Exchange, meta: ObjectMeta) -> None:
+    mode = exchange.request.header(b"x-amz-checksum-mode")
+    if meta.checksums and mode is not None and mode.upper() == b"ENABLED":
+        head.extend((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in meta.checksums)
+
+
+def _unsatisfiable(exchange: Exchange, size: int) -> S3Error:
+    return S3Error(
+        "InvalidRange",
+        extra={"RangeRequested": _text(exchange, b"range") or "", "ActualObjectSize": str(size)},
+        headers={"Content-Range": unsatisfied_range(size)},
+    )

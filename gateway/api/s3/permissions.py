@@ -1,0 +1,71 @@
+"""What the gateway itself refuses: allow-lists and read-only keys, checked on hits and misses alike.
+
+Everything else is the origin's to decide. An allow-list holds globs over ``bucket/key``; requests about a whole bucket are
+covered when the list covers every key they may reveal or touch.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, unquote
+
+from gateway.api.s3.exchange import Exchange
+from gateway.model.errors import S3Error
+from gateway.model.keys import Principal
+
+_READS = ("GET", "HEAD")
+_HARMLESS_OF_A_BUCKET = frozenset({"location", "versioning", "x-id"})
+
+
+def check(exchange: Exchange) -> None:
+    """Refuse what the credential may not do.
+
+    Raises:
+        S3Error: AccessDenied, naming what forbids it.
+    """
+    principal = exchange.auth.principal
+    if principal.read_only and exchange.request.method not in _READS:
+        raise S3Error("AccessDenied", "This access key is read-only.")
+    if not principal.allow:
+        return
+    if exchange.key is not None:
+        require(principal, exchange.key.path)
+    elif not _covers_bucket_request(principal, exchange):
+        raise S3Error("AccessDenied", "The allow-list of this access key does not cover this request.")
+    source = exchange.request.header(b"x-amz-copy-source")
+    if source is not None:
+        require(principal, copy_source_path(source))
+
+
+def require(principal: Principal, path: str) -> None:
+    """Refuse a path that the allow-list does not cover.
+
+    Raises:
+        S3Error: AccessDenied.
+    """
+    if not principal.may_touch(path):
+        raise S3Error("AccessDenied", "The allow-list of this access key does not cover this key.")
+
+
+def copy_source_path(source: bytes) -> str:
+    """``bucket/key`` from an x-amz-copy-source header, which may start with a slash and end with a versionId."""
+    text = source.decode("utf-8", "replace").partition("?versionId=")[0]
+    return unquote(text).lstrip("/")
+
+
+def _covers_bucket_request(principal: Principal, exchange: Exchange) -> bool:
+    bucket = exchange.bucket
+    if not bucket:
+        return "**" in principal.allow
+    if exchange.request.method == "POST" and "delete" in exchange.names:
+        return True  # each key of a batch delete is checked when its document is read
+    if exchange.request.method in _READS:
+        if exchange.request.method == "HEAD" or exchange.names & _HARMLESS_OF_A_BUCKET == exchange.names != frozenset():
+            return any(pattern == "**" or pattern.startswith(f"{bucket}/") for pattern in principal.allow)
+        prefix = parse_qs(exchange.query, keep_blank_values=True).get("prefix", [""])[0]
+        return any(_covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow)
+    return any(pattern in ("**", f"{bucket}/**") for pattern in principal.allow)
+
+
+def _covers_prefix(pattern: str, prefix: str) -> bool:
+    stem = pattern.removesuffix("**")
+    return stem != pattern and not any(special in stem for special in "*?[") and prefix.startswith(stem)

@@ -1,0 +1,224 @@
+"""The composition root: settings become services, services become the ASGI application. Nothing is wired anywhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from gateway import metrics
+from gateway.api.ops import Lifecycle, ops_app
+from gateway.api.s3.access_log import AccessLog
+from gateway.api.s3.app import S3App
+from gateway.api.s3.auth import Authenticator
+from gateway.api.s3.forward import Forwarder, Spooling
+from gateway.api.s3.objects import ObjectReads
+from gateway.config import Rule, Settings, load_settings
+from gateway.engine.engine import Engine
+from gateway.engine.keeper import Keeper
+from gateway.engine.services import Services
+from gateway.fleet.invalidations import Invalidations
+from gateway.logs import set_up
+from gateway.model.errors import ConfigError
+from gateway.origin.client import OriginClient
+from gateway.policies.rules import IMMUTABLE, Caching, Rules
+from gateway.store.store import Store
+
+log = logging.getLogger("larder.app")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+CONFIG_VARIABLE = "LARDER_INTERNAL_LAUNCH"
+_RECOVERY_PATIENCE = 2.0
+
+
+def rules_of(rules: tuple[Rule, ...]) -> Rules:
+    """The policies' form of the configured rules."""
+    times = {"always": 0.0, "immutable": IMMUTABLE}
+    return Rules(
+        [
+            Caching(
+                match=rule.match,
+                freshness=times[rule.freshness] if isinstance(rule.freshness, str) else rule.freshness,
+                grant=rule.grant,
+                by_prefix=rule.authorization == "prefix",
+                cache=rule.cache,
+                warm_on_write=rule.warm_on_write,
+                stale_if_error=rule.stale_if_error,
+            )
+            for rule in rules
+        ]
+    )
+
+
+class Larder:
+    """One worker's ASGI application: S3 at ``/``, everything else under ``/-/``; its lifespan owns the services."""
+
+    def __init__(self, settings: Settings, redis_url: str, reload: Callable[[], Settings] | None = None) -> None:
+        self._settings = settings
+        self._redis_url = redis_url
+        self._reload = reload
+        self._lifecycle = Lifecycle()
+        self._stack = AsyncExitStack()
+        self._ops: Any = None
+        self._s3: S3App | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Route by the first path segment: no bucket can be called "-"."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        raw_path: bytes = scope["raw_path"]
+        if raw_path.startswith(b"/-/") or raw_path == b"/-":
+            await self._ops({**scope, "path": scope["path"][2:] or "/"}, receive, send)
+        else:
+            assert self._s3 is not None
+            await self._s3(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except Exception as failure:
+            log.exception("the gateway cannot start")
+            await self._stack.aclose()
+            await send({"type": "lifespan.startup.failed", "message": str(failure)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._lifecycle.state = "draining"
+        await self._stack.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start(self) -> None:
+        """Open the services, in the order in which they need one another; the stack closes them in reverse."""
+        settings, stack = self._settings, self._stack
+        store = await Store.open(settings.cache, now=time.time)
+        stack.push_async_callback(store.close)
+        origin = OriginClient(settings.origins, settings.credentials, now=time.time)
+        stack.push_async_callback(origin.close)
+        services = Services(store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size)
+        channel = Invalidations(self._redis_url)
+        engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
+        stack.push_async_callback(engine.close)
+        self._follow_channel(channel, engine, services)
+        await channel.start()
+        stack.push_async_callback(channel.close)
+        keeper = Keeper(store, engine.blocks)
+        self._loop(keeper.run())
+        authenticator = Authenticator(settings)
+        if self._reload is not None:
+            self._loop(self._watch(authenticator, origin, services))
+        access = AccessLog(settings.log.access)
+        stack.callback(access.close)
+        forwarder = Forwarder(engine, Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool))
+        self._s3 = S3App(
+            authenticator, ObjectReads(engine), forwarder, access, settings.server.domain, settings.server.max_in_flight
+        )
+        self._ops = ops_app(self._lifecycle, self._checks(store, channel))
+        try:
+            # A small cache is recovered before the first request; a large one while requests are answered.
+            await asyncio.wait_for(keeper.ready.wait(), _RECOVERY_PATIENCE)
+        except TimeoutError:
+            log.info("recovery goes on in the background")
+        self._lifecycle.state = "ready"
+
+    def _follow_channel(self, channel: Invalidations, engine: Engine, services: Services) -> None:
+        """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
+
+        The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
+        write can be missed there.
+        """
+        channel.on_forget = engine.forget_from_fleet
+        if self._settings.redis.url == "embedded":
+            return
+        since = 0.0
+
+        def gap() -> None:
+            nonlocal since
+            since = time.time()
+
+        channel.on_gap = gap
+        services.trusted_since = lambda: since if channel.healthy else math.inf
+
+    def _checks(self, store: Store, channel: Invalidations) -> dict[str, Callable[[], Awaitable[str]]]:
+        async def disk() -> str:
+            return "" if store.usable else "the cache disk is down; reads go to the origin"
+
+        async def redis() -> str:
+            metrics.CHANNEL_HEALTHY.set(channel.healthy)
+            return "" if channel.healthy else "Redis is not reachable; cached objects are checked with the origin"
+
+        return {"disk": disk, "redis": redis}
+
+    def _loop(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._stack.push_async_callback(stop)
+
+    async def _watch(self, authenticator: Authenticator, origin: OriginClient, services: Services) -> None:
+        """Reload rules, credentials and origins when the file changes; a bad file changes nothing and says so."""
+        assert self._reload is not None
+        seen = self._stamp()
+        while True:
+            await asyncio.sleep(0.5)
+            stamp = self._stamp()
+            if stamp == seen:
+                continue
+            seen = stamp
+            try:
+                settings = self._reload()
+            except ConfigError as error:
+                metrics.CONFIG_RELOADS.labels("refused").inc()
+                log.error("the changed configuration is not used; the last good one stays: %s", error)
+                continue
+            await origin.replace(settings.origins, settings.credentials)
+            authenticator.replace(settings)
+            services.rules = rules_of(settings.rules)
+            metrics.CONFIG_RELOADS.labels("loaded").inc()
+            log.info("rules, credentials and origins were reloaded")
+            fixed = ("server", "cache", "redis", "database", "log")
+            changed = [name for name in fixed if getattr(settings, name) != getattr(self._settings, name)]
+            if changed:
+                log.warning("changes of %s need a restart", ", ".join(changed))
+
+    def _stamp(self) -> tuple[int, int, int]:
+        path = json.loads(os.environ.get(CONFIG_VARIABLE, "{}")).get("config")
+        try:
+            status = os.stat(path) if path else None
+        except OSError:
+            status = None
+        return (status.st_mtime_ns, status.st_size, status.st_ino) if status else (0, 0, 0)
+
+
+def launch_environment(config: Path | None, flags: dict[str, Any], redis_url: str) -> dict[str, str]:
+    """What a worker process needs to build the same application as its siblings."""
+    launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url}
+    return {CONFIG_VARIABLE: json.dumps(launch)}
+
+
+def create() -> Larder:
+    """Build the application of one worker from the environment that ``larder-gateway serve`` prepared."""
+    launch = json.loads(os.environ[CONFIG_VARIABLE])
+    path = Path(launch["config"]) if launch["config"] else None
+    environ = {name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE}
+
+    def load() -> Settings:
+        return load_settings(path, environ, launch["flags"])
+
+    settings = load()
+    set_up(settings.log.level, settings.log.format)
+    return Larder(settings, launch["redis"], load if path else None)

@@ -1,0 +1,126 @@
+"""``larder-gateway``: serve, check-config, verify, demo."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gateway import __version__
+from gateway.app import launch_environment
+from gateway.config import Settings, load_settings
+from gateway.demo.run import run_demo
+from gateway.fleet.embedded import EmbeddedRedis
+from gateway.logs import set_up
+from gateway.model.errors import ConfigError, LarderError
+from gateway.server.run import Launch, serve
+from gateway.store.verify import verify_cache
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 good, 1 problems found, 2 wrong usage or configuration."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.command(options)
+    except ConfigError as error:
+        print(f"larder-gateway: {error}", file=sys.stderr)
+        return 2
+    except LarderError as error:
+        print(f"larder-gateway: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="larder-gateway", description="S3-compatible object-cache gateway")
+    parser.add_argument("--version", action="version", version=f"larder-gateway {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("serve", help="run a gateway")
+    command.add_argument("--config", type=Path, help="TOML file; see docs/configuration.md")
+    command.add_argument("--host", help="address to listen on (server.host)")
+    command.add_argument("--port", type=int, help="port to listen on (server.port); 0 picks a free one")
+    command.add_argument("--workers", type=int, help="worker processes (server.workers)")
+    command.set_defaults(command=_serve)
+
+    command = commands.add_parser("check-config", help="check a configuration and print the result, without secrets")
+    command.add_argument("file", type=Path, nargs="?", help="TOML file; without one, defaults and environment")
+    command.set_defaults(command=_check_config)
+
+    command = commands.add_parser("verify", help="compare every blob with its digest, and the index with the disk")
+    command.add_argument("--config", type=Path, help="configuration whose cache.dir is verified")
+    command.add_argument("--repair", action="store_true", help="drop what is wrong; only while no gateway runs on this cache")
+    command.set_defaults(command=_verify)
+
+    command = commands.add_parser("demo", help="start a store and a gateway, and show what the cache does")
+    command.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
+    command.add_argument("--port", type=int, default=0, help="port of the gateway; 0 picks a free one")
+    command.set_defaults(command=_demo)
+    return parser
+
+
+def _flags(options: argparse.Namespace) -> dict[str, Any]:
+    named = {"server.host": options.host, "server.port": options.port, "server.workers": options.workers}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _serve(options: argparse.Namespace) -> int:
+    flags = _flags(options)
+    settings = load_settings(options.config, os.environ, flags)
+    set_up(settings.log.level, settings.log.format)
+    redis = EmbeddedRedis(Path(settings.cache.dir)) if settings.redis.url == "embedded" else None
+    url = redis.start() if redis else settings.redis.url
+    try:
+        return serve(
+            settings.server,
+            Launch("gateway.app:create", launch_environment(options.config, flags, url), announce=_announce),
+        )
+    finally:
+        if redis:
+            redis.stop()
+
+
+def _announce(text: str) -> None:
+    print(f"larder-gateway {__version__} {text}", flush=True)
+
+
+def _check_config(options: argparse.Namespace) -> int:
+    settings = load_settings(options.file, os.environ)
+    print(_without_secrets(settings).model_dump_json(indent=2))
+    return 0
+
+
+def _without_secrets(settings: Settings) -> Settings:
+    hidden = "(hidden)"
+
+    def hide(section: Any) -> Any:
+        secrets = [name for name, field in type(section).model_fields.items() if field.repr is False]
+        return section.model_copy(update={name: hidden for name in secrets if getattr(section, name)})
+
+    return settings.model_copy(
+        update={
+            "admin": hide(settings.admin),
+            "origins": tuple(hide(origin) for origin in settings.origins),
+            "credentials": tuple(hide(credential) for credential in settings.credentials),
+        }
+    )
+
+
+def _verify(options: argparse.Namespace) -> int:
+    settings = load_settings(options.config, os.environ)
+    started = time.monotonic()
+    report = asyncio.run(verify_cache(settings.cache, repair=options.repair))
+    print(report.describe())
+    print(f"{report.blobs} blobs, {report.bytes} bytes in {time.monotonic() - started:.1f} s: "
+          f"{'no problem found' if report.sound else 'PROBLEMS FOUND'}")  # fmt: skip
+    return 0 if report.sound else 1
+
+
+def _demo(options: argparse.Namespace) -> int:
+    return run_demo(keep=options.keep, port=options.port)

@@ -1,0 +1,182 @@
+"""Where bodies get their blocks: blobs on disk, fills under way, and new fills."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gateway.engine.body import Body
+from gateway.engine.entries import Entry
+from gateway.engine.fill import Fill, FillParts
+from gateway.engine.growing import GrowingBlock
+from gateway.metrics import FILLS
+from gateway.model.errors import BlobGone, DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectRecord
+from gateway.model.outcomes import Reason
+from gateway.origin.client import OriginClient, OriginResponse
+from gateway.origin.headers import entity_headers
+from gateway.store.blobs import OpenBlob
+from gateway.store.store import Store
+
+Slot = tuple[ObjectKey, str, int]
+
+
+class ObjectChanged(LarderError):
+    """The origin no longer has the object that the cache knows; what is known of it must be forgotten."""
+
+
+class Blocks:
+    """The fills of this worker and the way to every block of an object."""
+
+    def __init__(self, store: Store, origin: OriginClient, max_fills: int, now: Callable[[], float]) -> None:
+        self._store = store
+        self._origin = origin
+        self._max_fills = max_fills
+        self._now = now
+        self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
+        self._fills: set[Fill] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def active(self) -> int:
+        """How many fills are under way."""
+        return len(self._fills)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another fill may be started; when not, reads are answered without storing."""
+        return len(self._fills) < self._max_fills
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that belongs to the node, not to a client."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop every fill; what was not whole is thrown away."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def start_fill(self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: OriginResponse | None) -> Fill:
+        """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
+
+        async def reopen(start: int, stop: int) -> OriginResponse:
+            return await self.read_range(entry, identity, start, stop)
+
+        fill = Fill(self._store, FillParts(entry, *span, response, reopen), self._ended)
+        self._fills.add(fill)
+        FILLS.labels("started").inc()
+        for number, block in fill.blocks.items():
+            self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
+        self.spawn(self._run(fill))
+        return fill
+
+    async def _run(self, fill: Fill) -> None:
+        try:
+            await fill.run()
+        finally:
+            self._fills.discard(fill)
+            FILLS.labels("raced" if fill.race else fill.end).inc()
+
+    def _ended(self, fill: Fill, block: GrowingBlock) -> None:
+        slot = (fill.entry.key, fill.entry.record.meta.etag, block.number)
+        if self._growing.get(slot, (None,))[0] is fill:
+            del self._growing[slot]
+
+    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
+        """See ``BlockSource.block``."""
+        entry = body.entry
+        looked_up = False
+        while True:
+            if (blob := await self._resident(entry, number)) is not None:
+                return blob
+            slot = (entry.key, entry.record.meta.etag, number)
+            growing = self._growing.get(slot)
+            if growing is not None and growing[0].is_far_from(number):
+                growing[0].cut_short(number)
+                growing = None
+            if growing is not None:
+                body.joined = True
+                growing[1].join()
+                return growing
+            if not looked_up:
+                looked_up = True
+                await self.load(entry, number, self._last(body))
+                continue
+            if not self.has_room:
+                raise DiskUnavailable(Reason.OVERLOAD, "too many fills")
+            last = self._missing_until(entry, number, self._last(body))
+            fill = self.start_fill(entry, (number, last), body.identity, None)
+            body.missed = True
+            fill.blocks[number].join()
+            return fill, fill.blocks[number]
+
+    async def _resident(self, entry: Entry, number: int) -> OpenBlob | None:
+        ref = entry.blobs.get(number)
+        if ref is None:
+            return None
+        blob = self._store.resident(ref)
+        if blob is None:
+            try:
+                blob = await self._store.open_blob(ref)
+            except BlobGone:
+                entry.blobs.pop(number, None)
+                return None
+        blob.hold()
+        self._store.touch(ref.digest, self._now())
+        return blob
+
+    async def load(self, entry: Entry, first: int, last: int) -> None:
+        """Learn from the index which of the blocks ``first`` to ``last`` are resident, unless memory already knows."""
+        if entry.record.row_id and any(number not in entry.blobs for number in range(first, last + 1)):
+            for number, ref in (await self._store.blocks(entry.record.row_id, first, last)).items():
+                entry.blobs.setdefault(number, ref)
+
+    @staticmethod
+    def _last(body: Body) -> int:
+        return max(body.start, body.stop - 1) // body.entry.record.block_size
+
+    def _missing_until(self, entry: Entry, number: int, last: int) -> int:
+        while number < last:
+            following = (entry.key, entry.record.meta.etag, number + 1)
+            if number + 1 in entry.blobs or following in self._growing:
+                break
+            number += 1
+        return number
+
+    async def direct(self, body: Body, start: int, stop: int) -> OriginResponse:
+        """See ``BlockSource.direct``."""
+        return await self.read_range(body.entry, body.identity, start, stop)
+
+    async def read_range(self, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
+        """Ask the origin for the bytes [start, stop) of exactly this object.
+
+        Raises:
+            ObjectChanged: it is another object now, or gone, or no longer readable with these keys.
+            OriginUnavailable: the origin failed, or answered with something else than what was asked.
+        """
+        meta = entry.record.meta
+        whole = start == 0 and stop == meta.size
+        headers = [("If-Match", meta.etag)]
+        if not whole:
+            headers.append(("Range", f"bytes={start}-{stop - 1}"))
+        response = await self._origin.send(identity, "GET", entry.key.raw_path, "", headers)
+        if response.status == (200 if whole else 206) and self._is_exact(response, entry.record, start, stop):
+            return response
+        response.abort()
+        if response.status in (404, 412, 416, 403, 401) or response.status in (200, 206):
+            raise ObjectChanged(f"the origin answered {response.status} to a read of a known object")
+        raise OriginUnavailable(f"the origin answered {response.status}")
+
+    @staticmethod
+    def _is_exact(response: OriginResponse, record: ObjectRecord, start: int, stop: int) -> bool:
+        meta = entity_headers(response.headers)
+        if meta.etag != record.meta.etag or meta.size != record.meta.size:
+            return False
+        if response.header("Content-Length") != str(stop - start):
+            return False
+        return response.status == 200 or response.header("Content-Range") == f"bytes {start}-{stop - 1}/{meta.size}"

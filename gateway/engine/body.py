@@ -1,0 +1,149 @@
+"""The bytes of one answer, block by block: from blobs on disk, from blocks that are still growing, or from the origin.
+
+Each step looks again at what is there now: a block that was resident when the read began may have been evicted, and a fill
+that was promised may have failed. Only what the disk cannot give is read from the origin directly, without keeping it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.engine.entries import Entry
+from gateway.engine.fill import Fill, FillEnded
+from gateway.engine.growing import GrowingBlock
+from gateway.model.errors import DiskUnavailable
+from gateway.model.keys import OriginIdentity
+from gateway.origin.client import OriginResponse
+from gateway.store.blobs import OpenBlob
+
+MAX_SPAN = 8 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a file that is ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
+
+    fd: int
+    offset: int
+    count: int
+
+
+class BlockSource(Protocol):
+    """Where a body gets its blocks; the engine implements it."""
+
+    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
+        """A resident block, held for the caller, or a growing one, joined, with its fill.
+
+        Raises:
+            DiskUnavailable: the block cannot be kept on disk.
+            LarderError: it cannot be had at all.
+        """
+
+    async def direct(self, body: Body, start: int, stop: int) -> OriginResponse:
+        """The bytes [start, stop) straight from the origin, kept nowhere."""
+
+
+class Body:
+    """The bytes [start, stop) of one object, for one reader.
+
+    ``prepare`` does everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is
+    asked for) and, where the disk could not help, bytes.
+    """
+
+    def __init__(self, source: BlockSource, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> None:
+        self.entry = entry
+        self.identity = identity
+        self.start = start
+        self.stop = stop
+        self.joined = False
+        self.missed = False
+        self._source = source
+        self._fill: Fill | None = None
+        self._ready: OpenBlob | tuple[Fill, GrowingBlock] | None = None
+
+    async def prepare(self) -> None:
+        """Open the first block.
+
+        Raises:
+            LarderError: nothing was sent yet, so the caller can still answer with an error.
+        """
+        self._ready = await self._source.block(self, self.start // self.entry.record.block_size)
+        self._attach(self._ready)
+        if not isinstance(self._ready, OpenBlob):
+            await self._ready[1].available(min(self.start % self.entry.record.block_size, self._ready[1].length - 1))
+
+    def close(self) -> None:
+        """Let go of what is held; the fill is told that one reader less follows it."""
+        self._release_ready()
+        if self._fill is not None:
+            self._fill.readers -= 1
+            self._fill = None
+
+    async def pieces(self) -> AsyncIterator[Span | bytes]:
+        """Every byte of the body, in order.
+
+        Raises:
+            LarderError: the rest cannot be had; the connection must be broken.
+        """
+        position = self.start
+        block_size = self.entry.record.block_size
+        while position < self.stop:
+            number = position // block_size
+            end = min(self.stop, (number + 1) * block_size)
+            try:
+                if self._ready is None:
+                    self._ready = await self._source.block(self, number)
+                    self._attach(self._ready)
+                ready = self._ready
+                if isinstance(ready, OpenBlob):
+                    yield Span(ready.fd, position - number * block_size, end - position)
+                    position = end
+                else:
+                    async for span in self._follow(ready[1], position - number * block_size, end - number * block_size):
+                        yield span
+                        position += span.count
+            except FillEnded:
+                continue
+            except DiskUnavailable:
+                async for chunk in self._rest(position):
+                    yield chunk
+                return
+            finally:
+                self._release_ready()
+
+    async def _follow(self, block: GrowingBlock, offset: int, end: int) -> AsyncIterator[Span]:
+        while offset < end:
+            available = min(await block.available(offset), end)
+            assert block.writer is not None
+            count = min(available - offset, MAX_SPAN)
+            yield Span(block.writer.fd, offset, count)
+            offset += count
+
+    async def _rest(self, position: int) -> AsyncIterator[bytes]:
+        response = await self._source.direct(self, position, self.stop)
+        try:
+            async for chunk in response.chunks():
+                yield chunk
+        finally:
+            response.abort()
+
+    def _attach(self, ready: OpenBlob | tuple[Fill, GrowingBlock]) -> None:
+        if isinstance(ready, OpenBlob):
+            return
+        fill, _block = ready
+        if fill is not self._fill:
+            if self._fill is not None:
+                self._fill.readers -= 1
+            fill.readers += 1
+            self._fill = fill
+
+    def _release_ready(self) -> None:
+        ready, self._ready = self._ready, None
+        if isinstance(ready, OpenBlob):
+            ready.release()
+        elif ready is not None:
+            ready[1].leave()
+
+

@@ -1,0 +1,87 @@
+"""The data path as the edges see it: find, read, write, forget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from gateway.engine.blocks import Blocks, ObjectChanged
+from gateway.engine.body import Body
+from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
+from gateway.engine.services import Services
+from gateway.engine.writes import WriteAnswer, Writes
+from gateway.fleet.invalidations import Channel
+from gateway.model.errors import LarderError
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.origin.client import OriginResponse
+
+_WARM_LIMIT = 16
+
+
+class Engine:
+    """One per worker. ``services.rules`` may be replaced at any time."""
+
+    def __init__(self, services: Services, channel: Channel, *, entries: int, max_fills: int) -> None:
+        self.services = services
+        self._entries = EntryCache(entries)
+        self.blocks = Blocks(services.store, services.origin, max_fills, services.now)
+        self._reads = Reads(services, self.blocks, self._entries)
+        self._writes = Writes(services, self._entries, channel)
+        self._warming = asyncio.Semaphore(_WARM_LIMIT)
+        services.forget_here = self._writes.forget_here
+        self.hot = self._reads.hot
+
+    async def find(self, ask: Ask) -> Found | Relay | Forward:
+        """See ``Reads.find``."""
+        return await self._reads.find(ask)
+
+    async def open(self, ask: Ask, entry: Entry, start: int, stop: int) -> Body:
+        """A body whose first byte is certain to come.
+
+        Raises:
+            ObjectChanged: the object is another one now; what was known of it has been forgotten, so ask again.
+            DiskUnavailable: it cannot be stored; forward the request instead.
+            OriginUnavailable: it cannot be had.
+        """
+        body = Body(self.blocks, entry, ask.identity, start, stop)
+        try:
+            size = entry.record.block_size
+            await self.blocks.load(entry, start // size, max(start, stop - 1) // size)
+            body.missed = any(
+                number not in entry.blobs for number in range(start // size, max(start, stop - 1) // size + 1)
+            )
+            await body.prepare()
+        except ObjectChanged:
+            body.close()
+            await self._writes.forget_here([ask.key])
+            raise
+        except BaseException:
+            body.close()
+            raise
+        return body
+
+    async def write(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+        """See ``Writes.around``."""
+        return await self._writes.around(keys, send)
+
+    async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
+        """Another gateway wrote these keys."""
+        await self._writes.forget_here(keys, "fleet")
+
+    def warm(self, key: ObjectKey, identity: OriginIdentity) -> None:
+        """Read an object into the cache in the background, because a rule says warm_on_write."""
+        self.blocks.spawn(self._warm(Ask(key, identity)))
+
+    async def _warm(self, ask: Ask) -> None:
+        async with self._warming:
+            try:
+                found = await self.find(ask)
+                if isinstance(found, Relay):
+                    found.response.abort()
+            except LarderError:
+                return  # warming is a favour; the next reader meets the origin itself
+
+    async def close(self) -> None:
+        """Stop the fills."""
+        await self.blocks.close()

@@ -1,0 +1,64 @@
+"""The objects a worker keeps in memory: what a repeated hit needs without touching the database."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One object in memory.
+
+    ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
+    origin identities to the time the origin last said yes to them. ``generation`` is the key's slot value when all this was
+    read. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry whose ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
+    """
+
+    key: ObjectKey
+    record: ObjectRecord
+    generation: int
+    blobs: dict[int, BlobRef] = field(default_factory=dict)
+    grants: dict[str, float] = field(default_factory=dict)
+    head: tuple[ObjectMeta, list[tuple[bytes, bytes]]] | None = None
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether any byte of the object is in the cache."""
+        return self.record.row_id != 0 or bool(self.blobs)
+
+
+class EntryCache:
+    """At most ``limit`` entries, the least recently used leaving first. The caller checks generations."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[ObjectKey, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: ObjectKey) -> Entry | None:
+        """The entry of a key, now the most recently used one."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, entry: Entry) -> None:
+        """Keep an entry, replacing the key's former one."""
+        self._entries[entry.key] = entry
+        self._entries.move_to_end(entry.key)
+        while len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+
+    def drop(self, key: ObjectKey) -> None:
+        """Forget a key."""
+        self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()

@@ -1,0 +1,208 @@
+"""Fills: one origin read that becomes blobs on the node's disk, shared by every reader who wants them.
+
+Rules
+-----
+1. A fill belongs to the node. It runs in its own task; the client that caused it may leave. Without readers it still completes
+   when at most ``LINGER`` bytes remain, and otherwise ends at the next block boundary, keeping what is complete.
+2. The generation of the key is read *before* the origin is asked and handed to ``Store.record``: a fill that was under way
+   when the object was written is served to those who already follow it, and kept for nobody.
+3. A block is kept only whole. When the origin breaks off, the fill resumes at the first missing byte with ``Range`` and
+   ``If-Match`` (twice, after a jittered pause), so that a restart of the origin is invisible; then it fails, and the
+   readers' connections break.
+4. When the disk refuses bytes the fill ends. Its readers go on by reading the rest from the origin themselves.
+5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
+   another takes over from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.engine.entries import Entry
+from gateway.engine.growing import GrowingBlock
+from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.outcomes import Reason
+from gateway.origin.client import OriginResponse
+from gateway.store.store import Store
+
+LINGER = 64 * 1024**2
+RESUMES = 2
+FAR_AHEAD = 4
+
+Reopen = Callable[[int, int], Awaitable[OriginResponse]]
+"""Ask the origin for the bytes [start, stop) of exactly the object being filled; raises ``LarderError``."""
+
+
+class FillEnded(LarderError):
+    """The fill stopped before this block because nobody seemed to want it; whoever does starts another."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillParts:
+    """What a fill works on: the object, the blocks ``first`` to ``last`` (inclusive), and where their bytes come from."""
+
+    entry: Entry
+    first: int
+    last: int
+    response: OriginResponse | None
+    reopen: Reopen
+
+
+class Fill:
+    """One origin read in progress."""
+
+    def __init__(self, store: Store, parts: FillParts, on_end: Callable[[Fill, GrowingBlock], None]) -> None:
+        self.entry = parts.entry
+        self.last = parts.last
+        self.current = parts.first
+        self.readers = 0
+        self.race = False
+        self.end = "failed"
+        self._store = store
+        self._response = parts.response
+        self._reopen = parts.reopen
+        self._on_end = on_end
+        self._left: bytes | memoryview = b""
+        record = parts.entry.record
+        self.blocks = {
+            number: GrowingBlock(number, record.block_length(number)) for number in range(parts.first, parts.last + 1)
+        }
+
+    def __repr__(self) -> str:
+        return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
+
+    def is_far_from(self, number: int) -> bool:
+        """Whether a reader of block ``number`` had better not wait for this fill to get there."""
+        return number - self.current > FAR_AHEAD
+
+    def cut_short(self, number: int) -> None:
+        """Let block ``number`` and what follows to somebody else."""
+        self.last = min(self.last, number - 1)
+
+    async def run(self) -> None:
+        """Carry the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
+        block = self.blocks[self.current]
+        try:
+            if self._response is None:
+                self._response = await self._reopen(*self._span_from(self.current * self.entry.record.block_size))
+            while True:
+                await self._fill_block(block)
+                await self._keep(block)
+                if not self._goes_on():
+                    break
+                self.current += 1
+                block = self.blocks[self.current]
+            self._finish()
+            self.end = "completed"
+        except LarderError as failure:
+            self._abort()
+            self._fail_rest(failure)
+        except BaseException:
+            self._abort()
+            self._fail_rest(OriginUnavailable("the gateway is stopping"))
+            raise
+
+    def _goes_on(self) -> bool:
+        if self.current >= self.last:
+            return False
+        left = sum(self.blocks[number].length for number in range(self.current + 1, self.last + 1))
+        return self.readers > 0 or left <= LINGER
+
+    def _abort(self) -> None:
+        if self._response is not None:
+            self._response.abort()
+
+    def _span_from(self, position: int) -> tuple[int, int]:
+        record = self.entry.record
+        return position, min((self.last + 1) * record.block_size, record.meta.size)
+
+    def _finish(self) -> None:
+        assert self._response is not None
+        if self.current == max(self.blocks):
+            self._response.release()
+        else:
+            self._response.abort()
+            self._fail_rest(FillEnded("the fill ended before this block"))
+
+    def _fail_rest(self, failure: LarderError) -> None:
+        for block in self.blocks.values():
+            if block.ref is None:
+                if block.writer is not None:
+                    block.writer.abort()
+                block.fail(failure)
+                self._on_end(self, block)
+                block.leave()
+
+    async def _fill_block(self, block: GrowingBlock) -> None:
+        if not await self._store.make_room(block.length):
+            raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
+        writer = self._store.begin(block.length)
+        writer.hold()
+        block.writer = writer
+        resumes = 0
+        while writer.written < block.length:
+            try:
+                await self._pump(block)
+            except OriginUnavailable:
+                resumes += 1
+                if resumes > RESUMES:
+                    raise
+                await self._resume(block.number * self.entry.record.block_size + writer.written)
+        block.progress()
+
+    async def _pump(self, block: GrowingBlock) -> None:
+        """Write what the origin sends into this block; what belongs to the next one stays in ``_left``."""
+        assert block.writer is not None
+        assert self._response is not None
+        while block.writer.written < block.length:
+            chunk = self._left or await self._response.next_chunk()
+            self._left = b""
+            if not chunk:
+                raise OriginUnavailable("the origin closed the connection early")
+            room = block.length - block.writer.written
+            if len(chunk) > room:
+                view = memoryview(chunk)
+                block.writer.write(view[:room])
+                self._left = view[room:]
+            else:
+                block.writer.write(chunk)
+            block.progress()
+
+    async def _resume(self, position: int) -> None:
+        self._abort()
+        self._left = b""
+        await asyncio.sleep(random.uniform(0.05, 0.25))  # noqa: S311 - jitter, not a secret
+        self._response = await self._reopen(*self._span_from(position))
+
+    async def _keep(self, block: GrowingBlock) -> None:
+        """Commit a whole block and tie it to its object, unless the object was written meanwhile."""
+        entry = self.entry
+        assert block.writer is not None
+        try:
+            block.ref = block.writer.commit()
+            record = await self._store.record(
+                entry.key,
+                entry.record.meta,
+                entry.record.block_size,
+                {block.number: block.ref},
+                generation=entry.generation,
+                confirmed_at=entry.record.confirmed_at,
+            )
+        except DiskUnavailable:
+            block.writer.abort()
+            record = None
+        if record is None:
+            self.race = True
+        else:
+            is_new = entry.record.row_id == 0
+            entry.record = record
+            if block.ref is not None:
+                entry.blobs[block.number] = block.ref
+            if is_new:
+                for identity, granted_at in list(entry.grants.items()):
+                    await self._store.grant(record.row_id, identity, granted_at)
+        self._on_end(self, block)
+        block.leave()

@@ -1,0 +1,49 @@
+"""The keeper: the one loop per node that recovers, evicts and sweeps. It runs in the worker that holds the node lock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway import metrics
+from gateway.engine.blocks import Blocks
+from gateway.store.store import Store
+
+log = logging.getLogger("larder.keeper")
+_PAUSE = 0.25
+
+
+class Keeper:
+    """Tries for the node lock and, once it has it, keeps the store within its bounds."""
+
+    def __init__(self, store: Store, blocks: Blocks) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._recovered = False
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Loop until cancelled. ``ready`` is set once recovery is done, or once another worker is known to do it."""
+        while True:
+            try:
+                await self._pass()
+            except Exception:
+                # The keeper must outlive whatever the disk does to it; the store's breaker has counted the cause.
+                log.exception("a keeper pass failed; trying again")
+            await asyncio.sleep(_PAUSE)
+
+    async def _pass(self) -> None:
+        if self._store.try_lock() and not self._recovered:
+            report = await self._store.recover()
+            self._recovered = True
+            log.info("recovery finished: %s", report)
+        self.ready.set()
+        await self._store.sweep()
+        self._publish()
+
+    def _publish(self) -> None:
+        status = self._store.status()
+        metrics.CACHE_BYTES.set(status.bytes)
+        metrics.CACHE_BLOBS.set(status.blobs)
+        metrics.CACHE_CAPACITY.set(status.capacity)
+        metrics.ACTIVE_FILLS.set(self._blocks.active)

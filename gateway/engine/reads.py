@@ -1,0 +1,323 @@
+"""Finding an object for a reader: in memory, in the index, or at the origin, with the right to read it.
+
+``Reads.find`` answers with one of three values, before any byte is sent:
+
+* ``Found``: the object's metadata is known, fresh and granted; its bytes are in the cache or will be.
+* ``Relay``: the origin has already answered this read, and its answer goes to the client as it is.
+* ``Forward``: the read is not for the cache; the edge forwards the client's request unchanged.
+
+The interleaving to keep in mind: a write may be accepted between any two awaits. Whoever talks to the origin reads the key's
+generation first, and what was learned is believed only if the generation is still the same afterwards (``_current``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from gateway.engine.blocks import Blocks
+from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.services import Services
+from gateway.metrics import CHECKS
+from gateway.model.errors import OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectMeta, ObjectRecord
+from gateway.model.outcomes import Outcome, Reason
+from gateway.origin.client import OriginResponse
+from gateway.origin.headers import entity_headers
+from gateway.policies.admission import refusal
+from gateway.policies.freshness import Standing, Verdict, decide, may_serve_stale
+from gateway.policies.rules import Caching
+
+CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
+_ATTEMPTS = 3
+_LOAD_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A plain read of one object.
+
+    ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
+    must be known before it is decided which bytes are needed. ``forced`` is a client's ``Cache-Control: no-cache``.
+    """
+
+    key: ObjectKey
+    identity: OriginIdentity
+    head: bool = False
+    metadata_first: bool = False
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The object is known and may be read by this reader."""
+
+    entry: Entry
+    outcome: Outcome
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The origin's own answer to this very read."""
+
+    response: OriginResponse
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The edge must forward the client's request; ``miss`` tells a miss from a bypass."""
+
+    reason: Reason
+    miss: bool = False
+
+
+class Reads:
+    """Finds objects for readers. See the module's text for the rules."""
+
+    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache) -> None:
+        self._services = services
+        self._blocks = blocks
+        self._entries = entries
+        self._cold: dict[ObjectKey, asyncio.Task[Entry | Relay | Forward]] = {}
+        self._checks: dict[tuple[ObjectKey, str], asyncio.Task[ObjectMeta | Forward | None]] = {}
+        self._prefix_grants: dict[tuple[str, str], float] = {}
+
+    # -- the path of a repeated hit: no await, no thread, no database
+
+    def hot(self, ask: Ask) -> Entry | None:
+        """The entry of an object that may be served at once, or ``None``."""
+        entry = self._entries.get(ask.key)
+        if entry is None or not entry.has_bytes or not self._current(entry):
+            return None
+        rule = self._services.rules.for_path(ask.key.path)
+        if not rule.cache or self._verdict(entry, ask, rule) is not Verdict.SERVE:
+            return None
+        return entry
+
+    def _current(self, entry: Entry) -> bool:
+        return self._services.store.generations.of(entry.key) == entry.generation
+
+    def _verdict(self, entry: Entry, ask: Ask, rule: Caching) -> Verdict:
+        return decide(self._standing(entry, ask.identity, rule), rule, self._services.now(), forced=ask.forced)
+
+    def _standing(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> Standing:
+        granted = entry.grants.get(identity.name)
+        if rule.by_prefix:
+            wide = self._prefix_grants.get((identity.name, rule.match))
+            granted = wide if granted is None or (wide is not None and wide > granted) else granted
+        return Standing(entry.record.confirmed_at, granted, self._services.trusted_since())
+
+    # -- everything else
+
+    async def find(self, ask: Ask) -> Found | Relay | Forward:
+        """Find an object for a reader.
+
+        Raises:
+            OriginUnavailable: the origin is needed and cannot be reached.
+        """
+        rule = self._services.rules.for_path(ask.key.path)
+        if not rule.cache:
+            return Forward(Reason.RULE)
+        reason: Reason | None = None
+        for _attempt in range(_ATTEMPTS):
+            entry = await self._known(ask.key)
+            if entry is None:
+                found = await self._from_origin(ask, rule)
+                if found is not None:
+                    return found if not isinstance(found, Found) or reason is None else replace(found, reason=reason)
+                continue
+            if self._verdict(entry, ask, rule) is Verdict.SERVE:
+                return await self._granted(entry, ask, Outcome.HIT, reason)
+            checked = await self._check(entry, ask, rule)
+            if checked is Reason.CHANGED:
+                reason = Reason.CHANGED
+            elif checked is not None:
+                return checked
+        return Forward(Reason.WRITE_RACE, miss=True)
+
+    async def _known(self, key: ObjectKey) -> Entry | None:
+        entry = self._entries.get(key)
+        if entry is not None and self._current(entry):
+            return entry
+        store = self._services.store
+        generation = store.generations.of(key)
+        record = await store.lookup(key)
+        if record is None:
+            self._entries.drop(key)
+            return None
+        entry = Entry(key, record, generation)
+        entry.grants = await store.grants(record.row_id)
+        entry.blobs = await store.blocks(record.row_id, 0, min(record.block_count, _LOAD_AT_ONCE) - 1)
+        present = self._entries.get(key)
+        if present is not None and self._current(present):
+            return present  # somebody else loaded it meanwhile, and fills may already refer to that one
+        self._entries.put(entry)
+        return entry
+
+    async def _granted(self, entry: Entry, ask: Ask, outcome: Outcome, reason: Reason | None) -> Found | Relay | Forward:
+        if ask.head and not entry.has_bytes:
+            return await self._head(ask, self._services.rules.for_path(ask.key.path)) or Forward(Reason.COLD, miss=True)
+        return Found(entry, outcome, reason)
+
+    # -- asking the origin about an object that is in the cache
+
+    async def _check(self, entry: Entry, ask: Ask, rule: Caching) -> Found | Forward | Relay | Reason | None:
+        """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again."""
+        slot = (ask.key, ask.identity.name)
+        task = self._checks.get(slot)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask_origin(entry, ask.identity, rule))
+            self._checks[slot] = task
+            task.add_done_callback(lambda done: self._end_check(slot, done))
+        try:
+            result = await asyncio.shield(task)
+        except OriginUnavailable:
+            CHECKS.labels("failed").inc()
+            if entry.has_bytes and may_serve_stale(
+                self._standing(entry, ask.identity, rule), rule, self._services.now(), forced=ask.forced
+            ):
+                return await self._granted(entry, ask, Outcome.STALE, Reason.ORIGIN_DOWN)
+            raise
+        if isinstance(result, Forward):
+            return result
+        if result is None:
+            return None
+        if result.etag == entry.record.meta.etag and result.size == entry.record.meta.size:
+            return await self._granted(entry, ask, Outcome.HIT, Reason.REVALIDATED)
+        return Reason.CHANGED
+
+    def _end_check(self, slot: tuple[ObjectKey, str], task: asyncio.Task[ObjectMeta | Forward | None]) -> None:
+        self._checks.pop(slot, None)
+        if not task.cancelled():
+            task.exception()  # seen, even when every reader has left
+
+    async def _ask_origin(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> ObjectMeta | Forward | None:
+        services, key = self._services, entry.key
+        generation = services.store.generations.of(key)
+        response = await services.origin.send(identity, "HEAD", key.raw_path, "", CHECKSUMS)
+        response.release()
+        if response.status in (401, 403):
+            CHECKS.labels("refused").inc()
+            await self._revoke(entry, identity, rule)
+            return Forward(Reason.REFUSED, miss=True)
+        if response.status in (404, 410):
+            CHECKS.labels("gone").inc()
+            await services.forget_here([key])
+            return Forward(Reason.NOT_FOUND, miss=True)
+        if response.status >= 500:
+            raise OriginUnavailable(f"the origin answered {response.status}")
+        if response.status != 200:
+            return Forward(Reason.ORIGIN_ERROR, miss=True)
+        meta = entity_headers(response.headers)
+        if services.store.generations.of(key) != generation:
+            return None
+        if meta.etag != entry.record.meta.etag or meta.size != entry.record.meta.size:
+            CHECKS.labels("changed").inc()
+            await services.forget_here([key])
+            return meta
+        CHECKS.labels("confirmed").inc()
+        await self._renew(entry, identity, meta, rule)
+        return meta
+
+    async def _renew(self, entry: Entry, identity: OriginIdentity, meta: ObjectMeta, rule: Caching) -> None:
+        now = self._services.now()
+        entry.record = replace(entry.record, meta=meta, confirmed_at=now)
+        self._note_grant(entry, identity, rule, now)
+        if entry.record.row_id:
+            await self._services.store.confirm(entry.key, meta, now)
+            await self._services.store.grant(entry.record.row_id, identity.name, now)
+
+    def _note_grant(self, entry: Entry, identity: OriginIdentity, rule: Caching, now: float) -> None:
+        entry.grants[identity.name] = now
+        if rule.by_prefix:
+            self._prefix_grants[identity.name, rule.match] = now
+
+    async def _revoke(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> None:
+        """A refusal is about the caller, not about the object: the bytes stay for the others."""
+        entry.grants.pop(identity.name, None)
+        self._prefix_grants.pop((identity.name, rule.match), None)
+        if entry.record.row_id:
+            await self._services.store.revoke(entry.record.row_id, identity.name)
+
+    # -- asking the origin about an object that is not in the cache
+
+    async def _from_origin(self, ask: Ask, rule: Caching) -> Found | Relay | Forward | None:
+        store = self._services.store
+        if not store.usable:
+            return Forward(Reason.DISK, miss=True)
+        if not self._blocks.has_room:
+            return Forward(Reason.OVERLOAD, miss=True)
+        pending = self._cold.get(ask.key)
+        if pending is not None:
+            await asyncio.wait([pending])
+            joined = None if pending.cancelled() or pending.exception() else pending.result()
+            if not isinstance(joined, Entry):
+                return Forward(Reason.JOINED, miss=True)
+            if ask.identity.name not in joined.grants or ask.head or not self._current(joined):
+                return None
+            return Found(joined, Outcome.MISS, Reason.JOINED)
+        if ask.metadata_first:
+            return await self._head(ask, rule)
+        return await self._cold_read(ask, rule)
+
+    async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
+        """Learn an object's metadata without its bytes."""
+        services = self._services
+        generation = services.store.generations.of(ask.key)
+        response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS)
+        response.release()
+        if response.status != 200:
+            return Forward(_reason_of(response.status), miss=True)
+        meta = entity_headers(response.headers)
+        reason = refusal(meta, rule, services.capacity)
+        if reason is not None:
+            return Forward(reason)
+        entry = self._keep_metadata(ask, rule, meta, generation)
+        return Found(entry, Outcome.MISS, Reason.COLD)
+
+    async def _cold_read(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
+        task = asyncio.get_running_loop().create_task(self._open_cold(ask, rule))
+        self._cold[ask.key] = task
+        task.add_done_callback(lambda _: self._cold.pop(ask.key, None))
+        try:
+            result = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_abandon)
+            raise
+        return Found(result, Outcome.MISS, Reason.COLD) if isinstance(result, Entry) else result
+
+    async def _open_cold(self, ask: Ask, rule: Caching) -> Entry | Relay | Forward:
+        services = self._services
+        generation = services.store.generations.of(ask.key)
+        response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
+        if response.status != 200:
+            return Relay(response, _reason_of(response.status))
+        meta = entity_headers(response.headers)
+        reason = refusal(meta, rule, services.capacity)
+        if reason is not None:
+            return Relay(response, reason)
+        entry = self._keep_metadata(ask, rule, meta, generation)
+        self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
+        return entry
+
+    def _keep_metadata(self, ask: Ask, rule: Caching, meta: ObjectMeta, generation: int) -> Entry:
+        now = self._services.now()
+        entry = Entry(ask.key, ObjectRecord(0, meta, self._services.block_size, now), generation)
+        self._note_grant(entry, ask.identity, rule, now)
+        self._entries.put(entry)
+        return entry
+
+
+def _abandon(task: asyncio.Task[Entry | Relay | Forward]) -> None:
+    """The client left before the origin answered: an answer that is not being stored has no reader any more."""
+    if not task.cancelled() and task.exception() is None and isinstance(result := task.result(), Relay):
+        result.response.abort()
+
+
+def _reason_of(status: int) -> Reason:
+    if status in (401, 403):
+        return Reason.REFUSED
+    return Reason.NOT_FOUND if status in (404, 410) else Reason.ORIGIN_ERROR

@@ -1,0 +1,35 @@
+"""What the parts of the engine share: the node's store, the way to the origin, the rules in force, and the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.model.keys import ObjectKey
+from gateway.origin.client import OriginClient
+from gateway.policies.rules import Rules
+from gateway.store.store import Store
+
+
+async def _nothing(_keys: Sequence[ObjectKey]) -> None:
+    return None
+
+
+@dataclass(slots=True)
+class Services:
+    """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
+
+    ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
+    channel is broken, so that every object is checked. ``forget_here`` drops keys from this node after the origin
+    showed that they changed.
+    """
+
+    store: Store
+    origin: OriginClient
+    rules: Rules
+    capacity: int
+    block_size: int
+    now: Callable[[], float] = time.time
+    trusted_since: Callable[[], float] = lambda: 0.0
+    forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)

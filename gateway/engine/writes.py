@@ -1,0 +1,90 @@
+"""Writes go to the origin; what the caches know of the keys is forgotten before and after.
+
+Before, so that no reader gets bytes older than a write that has begun and no fill that began earlier is kept. After, because
+a fill that began between the two may have read either version. The client hears of the write only when every gateway has
+forgotten: then no later read, through whichever gateway, can give the old object (read-after-write).
+
+Sequence, with R a read that fills:
+1. forget; 2. R starts, notes the generation, reads the old bytes; 3. the origin accepts the write; 4. forget: R is fenced,
+or, had it been recorded already, deleted; 5. the answer to the write is completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from gateway.engine.entries import EntryCache
+from gateway.engine.services import Services
+from gateway.fleet.invalidations import Channel
+from gateway.metrics import FORGOTTEN
+from gateway.model.keys import ObjectKey
+from gateway.origin.client import OriginResponse
+
+
+class Writes:
+    """Forgets keys, here and in the fleet, around every write."""
+
+    def __init__(self, services: Services, entries: EntryCache, channel: Channel) -> None:
+        self._services = services
+        self._entries = entries
+        self._channel = channel
+
+    async def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> None:
+        """Drop keys from this node: an object changed at the origin, or another gateway wrote it."""
+        for key in keys:
+            self._entries.drop(key)
+        await self._services.store.forget(keys)
+        FORGOTTEN.labels(source).inc(len(keys))
+
+    async def forget(self, keys: Sequence[ObjectKey]) -> None:
+        """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin."""
+        await self.forget_here(keys, "write")
+        await self._channel.announce(keys)
+
+    async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+        """Send a write to the origin between two forgettings.
+
+        The second one happens even if the client leaves or the origin fails: the write may have been accepted all the same.
+
+        Raises:
+            OriginUnavailable: the origin could not be reached or broke off.
+        """
+        await self.forget(keys)
+        try:
+            response = await send()
+        except BaseException:
+            await asyncio.shield(self.forget(keys))
+            raise
+        return WriteAnswer(response, lambda: self.forget(keys))
+
+
+class WriteAnswer:
+    """The origin's answer to a write; its last piece is held back until the keys are forgotten again.
+
+    Multipart completion and copy answer 200 at once and the outcome later in the body, so the header of the answer proves nothing.
+    """
+
+    def __init__(self, response: OriginResponse, settle: Callable[[], Awaitable[None]]) -> None:
+        self.response = response
+        self._settle = settle
+        self._settled = False
+
+    async def settle(self) -> None:
+        """Forget the keys again, once; to be called in any case."""
+        if not self._settled:
+            self._settled = True
+            await asyncio.shield(self._settle())
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body of the answer."""
+        held = b""
+        try:
+            async for chunk in self.response.chunks():
+                if held:
+                    yield held
+                held = chunk
+        finally:
+            await self.settle()
+        if held:
+            yield held

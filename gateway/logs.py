@@ -1,0 +1,43 @@
+"""Logging: one JSON object a line, or text for people. Every field that may appear is named here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Literal
+
+FIELDS = ("request_id", "bucket", "status", "seconds", "state", "reason", "error")
+"""Names that may be given as ``extra``; everything else of a record stays out of the log."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message, the known fields, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({name: value for name in FIELDS if (value := getattr(record, name, None)) is not None})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(level: str, form: Literal["json", "text"]) -> None:
+    """Send every logger's lines to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("botocore", "aiobotocore", "asyncio", "urllib3"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

@@ -1,0 +1,42 @@
+"""Which answers of the origin may be kept. A refusal has a reason, which the client sees in ``x-larder-cache``.
+
+An object is kept only when later bytes can be told from earlier ones (a strong ETag) and a truncated body from a whole one
+(a length), when its owner did not forbid it (RFC 9111 section 5.2.2: no-store, private), and when it leaves room for others.
+"""
+
+from __future__ import annotations
+
+from gateway.model.objects import ObjectMeta
+from gateway.model.outcomes import Reason
+from gateway.policies.rules import Caching
+
+_PRIVATE_HEADERS = (
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-server-side-encryption-customer-key-md5",
+    "x-amz-website-redirect-location",
+)
+
+
+def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
+    """Why an object must not be kept, or ``None`` when it may be.
+
+    Args:
+        meta: what the origin said of the object.
+        rule: the rule that holds for it.
+        capacity: bytes of the whole cache; one object may take half of it.
+    """
+    if not rule.cache:
+        return Reason.RULE
+    if not meta.strong or meta.size < 0:
+        return Reason.NO_VALIDATOR
+    for name, value in meta.headers:
+        lower = name.lower()
+        if lower == "cache-control":
+            directives = {part.split("=")[0].strip().lower() for part in value.split(",")}
+            if directives & {"no-store", "private"}:
+                return Reason.CACHE_CONTROL
+        elif lower in _PRIVATE_HEADERS:
+            return Reason.HEADER
+    if meta.size > capacity // 2:
+        return Reason.TOO_LARGE
+    return None

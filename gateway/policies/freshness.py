@@ -1,0 +1,64 @@
+"""May these cached bytes be served to this reader now, or must the origin be asked first?
+
+Two facts are needed, and both come from the origin: that the object has not changed (freshness, shared by all readers)
+and that this reader may read it (a grant, one per origin identity). One HEAD renews both. A third fact concerns the fleet:
+while the invalidation channel is broken, another gateway may have accepted a write that this one did not hear of, so
+what was confirmed before the channel was last whole again proves nothing. Rules marked immutable are exempt from freshness
+and channel, never from the grant.
+
+When the origin cannot be reached, both times may be stretched by ``stale_if_error`` (RFC 5861, section 4), except when the
+client itself demanded a check: what it asked for cannot be had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gateway.policies.rules import IMMUTABLE, Caching
+
+
+class Verdict(Enum):
+    """What to do with a read whose object is in the cache."""
+
+    SERVE = "serve"
+    CHECK = "check"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a cached object and a reader, in seconds since the epoch; ``granted_at`` is ``None`` without a grant."""
+
+    confirmed_at: float
+    granted_at: float | None
+    trusted_since: float = 0.0
+
+
+def decide(standing: Standing, rule: Caching, now: float, *, forced: bool = False) -> Verdict:
+    """Serve from the cache, or check with the origin first.
+
+    Args:
+        standing: the object's and the reader's standing.
+        rule: the rule that holds for the object.
+        now: seconds since the epoch.
+        forced: the client sent ``Cache-Control: no-cache``.
+    """
+    granted = standing.granted_at
+    if forced or granted is None or now - granted >= rule.grant:
+        return Verdict.CHECK
+    if rule.freshness == IMMUTABLE:
+        return Verdict.SERVE
+    if now - standing.confirmed_at >= rule.freshness or standing.confirmed_at < standing.trusted_since:
+        return Verdict.CHECK
+    return Verdict.SERVE
+
+
+def may_serve_stale(standing: Standing, rule: Caching, now: float, *, forced: bool = False) -> bool:
+    """Whether the bytes may be served although the origin could not be asked."""
+    granted = standing.granted_at
+    if forced or granted is None or rule.stale_if_error <= 0:
+        return False
+    return (
+        now - granted < rule.grant + rule.stale_if_error
+        and now - standing.confirmed_at < rule.freshness + rule.stale_if_error
+    )

@@ -1,0 +1,45 @@
+"""Which caching rule holds for which object: the first rule of the file that matches counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from gateway.model.keys import glob_matches
+
+IMMUTABLE = inf
+ALWAYS = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """How the objects of one rule are cached. Times are seconds; ``freshness`` may be ``IMMUTABLE`` or ``ALWAYS``."""
+
+    match: str = "**"
+    freshness: float = 600.0
+    grant: float = 600.0
+    by_prefix: bool = False
+    cache: bool = True
+    warm_on_write: bool = False
+    stale_if_error: float = 3600.0
+
+
+class Rules:
+    """An ordered, immutable set of rules with a bounded memo of what matched which path."""
+
+    _MEMO = 65_536
+
+    def __init__(self, rules: Sequence[Caching] = ()) -> None:
+        self._rules = (*rules, Caching())
+        self._memo: dict[str, Caching] = {}
+
+    def for_path(self, path: str) -> Caching:
+        """The rule for ``bucket/key``; the defaults when none matches."""
+        found = self._memo.get(path)
+        if found is None:
+            found = next(rule for rule in self._rules if glob_matches(rule.match, path))
+            if len(self._memo) >= self._MEMO:
+                self._memo.clear()
+            self._memo[path] = found
+        return found
