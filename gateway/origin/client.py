@@ -1,0 +1,198 @@
+"""Signed HTTP to the origins: what the gateway asks goes out, what they answer comes back, nothing is interpreted.
+
+Where a request goes is decided by the configuration alone. The address is taken from ``[[origins]]`` once; of a request
+only its path and query are used, after a check that they can be nothing else on the request line. They are sent byte
+for byte: no decoding, no dot segments removed, no slashes merged, because every such path is a legal, different key.
+
+aiohttp repeats a GET, HEAD, PUT or DELETE once when the connection broke before an answer came (RFC 9110, 9.2.2 and
+RFC 9112, 9.3.1), which hides kept-alive connections that the origin had just closed. A body that has begun to be read is
+never sent twice: it is handed over as a stream that cannot be rewound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from multidict import CIMultiDict
+from yarl import URL
+
+from gateway import __version__
+from gateway.config import Credential, Origin
+from gateway.model.errors import OriginUnavailable, S3Error
+from gateway.model.keys import OriginIdentity
+from gateway.model.objects import Header
+from gateway.origin.credentials import CredentialChain, KeyRing
+from gateway.origin.response import OriginResponse
+from gateway.origin.signer import Signer
+from gateway.origin.upload import Upload
+
+_OWN_HEADERS: tuple[Header, ...] = (
+    ("User-Agent", f"larder/{__version__}"),
+    ("Accept", "*/*"),
+    ("Accept-Encoding", "identity"),
+)
+_NO_CONTENT_TYPE = frozenset({"Content-Type"})
+_READ_BUFFER = 128 * 1024
+_LONGEST_HEADER = 64 * 1024
+_KEEP_IDLE = 15.0
+_KEEP_DNS = 60
+
+
+class _Link:
+    """The connections to one origin, and how many answers are still coming through them."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        base = URL(origin.endpoint)
+        self._scheme = base.scheme
+        self._authority = base.raw_authority
+        self.host = base.host_port_subcomponent or ""
+        self.active = 0
+        connector = TCPConnector(limit=origin.max_connections, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
+        self.session = ClientSession(
+            connector=connector,
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=_READ_BUFFER,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+            timeout=ClientTimeout(
+                total=None, sock_connect=origin.connect_timeout or None, sock_read=origin.read_timeout or None
+            ),
+        )
+
+    def ended(self) -> None:
+        self.active -= 1
+
+    def url(self, raw_path: str, query: str) -> URL:
+        if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path) or not _is_plain(query):
+            raise S3Error("InvalidURI")
+        return URL.build(
+            scheme=self._scheme, authority=self._authority, path=raw_path, query_string=query, encoded=True
+        )
+
+
+class OriginClient:
+    """Sends requests to all origins of one gateway worker. To be created inside a running event loop.
+
+    Args:
+        origins: where requests may go.
+        credentials: of the gateway; those with keys of their own at the origin add identities.
+        now: seconds since the epoch, for signatures.
+    """
+
+    def __init__(
+        self, origins: Sequence[Origin], credentials: Sequence[Credential], *, now: Callable[[], float]
+    ) -> None:
+        self._signer = Signer(now)
+        self._chain = CredentialChain(now)
+        self._links = {origin.name: _Link(origin) for origin in origins}
+        self._ring = KeyRing(origins, credentials, self._chain)
+        self._retired: list[_Link] = []
+
+    async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
+        """Take over a reloaded configuration.
+
+        Origins that did not change keep their connections. Answers that are still coming from one that did change, or
+        is gone, come to their end; its idle connections are closed with the last of them, at the next reload or close.
+        """
+        old = self._links
+        self._links = {
+            origin.name: old[origin.name] if origin.name in old and old[origin.name].origin == origin else _Link(origin)
+            for origin in origins
+        }
+        self._ring = KeyRing(origins, credentials, self._chain)
+        kept = set(map(id, self._links.values()))
+        retired = self._retired + [link for link in old.values() if id(link) not in kept]
+        self._retired = [link for link in retired if link.active]
+        for link in retired:
+            if not link.active:
+                await link.session.close()
+
+    async def send(
+        self,
+        identity: OriginIdentity,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: Sequence[Header],
+        *,
+        body: bytes | AsyncIterator[bytes] | None = None,
+        content_length: int | None = None,
+        payload_hash: str = "UNSIGNED-PAYLOAD",
+    ) -> OriginResponse:
+        """Sign and send one request; return when the head of the answer is there.
+
+        Args:
+            identity: whose keys sign it; an anonymous identity's request goes unsigned.
+            method: upper-case HTTP method.
+            raw_path: percent-encoded ``/bucket/key``, sent byte for byte.
+            query: percent-encoded, without "?", sent byte for byte.
+            headers: further headers, filtered by ``forwardable`` when they are a client's.
+            body: sent as it is; whatever it raises is raised here, and the origin never sees a complete request.
+            content_length: of ``body`` in bytes; needed for a stream, as S3 takes no chunked bodies.
+            payload_hash: what ``x-amz-content-sha256`` says of the body.
+
+        Raises:
+            OriginUnavailable: no connection, or it broke or fell silent before the head of an answer came.
+            S3Error: ``InvalidURI``, the path or query cannot stand on a request line; ``IncompleteBody``, the body was
+                not ``content_length`` long.
+            KeyError: the origin or the identity is not of this configuration.
+        """
+        link = self._links[identity.origin]
+        url = link.url(raw_path, query)
+        keys = await self._ring.keys(identity)
+        pairs = [*map(_as_sent, headers), *_OWN_HEADERS, ("Host", link.host)]
+        if keys is not None:
+            self._signer.sign(
+                method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
+            )
+        if isinstance(body, bytes):
+            content_length = len(body)
+        if content_length is not None:
+            pairs.append(("Content-Length", str(content_length)))
+        upload = Upload(body, content_length) if body is not None else None
+        return await _exchange(link, method, url, pairs, upload)
+
+    async def close(self) -> None:
+        """Close every connection; answers still coming break off."""
+        links = [*self._links.values(), *self._retired]
+        self._links, self._retired = {}, []
+        for link in links:
+            await link.session.close()
+
+
+async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> OriginResponse:
+    link.active += 1
+    try:
+        response = await link.session.request(
+            method,
+            url,
+            headers=CIMultiDict(pairs),
+            data=upload.pieces() if upload else None,
+            skip_auto_headers=_NO_CONTENT_TYPE if upload else None,
+            allow_redirects=False,
+        )
+    except BaseException as error:
+        link.active -= 1
+        if upload and upload.failure:
+            raise upload.failure from None
+        if isinstance(error, (ClientError, OSError)):
+            raise OriginUnavailable(f"{link.origin.endpoint}: {error or type(error).__name__}") from error
+        raise
+    return OriginResponse(response, upload, link.ended)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and (text.isprintable() or not text) and " " not in text and "#" not in text
+
+
+def _as_sent(pair: Header) -> Header:
+    """Text that aiohttp, which writes UTF-8, turns into the bytes that ``value`` stands for."""
+    if pair[1].isascii():
+        return pair
+    try:
+        return pair[0], pair[1].encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return pair

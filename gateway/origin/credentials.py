@@ -1,0 +1,131 @@
+"""With whose keys a request goes to the origin.
+
+Three cases. An identity with an access key signs with that key: the origin's own or a tenant's. An identity whose access
+key is ``CHAIN_KEY`` signs with whatever the AWS credential chain gives (environment, profile, SSO, IMDS, ...), and goes
+unsigned when the chain has nothing. An identity with an empty access key is an anonymous caller and never signed, so
+that the gateway lends its rights to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from botocore.exceptions import BotoCoreError
+from botocore.session import Session
+
+from gateway.config import Credential, Origin
+from gateway.model.errors import OriginUnavailable
+from gateway.model.keys import OriginIdentity
+
+CHAIN_KEY = "aws-credential-chain"
+"""``access_key_id`` of identities that sign with the AWS credential chain. No real key has this form."""
+
+_TRUSTED_FOR = 60.0
+_USABLE_FOR = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """An access key of the origin. ``session_token`` is empty for permanent keys."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+def identity_of(origin: Origin, credential: Credential | None) -> OriginIdentity:
+    """The identity under which a caller's requests reach the origin; no credential means an anonymous caller."""
+    if credential is None:
+        return OriginIdentity(origin.name, "")
+    return OriginIdentity(origin.name, credential.origin_access_key_id or origin.access_key_id or CHAIN_KEY)
+
+
+class KeySource(Protocol):
+    """Where keys that are not in the configuration come from."""
+
+    async def current(self) -> Keys | None:
+        """Keys that are valid now, or ``None`` when there are none."""
+        ...
+
+
+class CredentialChain:
+    """The AWS credential chain, kept off the event loop: it reads files and may ask IMDS, SSO or STS.
+
+    botocore renews temporary keys 15 minutes before they expire and insists on it 10 minutes before. Keys are therefore
+    trusted for a minute, renewed behind the caller's back for four more, and waited for after that. The chain is built
+    at the first use; a chain that had nothing is not asked again.
+    """
+
+    def __init__(self, now: Callable[[], float], session: Callable[[], Any] = Session) -> None:
+        self._now = now
+        self._session = session
+        self._source: Any = None
+        self._keys: Keys | None = None
+        self._asked_at = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+        self._problem = ""
+
+    async def current(self) -> Keys | None:
+        """Keys that are valid now, or ``None`` when the chain has none.
+
+        Raises:
+            OriginUnavailable: the chain has keys but could not renew them.
+        """
+        age = self._now() - self._asked_at
+        if age < _TRUSTED_FOR:
+            return self._keys
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        if age >= _USABLE_FOR:
+            await asyncio.shield(self._asking)
+            if self._problem:
+                raise OriginUnavailable(f"the AWS credential chain failed: {self._problem}")
+        return self._keys
+
+    async def _ask(self) -> None:
+        try:
+            self._keys = await asyncio.to_thread(self._look_up)
+        except BotoCoreError as error:
+            self._problem = str(error)
+            return
+        self._problem = ""
+        self._asked_at = self._now() if self._keys else float("inf")
+
+    def _look_up(self) -> Keys | None:
+        if self._source is None:
+            self._source = self._session().get_credentials()
+        if self._source is None:
+            return None
+        frozen = self._source.get_frozen_credentials()
+        return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+
+class KeyRing:
+    """The keys of every identity that the configuration allows."""
+
+    def __init__(self, origins: Sequence[Origin], credentials: Sequence[Credential], chain: KeySource) -> None:
+        self._chain = chain
+        self._keys: dict[OriginIdentity, Keys] = {}
+        for origin in origins:
+            if origin.access_key_id:
+                keys = Keys(origin.access_key_id, origin.secret_access_key, origin.session_token)
+                self._keys[OriginIdentity(origin.name, origin.access_key_id)] = keys
+        for own in credentials:
+            if own.origin_access_key_id:
+                keys = Keys(own.origin_access_key_id, own.origin_secret_access_key, own.origin_session_token)
+                self._keys[OriginIdentity(own.origin, own.origin_access_key_id)] = keys
+
+    async def keys(self, identity: OriginIdentity) -> Keys | None:
+        """The keys to sign with, or ``None`` to send the request unsigned.
+
+        Raises:
+            KeyError: the identity is not of this configuration; it must not be sent unsigned instead.
+        """
+        if not identity.access_key_id:
+            return None
+        if identity.access_key_id == CHAIN_KEY:
+            return await self._chain.current()
+        return self._keys[identity]

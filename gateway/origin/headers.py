@@ -1,0 +1,117 @@
+"""Which headers cross the gateway, decided in one place.
+
+Towards the origin goes what the client said about its object and its request. What it said to *us* stays here: its
+signature, its connection, its payload framing, and anything that claims to come from a proxy or from inside Larder.
+Accept, Accept-Encoding and User-Agent are the gateway's own: the bytes it stores must not depend on the first reader.
+Towards the client goes everything except the headers of the origin's connection (RFC 9110, section 7.6.1).
+
+Header values are text in which each character is one byte (ISO-8859-1), as in ASGI servers and WSGI: what the peer sent
+can be sent on unchanged, whatever its encoding was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gateway.model.objects import Header, ObjectMeta
+
+HOP_BY_HOP = frozenset(
+    {
+        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+        "transfer-encoding", "upgrade", "http2-settings",
+    }
+)  # fmt: skip
+
+_STAYS_HERE = HOP_BY_HOP | {
+    "host", "content-length", "authorization", "date", "expect", "cookie",
+    "x-amz-date", "x-amz-security-token", "x-amz-content-sha256",
+    "x-amz-decoded-content-length", "x-amz-trailer",
+    "accept", "accept-encoding", "user-agent",
+    "forwarded", "via", "x-real-ip",
+}  # fmt: skip
+_STAYS_HERE_PREFIXES = ("x-larder-", "x-forwarded-", "x-original-", "x-rewrite-")
+
+_NOT_OF_THE_OBJECT = HOP_BY_HOP | {
+    "content-length", "content-range", "etag", "date", "server", "age", "via", "alt-svc", "set-cookie", "vary",
+    "strict-transport-security", "x-amz-request-id", "x-amz-id-2", "x-amz-cf-id", "x-amz-cf-pop", "x-cache",
+    "x-amz-request-charged",
+}  # fmt: skip
+_CHECKSUM = "x-amz-checksum-"
+
+
+def forwardable(headers: Iterable[Header]) -> list[Header]:
+    """The client's headers that the origin may see, in order; everything else is the gateway's to say."""
+    pairs = list(headers)
+    nominated = _nominated(pairs)
+    kept = []
+    for name, value in pairs:
+        lowered = name.lower()
+        if lowered not in _STAYS_HERE and lowered not in nominated and not lowered.startswith(_STAYS_HERE_PREFIXES):
+            kept.append((name, value))
+    return kept
+
+
+def relayable(headers: Iterable[Header]) -> list[Header]:
+    """The origin's headers that the client may see: all but those of the origin's connection (RFC 9110, 7.6.1)."""
+    pairs = list(headers)
+    nominated = _nominated(pairs)
+    return [pair for pair in pairs if (lowered := pair[0].lower()) not in HOP_BY_HOP and lowered not in nominated]
+
+
+def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -> ObjectMeta:
+    """What an origin's answer to a GET or HEAD says about the object.
+
+    Args:
+        headers: of a 200 or a 206, in the origin's order.
+        checksums_asked: whether the request carried ``x-amz-checksum-mode: ENABLED``; without it S3 does not tell, and
+            with a range it tells only of whole objects, so a 206 never counts.
+
+    Returns:
+        The metadata; ``size`` is -1 when the answer does not say how long the object is, ``etag`` empty when it has
+        none. Neither can be cached.
+    """
+    kept: list[Header] = []
+    checksums: list[Header] = []
+    found: dict[str, str] = {}
+    nominated = _nominated(headers)
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered.startswith(_CHECKSUM):
+            checksums.append((name, value))
+            continue
+        found.setdefault(lowered, value)
+        if lowered not in _NOT_OF_THE_OBJECT and lowered not in nominated and not lowered.startswith("x-larder-"):
+            kept.append((name, value))
+    told = checksums_asked and "content-range" not in found
+    return ObjectMeta(
+        etag=found.get("etag", ""),
+        size=_size(found),
+        last_modified=found.get("last-modified", ""),
+        headers=tuple(kept),
+        checksums=tuple(checksums) if told else None,
+    )
+
+
+def content_range(value: str) -> tuple[int, int, int] | None:
+    """First byte, last byte and total of a ``Content-Range`` (RFC 9110, 14.4), or ``None`` when it is not exact."""
+    unit, _, rest = value.strip().partition(" ")
+    span, _, total = rest.partition("/")
+    first, _, last = span.partition("-")
+    if unit.lower() != "bytes" or not all(part.isascii() and part.isdigit() for part in (first, last, total)):
+        return None
+    return int(first), int(last), int(total)
+
+
+def _size(found: dict[str, str]) -> int:
+    if "content-range" in found:
+        exact = content_range(found["content-range"])
+        return exact[2] if exact else -1
+    length = found.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else -1
+
+
+def _nominated(headers: Iterable[Header]) -> frozenset[str]:
+    names = [value for name, value in headers if name.lower() == "connection"]
+    if not names:
+        return frozenset()
+    return frozenset(token.strip().lower() for value in names for token in value.split(","))

@@ -1,0 +1,107 @@
+"""The origin's answer: its head as it came, its body as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import NoReturn
+
+from aiohttp import ClientError, ClientResponse
+
+from gateway.model.errors import OriginUnavailable
+from gateway.model.objects import Header
+from gateway.origin.upload import Upload
+
+
+class ResponseTooLarge(OriginUnavailable):
+    """A body that was to be read whole is larger than it can rightly be."""
+
+
+class OriginResponse:
+    """An answer whose head is complete; end it with ``release`` or ``abort``.
+
+    ``headers`` keeps the origin's order, spelling and repetitions; each character of a value is one byte.
+    """
+
+    __slots__ = ("_ended", "_response", "_upload", "headers", "status")
+
+    def __init__(self, response: ClientResponse, upload: Upload | None, ended: Callable[[], None]) -> None:
+        self._response = response
+        self._upload = upload
+        self._ended: Callable[[], None] | None = ended
+        self.status: int = response.status
+        self.headers: list[Header] = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers
+        ]
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, whatever its spelling, or ``None``."""
+        wanted = name.lower()
+        for candidate, value in self.headers:
+            if candidate.lower() == wanted:
+                return value
+        return None
+
+    async def next_chunk(self) -> bytes:
+        """Whatever has arrived since the last call, waiting for at least one byte; ``b""`` at the end of the body.
+
+        Raises:
+            OriginUnavailable: the body ended before its Content-Length, the connection broke, or nothing came for the
+                origin's ``read_timeout``.
+        """
+        content = self._response.content
+        try:
+            chunk = await content.readany()
+            # An empty buffer that is not the end: the parser delivered an empty piece.
+            while not chunk and not content.at_eof():
+                chunk = await content.readany()
+        except (ClientError, OSError) as error:
+            self._broken(error)
+        return chunk
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
+        while chunk := await self.next_chunk():
+            yield chunk
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body, and the connection released.
+
+        Raises:
+            ResponseTooLarge: there are more than ``limit`` bytes; the connection is closed.
+            OriginUnavailable: as ``next_chunk``.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        while chunk := await self.next_chunk():
+            pieces.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                self.abort()
+                raise ResponseTooLarge(f"the origin's answer is larger than {limit} bytes")
+        self.release()
+        return b"".join(pieces)
+
+    def release(self) -> None:
+        """Give the connection back for the next request.
+
+        It is closed instead when there is more body to come, or when the origin answered before it had read the request.
+        """
+        if self._response.content.at_eof() and (self._upload is None or self._upload.finished):
+            self._response.release()
+            self._end()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection: nobody wants the rest of the body. Harmless after ``release``."""
+        self._response.close()
+        self._end()
+
+    def _end(self) -> None:
+        if self._ended is not None:
+            self._ended()
+            self._ended = None
+
+    def _broken(self, error: Exception) -> NoReturn:
+        self.abort()
+        raise OriginUnavailable(f"the origin broke off its answer: {error or type(error).__name__}") from error

@@ -1,0 +1,255 @@
+"""A small S3 server in the test's own process: real HTTP, real signatures, objects in memory, faults on demand.
+
+It answers as S3 does (tests/contracts/test_origin_contract.py holds it to that, next to moto and radosgw), records every
+request, and does whatever ``inject`` told it to. It runs in the event loop that called ``start``; ``OriginThread`` gives
+it a loop of its own for tests that use a blocking S3 client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from gateway.testing.origin_auth import Asked, Refused, User, authenticate
+from gateway.testing.origin_faults import (
+    ChangedEtag,
+    DieAfter,
+    DieBeforeHeaders,
+    ErrorIn200,
+    Fault,
+    Hang,
+    Refuse,
+    Trickle,
+    WrongContentRange,
+)
+from gateway.testing.origin_s3 import Answer, Buckets, Stored, error
+
+ALICE = User("origin-key-a", "origin-secret-a")
+BOB = User("origin-key-b", "origin-secret-b")
+
+_F = TypeVar("_F", bound=Fault)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request that the origin received; ``access_key_id`` is empty when it was unsigned or refused."""
+
+    method: str
+    raw_path: str
+    query: str
+    headers: tuple[tuple[str, str], ...]
+    status: int
+    access_key_id: str
+    size: int
+
+    def header(self, name: str) -> str:
+        """The first value (lower-case name), or ``""``."""
+        return next((value for candidate, value in self.headers if candidate == name), "")
+
+
+class FakeOrigin:
+    """An S3 server on 127.0.0.1; ``port`` is kept over ``stop`` and ``start``.
+
+    Args:
+        users: who may sign; unsigned requests are refused outside ``public``.
+        max_body: largest upload in bytes.
+    """
+
+    def __init__(self, users: Sequence[User] = (ALICE, BOB), *, max_body: int = 1 << 30) -> None:
+        self.users = list(users)
+        self.buckets = Buckets()
+        self.port = 0
+        self.seen: list[Seen] = []
+        self.public: list[str] = []
+        self._denied: list[tuple[str, str]] = []
+        self._faults: list[Fault] = []
+        self._max_body = max_body
+        self._runner: web.ServerRunner | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The address for ``[[origins]]``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listen; on the same port as before after a ``stop``."""
+        server = web.Server(self._handle)
+        self._runner = web.ServerRunner(server, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Refuse connections and drop those that are open. Objects and records stay."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def put(self, bucket: str, key: str, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> Stored:
+        """Store an object behind everybody's back."""
+        return self.buckets.put(bucket, key, body, headers)
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Delete an object behind everybody's back."""
+        self.buckets.objects[bucket].pop(key, None)
+
+    def deny(self, access_key_id: str, pattern: str) -> None:
+        """Refuse a user everything below ``bucket/key`` globs (``*`` crosses "/"); ``""`` stands for the unsigned."""
+        self._denied.append((access_key_id, pattern))
+
+    def allow_again(self) -> None:
+        """Take back every ``deny``."""
+        self._denied.clear()
+
+    def inject(self, fault: _F) -> _F:
+        """Let a fault happen to the next requests that it fits; returns it."""
+        self._faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        """Forget every fault that has not happened yet."""
+        self._faults.clear()
+
+    def count(self, method: str = "", path: str = "/") -> int:
+        """How many requests of a method (any, when empty) below a raw path prefix arrived."""
+        return sum(1 for seen in self.seen if method in ("", seen.method) and seen.raw_path.startswith(path))
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        raw_path, _, query = request.raw_path.partition("?")
+        headers = tuple(
+            (name.decode("latin-1").lower(), value.decode("utf-8").strip()) for name, value in request.raw_headers
+        )
+        body = await self._body(request)
+        asked = Asked(request.method, raw_path, query, headers, body)
+        faults = [fault for fault in self._faults if fault.take(asked.method, raw_path)]
+        access_key_id, answer = self._answer(asked, faults)
+        self.seen.append(Seen(asked.method, raw_path, query, headers, answer.status, access_key_id, len(body)))
+        return await _send(request, answer, faults)
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in request.content.iter_any():
+            size += len(piece)
+            if size > self._max_body:
+                raise web.HTTPRequestEntityTooLarge(self._max_body, size)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _answer(self, asked: Asked, faults: list[Fault]) -> tuple[str, Answer]:
+        access_key_id = ""
+        try:
+            access_key_id = authenticate(asked, self.users)
+            self._authorize(asked, access_key_id)
+            for fault in faults:
+                if isinstance(fault, Refuse):
+                    raise Refused(fault.status, fault.code)
+                if isinstance(fault, ErrorIn200):
+                    raise Refused(200, fault.code)
+            answer = self.buckets.answer(asked)
+        except Refused as refused:
+            answer = error(refused.status, refused.code, refused.message)
+        for fault in faults:
+            _distort(answer, fault)
+        return access_key_id, answer
+
+    def _authorize(self, asked: Asked, access_key_id: str) -> None:
+        path = unquote(asked.raw_path[1:])
+        if any(who == access_key_id and fnmatchcase(path, pattern) for who, pattern in self._denied):
+            raise Refused(403, "AccessDenied")
+        if not access_key_id and not any(fnmatchcase(path, pattern) for pattern in self.public):
+            raise Refused(403, "AccessDenied")
+
+
+def _distort(answer: Answer, fault: Fault) -> None:
+    changes = {}
+    if isinstance(fault, WrongContentRange) and answer.status == 206:
+        changes = {"content-range": fault.value}
+    if isinstance(fault, ChangedEtag) and answer.status < 300:
+        changes = {"etag": fault.etag}
+    answer.headers = [(name, changes.get(name.lower(), value)) for name, value in answer.headers]
+
+
+async def _send(request: web.BaseRequest, answer: Answer, faults: list[Fault]) -> web.StreamResponse:
+    for fault in faults:
+        if isinstance(fault, Hang) and fault.after < 0:
+            await fault.gate.pass_through()
+        if isinstance(fault, DieBeforeHeaders):
+            _reset(request)
+    response = web.StreamResponse(status=answer.status)
+    for name, value in answer.headers:
+        response.headers.add(name, value)
+    response.headers["Server"] = "FakeOrigin"
+    response.headers["x-amz-request-id"] = "FAKE0000000000000"
+    if answer.status not in (204, 304):
+        response.content_length = len(answer.body)
+    await response.prepare(request)
+    if request.method != "HEAD" and answer.body:
+        await _send_body(request, response, answer.body, faults)
+    await response.write_eof()
+    return response
+
+
+async def _send_body(request: web.BaseRequest, response: web.StreamResponse, body: bytes, faults: list[Fault]) -> None:
+    stops = {min(f.after, len(body)): f for f in faults if isinstance(f, Hang) and f.after >= 0}
+    trickle = next((f for f in faults if isinstance(f, Trickle)), None)
+    death = min((f.size for f in faults if isinstance(f, DieAfter)), default=len(body) + 1)
+    at = 0
+    while at < len(body):
+        if at in stops:
+            await stops[at].gate.pass_through()
+        if at >= death:
+            break
+        ends = [len(body), death, *(stop for stop in stops if stop > at)]
+        end = min(at + trickle.piece, *ends) if trickle else min(ends)
+        await response.write(body[at:end])
+        at = end
+        if trickle:
+            await asyncio.sleep(trickle.pause)
+    if death <= len(body):
+        _reset(request)
+
+
+def _reset(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        # close() sends what was written before it ends the connection; abort() would lose it.
+        request.transport.close()
+    raise ConnectionResetError("this is what the test asked for")
+
+
+class OriginThread:
+    """A FakeOrigin with a thread and an event loop of its own: ``with OriginThread() as origin``."""
+
+    def __init__(self, users: Sequence[User] = (ALICE, BOB)) -> None:
+        self._origin = FakeOrigin(users)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-origin", daemon=True)
+
+    def run(self, make: Callable[[], Any]) -> Any:
+        """Run a coroutine function of the origin, such as ``origin.stop``, in its loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(make(), self._loop).result(30)
+
+    def __enter__(self) -> FakeOrigin:
+        self._thread.start()
+        self.run(self._origin.start)
+        return self._origin
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._origin.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

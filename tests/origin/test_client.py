@@ -1,0 +1,391 @@
+"""OriginClient against a raw socket server and the fake origin."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from gateway.config import Credential, Origin
+from gateway.model.errors import OriginUnavailable, S3Error
+from gateway.model.keys import OriginIdentity
+from gateway.origin.client import OriginClient
+from gateway.origin.credentials import identity_of
+from gateway.origin.response import ResponseTooLarge
+from gateway.testing.origin import ALICE, BOB, FakeOrigin
+from gateway.testing.origin_faults import DieAfter, Gate, Hang, Refuse
+
+ANONYMOUS = OriginIdentity("default", "")
+AS_ALICE = OriginIdentity("default", ALICE.access_key_id)
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+def origin_at(endpoint: str, **settings: object) -> Origin:
+    keys = {"access_key_id": ALICE.access_key_id, "secret_access_key": ALICE.secret_access_key}
+    return Origin.model_validate({"endpoint": endpoint, **keys, **settings})
+
+
+class RawServer:
+    """Answers each request on a connection with the next scripted bytes; an empty script entry closes the connection."""
+
+    def __init__(self, answers: list[list[bytes]]) -> None:
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._answers = answers
+
+    async def __aenter__(self) -> RawServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        script = self._answers[min(self.connections, len(self._answers) - 1)]
+        self.connections += 1
+        for answer in script:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.requests.append(head)
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+
+async def client_for(origin: Origin, *credentials: Credential) -> OriginClient:
+    return OriginClient([origin], credentials, now=time.time)
+
+
+@pytest.mark.parametrize(
+    "raw_path",
+    [
+        "/b/a/../c", "/b/./k", "/b//k", "/b/k%2Fl", "/b/k%2fl", "/b/100%25", "/b/a+b", "/b/%C3%A9", "/b/k%20l", "/b/k;v=1",
+        "/b/http://evil.example/x", "/b/user@evil.example", "/b/\\evil.example", "//evil.example/k", "/@evil.example/", "/b/k'()*!",
+    ],
+)  # fmt: skip
+async def test_path_goes_to_the_wire_byte_for_byte(raw_path: str) -> None:
+    """A key's path is sent as it came, to the configured host, whatever it looks like (RFC 9112, 3.2.1)."""
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        (await client.send(AS_ALICE, "GET", raw_path, "", ())).release()
+        await client.close()
+    head = server.requests[0].split(b"\r\n")
+    assert head[0] == f"GET {raw_path} HTTP/1.1".encode()
+    assert f"Host: {server.endpoint.removeprefix('http://')}".encode() in head
+
+
+@pytest.mark.parametrize("query", ["b=2&a=1", "x=%2f%2F", "versionId=", "acl", "a=b=c&&d", "prefix=a+b", "x=%"])
+async def test_query_goes_to_the_wire_byte_for_byte(query: str) -> None:
+    """Order, empty parameters and escapes of the query are the client's."""
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        (await client.send(AS_ALICE, "GET", "/b/k", query, ())).release()
+        await client.close()
+    assert server.requests[0].startswith(f"GET /b/k?{query} HTTP/1.1\r\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("raw_path", "query"),
+    [
+        ("http://evil.example/b/k", ""), ("b/k", ""), ("", ""), ("*", ""), ("@evil.example/b", ""),
+        ("/b/k HTTP/1.1\r\nHost: evil.example\r\n", ""), ("/b/k\n", ""), ("/b/k l", ""), ("/b/k?acl", ""), ("/b/k#f", ""),
+        ("/b/ä", ""), ("/b/k", "a b"), ("/b/k", "a\r\nb"), ("/b/k", "a#b"), ("/b/k\x7f", ""),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_a_path_is_refused(raw_path: str, query: str) -> None:
+    """Nothing in a path or query may end the request line or name another host."""
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        with pytest.raises(S3Error, match="InvalidURI"):
+            await client.send(AS_ALICE, "GET", raw_path, query, ())
+        await client.close()
+        assert server.connections == 0
+
+
+async def test_only_our_own_default_headers_are_sent() -> None:
+    """The bytes stored must not depend on the library: no compression is asked for, no type is made up."""
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        body = content(b"abc")
+        (await client.send(ANONYMOUS, "PUT", "/b/k", "", [("X-Amz-Meta-A", "1")], body=body, content_length=3)).abort()
+        await client.close()
+    names = {line.partition(b":")[0] for line in server.requests[0].split(b"\r\n")[1:] if line}
+    assert names == {b"Host", b"User-Agent", b"Accept", b"Accept-Encoding", b"X-Amz-Meta-A", b"Content-Length"}
+    assert b"Accept-Encoding: identity" in server.requests[0]
+
+
+async def content(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def test_a_host_header_of_the_caller_changes_nothing() -> None:
+    """The Host that is sent and signed is the configured one."""
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        (await client.send(ANONYMOUS, "GET", "/b/k", "", [("host", "evil.example")])).release()
+        await client.close()
+    assert b"evil.example" not in server.requests[0]
+
+
+async def test_response_headers_keep_order_spelling_and_repetitions() -> None:
+    """What the origin said can be replayed as it was, bytes beyond ASCII included."""
+    answer = (
+        b'HTTP/1.1 200 OK\r\nETAG: "x"\r\nx-A: 1\r\nContent-Length: 0\r\nx-A: 2\r\nx-amz-meta-n: \xc3\xa9\xff\r\n\r\n'
+    )
+    async with RawServer([[answer]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        response.release()
+        await client.close()
+    expected = [("ETAG", '"x"'), ("x-A", "1"), ("Content-Length", "0"), ("x-A", "2"), ("x-amz-meta-n", "Ã©ÿ")]
+    assert response.headers == expected
+    assert response.header("etag") == '"x"'
+    assert response.header("absent") is None
+
+
+async def test_header_bytes_beyond_ascii_are_sent_as_they_came() -> None:
+    """A character of a header value is a byte; UTF-8 metadata arrives at the origin as the same UTF-8."""
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        (await client.send(AS_ALICE, "GET", "/b/k", "", [("x-amz-meta-n", "é".encode().decode("latin-1"))])).release()
+        await client.close()
+    assert "x-amz-meta-n: é\r\n".encode() in server.requests[0]
+
+
+async def test_a_stale_connection_is_replaced_without_the_caller_noticing() -> None:
+    """A kept-alive connection that the origin closed costs one silent repetition of a request without a body."""
+    async with RawServer([[EMPTY, b""], [EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        (await client.send(AS_ALICE, "GET", "/b/k", "", ())).release()
+        again = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        again.release()
+        await client.close()
+    assert (again.status, server.connections, len(server.requests)) == (200, 2, 3)
+
+
+async def test_a_body_is_never_sent_twice() -> None:
+    """A stream that was read cannot be repeated, so the caller learns that the origin broke off."""
+    async with RawServer([[EMPTY, b""], [EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        (await client.send(AS_ALICE, "GET", "/b/k", "", ())).release()
+        with pytest.raises(OriginUnavailable):
+            await client.send(AS_ALICE, "PUT", "/b/k", "", (), body=content(b"abc"), content_length=3)
+        await client.close()
+    assert len(server.requests) == 2
+
+
+async def test_redirects_are_the_clients_business() -> None:
+    """A redirect is returned, not followed: following it would let an origin choose our next host."""
+    answer = b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    async with RawServer([[answer]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        response.release()
+        await client.close()
+    assert response.status == 307
+
+
+async def test_nobody_listening_is_origin_unavailable() -> None:
+    """A refused connection becomes OriginUnavailable."""
+    client = await client_for(origin_at("http://127.0.0.1:1"))
+    with pytest.raises(OriginUnavailable):
+        await client.send(AS_ALICE, "GET", "/b/k", "", ())
+    await client.close()
+
+
+async def test_silence_before_the_head_is_origin_unavailable() -> None:
+    """An origin that accepts and says nothing is given up after read_timeout."""
+    async with FakeOrigin() as origin:
+        gate = origin.inject(Hang(times=2)).gate
+        client = await client_for(origin_at(origin.endpoint, read_timeout=0.2))
+        with pytest.raises(OriginUnavailable):
+            await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        gate.open()
+        await client.close()
+
+
+async def test_a_short_body_is_origin_unavailable() -> None:
+    """A body that ends before its Content-Length is never taken for a whole one."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", bytes(300_000))
+        origin.inject(DieAfter(size=100_000))
+        client = await client_for(origin_at(origin.endpoint))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        with pytest.raises(OriginUnavailable):
+            [chunk async for chunk in response.chunks()]
+        await client.close()
+
+
+async def test_silence_within_the_body_is_origin_unavailable() -> None:
+    """The read timeout is the longest silence, in the middle of a body too."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", bytes(1000))
+        gate: Gate = origin.inject(Hang(after=500)).gate
+        client = await client_for(origin_at(origin.endpoint, read_timeout=0.2))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        assert len(await response.next_chunk()) == 500
+        with pytest.raises(OriginUnavailable):
+            await response.next_chunk()
+        gate.open()
+        await client.close()
+
+
+async def test_the_first_bytes_come_before_the_last() -> None:
+    """next_chunk gives what has arrived, so readers can follow a fill that is under way."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"a" * 500 + b"b" * 500)
+        gate = origin.inject(Hang(after=500)).gate
+        client = await client_for(origin_at(origin.endpoint))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        assert await response.next_chunk() == b"a" * 500
+        gate.open()
+        assert b"".join([chunk async for chunk in response.chunks()]) == b"b" * 500
+        assert await response.next_chunk() == b""
+        response.release()
+        await client.close()
+
+
+async def test_read_refuses_more_than_the_limit() -> None:
+    """An error document or list is read whole only up to a bound."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", bytes(1001))
+        client = await client_for(origin_at(origin.endpoint))
+        with pytest.raises(ResponseTooLarge):
+            await (await client.send(AS_ALICE, "GET", "/b/k", "", ())).read(1000)
+        assert len(await (await client.send(AS_ALICE, "GET", "/b/k", "", ())).read(1001)) == 1001
+        await client.close()
+
+
+async def test_a_released_connection_is_used_again_and_an_aborted_one_is_not() -> None:
+    """Keep-alive after a whole body; no reuse when bytes are still on their way."""
+    async with RawServer([[EMPTY, EMPTY, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"], [EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        for _ in range(2):
+            (await client.send(AS_ALICE, "GET", "/b/k", "", ())).release()
+        assert server.connections == 1
+        (await client.send(AS_ALICE, "GET", "/b/k", "", ())).release()
+        (await client.send(AS_ALICE, "GET", "/b/k", "", ())).release()
+        assert server.connections == 2
+        await client.close()
+
+
+async def fails_after(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece
+    raise S3Error("BadDigest")
+
+
+@pytest.mark.parametrize(
+    ("body", "length", "code"),
+    [
+        (lambda: fails_after(b"abc"), 3, "BadDigest"),
+        (lambda: content(b"abc"), 4, "IncompleteBody"),
+        (lambda: content(b"abc"), 2, "IncompleteBody"),
+    ],
+)
+async def test_a_body_that_fails_is_never_completed(
+    body: Callable[[], AsyncIterator[bytes]], length: int, code: str
+) -> None:
+    """The failure of a body reaches the caller as it was, and the origin stores nothing."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "other", b"")
+        client = await client_for(origin_at(origin.endpoint))
+        with pytest.raises(S3Error, match=code):
+            await client.send(AS_ALICE, "PUT", "/b/k", "", (), body=body(), content_length=length)
+        await client.close()
+        assert list(origin.buckets.objects["b"]) == ["other"]
+
+
+async def test_tenants_sign_with_their_own_keys_and_anonymous_with_none() -> None:
+    """The origin sees the identity's keys; an anonymous caller never borrows the gateway's."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"x")
+        settings = origin_at(origin.endpoint)
+        own = Credential(
+            access_key_id="g",
+            secret_access_key="s",
+            origin_access_key_id=BOB.access_key_id,
+            origin_secret_access_key=BOB.secret_access_key,
+        )
+        client = await client_for(settings, own)
+        statuses = []
+        for identity in (identity_of(settings, own), AS_ALICE, identity_of(settings, None)):
+            response = await client.send(identity, "GET", "/b/k", "", ())
+            statuses.append(response.status)
+            await response.read(1000)
+        await client.close()
+    assert statuses == [200, 200, 403]
+    assert [seen.access_key_id for seen in origin.seen] == [BOB.access_key_id, ALICE.access_key_id, ""]
+
+
+async def test_an_unknown_identity_is_not_sent_unsigned() -> None:
+    """Keys that the configuration does not hold are an error, not an anonymous request."""
+    async with FakeOrigin() as origin:
+        client = await client_for(origin_at(origin.endpoint))
+        with pytest.raises(KeyError):
+            await client.send(OriginIdentity("default", "gone"), "GET", "/b/k", "", ())
+        await client.close()
+        assert origin.count() == 0
+
+
+async def test_replace_changes_keys_and_keeps_answers_that_are_under_way() -> None:
+    """A reload neither needs a restart nor breaks what is being read."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"a" * 500 + b"b" * 500)
+        gate = origin.inject(Hang(after=500)).gate
+        client = await client_for(origin_at(origin.endpoint))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        bob = {"access_key_id": BOB.access_key_id, "secret_access_key": BOB.secret_access_key}
+        await client.replace([origin_at(origin.endpoint, **bob)], [])
+        gate.open()
+        assert len(await response.read(1000)) == 1000
+        (await client.send(OriginIdentity("default", BOB.access_key_id), "HEAD", "/b/k", "", ())).release()
+        with pytest.raises(KeyError):
+            await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        await client.replace([origin_at(origin.endpoint, **bob)], [])
+        await client.close()
+
+
+async def test_an_answer_before_the_body_was_read_is_returned() -> None:
+    """S3 may refuse an upload early; the caller gets that answer, and the connection is not used again."""
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    go_on = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"abc"
+        await go_on.wait()
+        yield b"def"
+
+    async with RawServer([[refusal, EMPTY], [EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        response = await client.send(AS_ALICE, "PUT", "/b/k", "", (), body=slow(), content_length=6)
+        assert response.status == 403
+        response.release()
+        (await client.send(AS_ALICE, "GET", "/b/k", "", ())).release()
+        assert server.connections == 2
+        go_on.set()
+        await client.close()
+
+
+async def test_the_origin_comes_back_on_the_same_port() -> None:
+    """After an outage the next request succeeds; no state of the client has to be reset."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"x")
+        client = await client_for(origin_at(origin.endpoint))
+        ask: Callable[[], Awaitable[int]] = lambda: status_of(client)  # noqa: E731
+        assert await ask() == 200
+        await origin.stop()
+        with pytest.raises(OriginUnavailable):
+            await ask()
+        await origin.start()
+        origin.inject(Refuse())
+        assert [await ask(), await ask()] == [503, 200]
+        await client.close()
+
+
+async def status_of(client: OriginClient) -> int:
+    response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+    await response.read(10_000)
+    return response.status
