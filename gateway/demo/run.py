@@ -1,16 +1,20 @@
-"""The course of the demo."""
+"""The entrance of the demo, which costs nothing to import: `larder-gateway serve` passes here and has no use for scikit-learn."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
+from importlib.util import find_spec
 
-from gateway.demo import data, steps, table
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import console
-from gateway.demo.world import GATEWAY_COMMAND, VISION, World, build
 
+GATEWAY_COMMAND = (sys.executable, "-m", "gateway", "serve")
+EXTRA = ("boto3", "moto", "sklearn", "PIL")
+FAILED = 1
 INTERRUPTED = 130
 
 
@@ -20,66 +24,27 @@ def run_demo(*, keep: bool = False, port: int = 0, command: Sequence[str] = GATE
     Args:
         keep: leave everything running after the tables, until Ctrl-C.
         port: where the gateway listens; 0 picks a free port.
-        command: how a gateway is started.
+        command: how a gateway is started; ``--config FILE`` is appended.
 
     Returns:
-        The exit code: 0, 1 when something was not as claimed, 130 after Ctrl-C.
+        The exit code: 0, 1 when something was not as claimed or is not installed, 130 after Ctrl-C.
     """
+    if missing := [name for name in EXTRA if find_spec(name) is None]:
+        console.print(
+            f"The demo also needs {', '.join(missing)}: pip install 'larder-gateway[demo]'", style="red", markup=False
+        )
+        return FAILED
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
             try:
-                with console.status("starting an origin (moto) and a gateway ..."):
-                    world = build(port, stack, interrupts, command)
-                _show(world)
-                _farewell(world, keep)
-                if keep:
-                    code = world.gateway.process.wait()
-                    raise DemoFailed(f"the gateway ended with exit code {code}")
+                # Imported here, where Ctrl-C is already taken care of: it takes a second or two.
+                import_module("gateway.demo.course").take(keep, port, command, stack, interrupts)
             finally:
                 interrupts.ignore()
     except DemoFailed as failure:
         console.print(f"\nThe demo failed: {failure}", style="bold red", markup=False)
-        return 1
+        return FAILED
     except KeyboardInterrupt:
         console.print("\nstopped; nothing is left running", style="dim")
         return INTERRUPTED
     return 0
-
-
-def _show(world: World) -> None:
-    console.print(
-        f"[bold]Larder[/] at {world.endpoint}, in front of moto (S3 in memory) at {world.origin}", soft_wrap=True
-    )
-    small, large = data.digits(), data.large()
-    steps.store(world, {**small, **large})
-    client = world.client(world.endpoint, VISION)
-    rows = steps.cold_and_warm(world, client, small, large)
-    console.print()
-    console.print(table.passes(rows))
-    console.print(
-        "  Every body was compared with what was stored. The origin is on this machine; a real one is further.\n"
-    )
-    facts = {
-        "Saved": steps.saved(rows),
-        "Stored once": steps.stored_once(world, client, large),
-        "Written": steps.written(world, client, small),
-        "Refused": steps.refused(world, small),
-    }
-    console.print(table.facts(facts))
-    console.print(
-        "  moto enforces no rights: the refusal is the gateway's, by the tenant's allow-list.\n", soft_wrap=True
-    )
-
-
-def _farewell(world: World, keep: bool) -> None:
-    lines = [
-        f"export AWS_ENDPOINT_URL={world.endpoint} AWS_DEFAULT_REGION=us-east-1",
-        f"export AWS_ACCESS_KEY_ID={VISION.access_key_id} AWS_SECRET_ACCESS_KEY={VISION.secret_access_key}",
-        f"aws s3 ls s3://{data.BUCKET}/digits/",
-    ]
-    if keep:
-        console.print(f"Running until Ctrl-C: S3 and {world.endpoint}/-/metrics. From another terminal:")
-    else:
-        console.print("Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:")
-    for line in lines:
-        console.print(f"  {line}", soft_wrap=True)

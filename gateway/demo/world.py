@@ -22,7 +22,6 @@ from gateway.demo.origin import COUNTS_PATH
 from gateway.demo.processes import Child, start
 
 THREADS = 16
-GATEWAY_COMMAND = (sys.executable, "-m", "gateway", "serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class World:
         return sum(path.stat().st_size for path in (self.folder / "cache/blobs").rglob("*") if path.is_file())
 
 
-def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence[str] = GATEWAY_COMMAND) -> World:
+def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> World:
     """Start everything; whatever is started or created is put on ``stack`` to be ended and removed.
 
     Args:
