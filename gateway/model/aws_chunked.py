@@ -43,20 +43,14 @@ class PayloadForm(Enum):
     SIGNED_CHUNKS_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
     UNSIGNED_CHUNKS_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
-    @property
-    def chunked(self) -> bool:
+    def __init__(self, word: str) -> None:
+        # Plain attributes: they are read on every request, and looking at enum members costs microseconds.
+        self.chunked = word.startswith("STREAMING-")
         """Whether the body is aws-chunked."""
-        return self in (self.SIGNED_CHUNKS, self.SIGNED_CHUNKS_TRAILER, self.UNSIGNED_CHUNKS_TRAILER)
-
-    @property
-    def signed(self) -> bool:
+        self.signed = word.startswith("STREAMING-AWS4-")
         """Whether each chunk carries a signature."""
-        return self in (self.SIGNED_CHUNKS, self.SIGNED_CHUNKS_TRAILER)
-
-    @property
-    def trailing(self) -> bool:
+        self.trailing = word.endswith("-TRAILER")
         """Whether header lines follow the last chunk."""
-        return self in (self.SIGNED_CHUNKS_TRAILER, self.UNSIGNED_CHUNKS_TRAILER)
 
 
 _WORDS = {form.value: form for form in PayloadForm if form is not PayloadForm.HASHED} | {
@@ -230,7 +224,9 @@ class ChunkDecoder:
                 continue
             lower, text = name.strip().lower().decode("latin-1"), value.strip().decode("latin-1")
             expected = lower in self._announced or (self._signer is not None and lower == _TRAILER_SIGNATURE)
-            if not colon or not expected or lower in self.trailers:
+            # They become headers towards the origin: no control characters.
+            plain = text.isascii() and text.isprintable()
+            if not colon or not expected or not plain or lower in self.trailers:
                 raise S3Error("MalformedTrailerError")
             self.trailers[lower] = text
             if lower != _TRAILER_SIGNATURE:

@@ -96,14 +96,11 @@ def canonical_request(
         signed: names of the signed headers, in the order in which they are signed.
         payload_hash: the x-amz-content-sha256 value, word or hex.
     """
-    lines = [method, path, query]
-    for name in signed:
-        value = headers.get(name, b"").strip()
-        if b"  " in value or b"\t" in value:
-            value = b" ".join(value.split())
-        lines.append(name + b":" + value)
-    lines += (b"", b";".join(signed), payload_hash)
-    return b"\n".join(lines)
+    get = headers.get
+    block = b"\n".join([name + b":" + get(name, b"") for name in signed])
+    if b"  " in block or b": " in block or b" \n" in block or b"\t" in block or block.endswith(b" "):
+        block = b"\n".join([name + b":" + b" ".join(get(name, b"").split()) for name in signed])
+    return b"%b\n%b\n%b\n%b\n\n%b\n%b" % (method, path, query, block, b";".join(signed), payload_hash)
 
 
 def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> bytes:

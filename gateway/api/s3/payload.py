@@ -1,0 +1,237 @@
+"""Turns a client's body into one that any origin understands.
+
+Three ways, by what the client announced in x-amz-content-sha256:
+
+- A plain body is passed through. With a hex hash it is hashed on the way, and its last piece is held back until the
+  hash is right: the origin was promised a length, so without that piece the upload never completes there.
+- Signed chunks are unwrapped on the way, with the last piece held back in the same manner until the last chunk's
+  signature was right.
+- With a trailer, the checksum comes after the bytes, but S3's plain form wants it in a header. The body is therefore
+  read whole, verified, and sent as a plain one with an x-amz-checksum-* header. Old origins refuse trailers too.
+
+An empty body has no last piece to hold back, so it is verified before anything is sent.
+
+Sources: "Signature Calculations ... Transferring Payload in Multiple Chunks", "... Including Trailing Headers" and
+"Checking object integrity" in the Amazon S3 documentation; RFC 9112, section 6 for the length of a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.spool import Spool
+from gateway.model import checksums
+from gateway.model.aws_chunked import ChunkDecoder, PayloadForm
+from gateway.model.errors import S3Error
+from gateway.model.objects import Header
+from gateway.model.sigv4 import UNSIGNED_PAYLOAD
+from gateway.model.wire import RawHeader
+
+REPLACED_HEADERS = frozenset(
+    {
+        "content-encoding",
+        "content-length",
+        "expect",
+        "transfer-encoding",
+        "x-amz-content-sha256",
+        "x-amz-decoded-content-length",
+        "x-amz-trailer",
+    }
+)
+"""Headers of the client (lower case) that must not be forwarded with a prepared body; ``PreparedBody.headers`` has
+what takes their place."""
+
+_MOST_LENGTH_DIGITS = 18
+
+
+class PreparedBody:
+    """A body as the origin should get it.
+
+    ``headers`` are to be sent beside the client's own, less ``REPLACED_HEADERS``; ``payload_hash`` is to be signed
+    with; ``length`` is in bytes. ``replayable`` says whether ``chunks`` may be called more than once.
+    """
+
+    def __init__(
+        self, length: int, payload_hash: str, headers: Sequence[Header], source: AsyncIterator[bytes] | Spool
+    ) -> None:
+        self.length = length
+        self.payload_hash = payload_hash
+        self.headers = (("Content-Length", str(length)), *headers)
+        self._source = source
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the body is here as a whole, so that a failed attempt can be repeated."""
+        return isinstance(self._source, Spool)
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes to send.
+
+        Raises:
+            S3Error: while iterating, before the last piece: the body is not what was promised. The connection to the
+                origin must then be broken off, and the client be given this error.
+        """
+        return self._source.pieces() if isinstance(self._source, Spool) else self._source
+
+    def close(self) -> None:
+        """Free what was spooled; harmless when repeated."""
+        if isinstance(self._source, Spool):
+            self._source.close()
+
+
+async def prepare(
+    auth: Authenticated,
+    headers: Sequence[RawHeader],
+    receive: AsyncIterator[bytes],
+    spool_dir: Path,
+    max_spool: int,
+) -> PreparedBody:
+    """Prepare the body of a request that has one; requests without Content-Length and Transfer-Encoding may not.
+
+    Args:
+        auth: what the signature says about the body.
+        headers: of the request, names in lower case.
+        receive: the body as it arrives, HTTP framing removed.
+        spool_dir: where bodies are kept that must be read whole.
+        max_spool: the largest of those, in bytes.
+
+    Raises:
+        S3Error: MissingContentLength, InvalidArgument, EntityTooLarge; and for what had to be read at once,
+            IncompleteBody, InvalidChunkSizeError, MalformedTrailerError, SignatureDoesNotMatch, BadDigest,
+            InvalidDigest, InvalidRequest, XAmzContentSHA256Mismatch, ServiceUnavailable.
+    """
+    fields = _fields(headers)
+    form = auth.payload_form
+    if form.signed and auth.chunk_signer is None:
+        raise S3Error("InvalidRequest", f"{form.value} needs a request that is signed with SigV4.")
+    length = _length(fields, form)
+    if form.trailing:
+        if length > max_spool:
+            raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(max_spool)})
+        return await _whole(auth, fields, length, receive, spool_dir)
+    kept = _content_encoding(fields, form)
+    if form.chunked:
+        decoder = ChunkDecoder(length, auth.chunk_signer)
+        return await _streamed(length, UNSIGNED_PAYLOAD, kept, _unchunked(decoder, receive))
+    if form is PayloadForm.HASHED:
+        claimed = auth.payload_hash.lower()
+        return await _streamed(length, claimed, kept, _hashed(claimed, length, receive))
+    return await _streamed(length, UNSIGNED_PAYLOAD, kept, _plain(length, receive))
+
+
+def _fields(headers: Sequence[RawHeader]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1").strip()
+        fields[name] = f"{fields[name]},{value}" if name in fields else value
+    return fields
+
+
+def _length(fields: Mapping[str, str], form: PayloadForm) -> int:
+    text = fields.get("x-amz-decoded-content-length" if form.chunked else "content-length")
+    if text is None or (not form.chunked and "transfer-encoding" in fields):
+        raise S3Error("MissingContentLength")
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_LENGTH_DIGITS:
+        raise S3Error("InvalidArgument", f"The length of the body is not a number: {text[:64]!r}.")
+    return int(text)
+
+
+def _content_encoding(fields: Mapping[str, str], form: PayloadForm) -> list[Header]:
+    codings = [coding.strip() for coding in fields.get("content-encoding", "").split(",")]
+    # Without chunks "aws-chunked" is the object's own business, however odd.
+    kept = [coding for coding in codings if coding and not (form.chunked and coding.lower() == "aws-chunked")]
+    return [("Content-Encoding", ",".join(kept))] if kept else []
+
+
+async def _streamed(
+    length: int, payload_hash: str, headers: Sequence[Header], source: AsyncIterator[bytes]
+) -> PreparedBody:
+    if not length:
+        source = _again([piece async for piece in source])
+    return PreparedBody(length, payload_hash, headers, source)
+
+
+async def _again(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def _plain(length: int, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    left = length
+    async for piece in receive:
+        left -= len(piece)
+        if left < 0:
+            break
+        if piece:
+            yield piece
+    if left:
+        raise S3Error("IncompleteBody")
+
+
+async def _hashed(claimed: str, length: int, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    seen, held = sha256(), b""
+    async for piece in _plain(length, receive):
+        seen.update(piece)
+        if held:
+            yield held
+        held = piece
+    if seen.hexdigest() != claimed:
+        raise S3Error(
+            "XAmzContentSHA256Mismatch",
+            extra={"ClientComputedContentSHA256": claimed, "S3ComputedContentSHA256": seen.hexdigest()},
+        )
+    if held:
+        yield held
+
+
+async def _unchunked(decoder: ChunkDecoder, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    held = b""
+    async for data in receive:
+        # Joined, because a chunk may be a single byte.
+        if piece := b"".join(decoder.feed(data)):
+            if held:
+                yield held
+            held = piece
+    decoder.finish()
+    if held:
+        yield held
+
+
+async def _whole(
+    auth: Authenticated, fields: Mapping[str, str], length: int, receive: AsyncIterator[bytes], spool_dir: Path
+) -> PreparedBody:
+    announced = _announced(fields)
+    decoder = ChunkDecoder(length, auth.chunk_signer, announced)
+    in_headers = {name: value for name, value in fields.items() if name in checksums.KNOWN}
+    for name, value in in_headers.items():
+        if not checksums.is_composite(value):
+            checksums.check_form(name, value)
+    running = {name: checksums.start(name) for name in checksums.KNOWN.intersection([*announced, *in_headers])}
+    spool = Spool(spool_dir)
+    try:
+        async for piece in _unchunked(decoder, receive):
+            for checksum in running.values():
+                checksum.update(piece)
+            await spool.write(piece)
+        for name, value in [*in_headers.items(), *decoder.trailers.items()]:
+            if name in running and not checksums.is_composite(value):
+                checksums.check_form(name, value)
+                checksums.check_value(name, value, running[name])
+    except BaseException:
+        spool.close()
+        raise
+    headers = [*_content_encoding(fields, auth.payload_form), *decoder.trailers.items()]
+    return PreparedBody(length, UNSIGNED_PAYLOAD, headers, spool)
+
+
+def _announced(fields: Mapping[str, str]) -> list[str]:
+    names = [name.strip().lower() for name in fields.get("x-amz-trailer", "").split(",") if name.strip()]
+    for name in names:
+        if not name.startswith(checksums.PREFIX):
+            raise S3Error("InvalidRequest", "The value specified in the x-amz-trailer header is not supported")
+        if name in fields:
+            raise S3Error("InvalidRequest", "Expecting a single x-amz-checksum- header")
+    return names

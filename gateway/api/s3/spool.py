@@ -1,0 +1,106 @@
+"""A place for a body that must be read whole before anything may be sent: memory first, then an unlinked file.
+
+The file has no name, so nothing is left behind when the process dies. When the preferred directory cannot take it
+(read-only, full, gone), what there is moves to the system's temporary directory and the upload goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO
+
+from gateway.model.errors import S3Error
+
+MEMORY = 1024 * 1024
+"""Bytes kept in memory before a file is opened, and the size of each write and read, in bytes."""
+
+
+class Spool:
+    """Collects bytes, then gives them back as often as asked.
+
+    Args:
+        directory: where the file goes if one is needed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory: Path | None = directory
+        self._tail = bytearray()
+        self._file: IO[bytes] | None = None
+
+    async def write(self, piece: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            S3Error: ServiceUnavailable when there is no room anywhere.
+        """
+        self._tail += piece
+        if len(self._tail) > MEMORY:
+            data, self._tail = self._tail, bytearray()
+            try:
+                await asyncio.to_thread(self._store, data)
+            except OSError as error:
+                raise S3Error(
+                    "ServiceUnavailable", f"There is no room to verify this upload: {error.strerror}."
+                ) from None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Everything written, from the start; each piece at most ``MEMORY`` long."""
+        if self._file is not None:
+            offset = 0
+            while piece := await asyncio.to_thread(_read_at, self._file, offset):
+                offset += len(piece)
+                yield piece
+        if self._tail:
+            yield bytes(self._tail)
+
+    def close(self) -> None:
+        """Free memory and file; harmless when repeated."""
+        self._tail.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _store(self, data: bytearray) -> None:
+        if self._directory is not None:
+            try:
+                self._append(self._directory, data)
+                return
+            except OSError:
+                self._directory = None
+                self._move()
+        self._append(None, data)
+
+    def _append(self, directory: Path | None, data: bytearray) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
+        end = self._file.seek(0, 2)
+        try:
+            _write_all(self._file, data)
+        except OSError:
+            self._file.truncate(end)
+            raise
+
+    def _move(self) -> None:
+        old, self._file = self._file, None
+        if old is None:
+            return
+        with old:
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+            offset = 0
+            while piece := _read_at(old, offset):
+                offset += len(piece)
+                _write_all(self._file, piece)
+
+
+def _write_all(file: IO[bytes], data: bytes | bytearray) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _read_at(file: IO[bytes], offset: int) -> bytes:
+    file.seek(offset)
+    return file.read(MEMORY)
