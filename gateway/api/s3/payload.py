@@ -50,8 +50,8 @@ _MOST_LENGTH_DIGITS = 18
 class PreparedBody:
     """A body as the origin should get it.
 
-    ``headers`` are to be sent beside the client's own, less ``REPLACED_HEADERS``; ``payload_hash`` is to be signed
-    with; ``length`` is in bytes. ``replayable`` says whether ``chunks`` may be called more than once.
+    ``headers`` are to be sent beside the client's own, less those named (lower case) in ``dropped``; ``payload_hash``
+    is to be signed with; ``length`` is in bytes.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class PreparedBody:
         self.length = length
         self.payload_hash = payload_hash
         self.headers = (("Content-Length", str(length)), *headers)
+        self.dropped = REPLACED_HEADERS
         self._source = source
 
     @property
@@ -88,8 +89,9 @@ async def prepare(
     receive: AsyncIterator[bytes],
     spool_dir: Path,
     max_spool: int,
+    method: str = "PUT",
 ) -> PreparedBody:
-    """Prepare the body of a request that has one; requests without Content-Length and Transfer-Encoding may not.
+    """Prepare the body of a request.
 
     Args:
         auth: what the signature says about the body.
@@ -97,6 +99,7 @@ async def prepare(
         receive: the body as it arrives, HTTP framing removed.
         spool_dir: where bodies are kept that must be read whole.
         max_spool: the largest of those, in bytes.
+        method: upper-case; without Content-Length and Transfer-Encoding a PUT is refused, others have no body.
 
     Raises:
         S3Error: MissingContentLength, InvalidArgument, EntityTooLarge; and for what had to be read at once,
@@ -107,7 +110,7 @@ async def prepare(
     form = auth.payload_form
     if form.signed and auth.chunk_signer is None:
         raise S3Error("InvalidRequest", f"{form.value} needs a request that is signed with SigV4.")
-    length = _length(fields, form)
+    length = _length(fields, form, method)
     if form.trailing:
         if length > max_spool:
             raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(max_spool)})
@@ -130,9 +133,12 @@ def _fields(headers: Sequence[RawHeader]) -> dict[str, str]:
     return fields
 
 
-def _length(fields: Mapping[str, str], form: PayloadForm) -> int:
+def _length(fields: Mapping[str, str], form: PayloadForm, method: str) -> int:
     text = fields.get("x-amz-decoded-content-length" if form.chunked else "content-length")
-    if text is None or (not form.chunked and "transfer-encoding" in fields):
+    open_ended = "transfer-encoding" in fields
+    if text is None and not open_ended and "content-length" not in fields and method != "PUT":
+        return 0
+    if text is None or (open_ended and not form.chunked):
         raise S3Error("MissingContentLength")
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_LENGTH_DIGITS:
         raise S3Error("InvalidArgument", f"The length of the body is not a number: {text[:64]!r}.")
