@@ -1,0 +1,86 @@
+"""How much of the cache must go, and in which order.
+
+Two limits bind the store: ``capacity``, the bytes of blobs that the operator gave it, and ``reserve``, the bytes of the
+file system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for
+each blob that comes in: above ``high`` x capacity the keeper evicts down to ``low`` x capacity, and a breach of the
+reserve is answered by freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when
+they begin, never inferred from what the file system happens to show.
+
+The order is least recently used. It is part of the decision because other orders (benefit, importance) will join it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """Which blobs go first."""
+
+    LEAST_RECENTLY_USED = "least-recently-used"
+
+
+class EvictionReason(StrEnum):
+    """Why bytes are freed, or why not."""
+
+    WITHIN_LIMITS = "within-limits"
+    """Nothing has to go."""
+    CAPACITY = "capacity"
+    """The blobs are above the high watermark, or would be with what is wanted."""
+    RESERVE = "reserve"
+    """The file system has less free than the reserve, or would have with what is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Shares of the capacity: eviction starts above ``high`` and stops at ``low``."""
+
+    high: float = 0.95
+    low: float = 0.90
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is known of the space, all in bytes.
+
+    ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what
+    the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free.
+    """
+
+    used: int
+    capacity: int
+    free: int
+    reserve: int
+    filling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The decision: free ``size`` bytes of blobs in ``order``; 0 when nothing has to go."""
+
+    size: int
+    reason: EvictionReason
+    order: Order = Order.LEAST_RECENTLY_USED
+
+
+def admits(space: Space, wanted: int) -> bool:
+    """Whether ``wanted`` more bytes keep both limits."""
+    taken = space.filling + wanted
+    return space.used + taken <= space.capacity and space.free - taken >= space.reserve
+
+
+def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:
+    """How many bytes to free so that ``wanted`` more fit and the watermarks hold; never more than is used."""
+    taken = space.filling + wanted
+    over_capacity = 0
+    if space.used + taken > marks.high * space.capacity:
+        over_capacity = space.used + taken - int(marks.low * space.capacity)
+    over_reserve = 0
+    if space.free - taken < space.reserve:
+        stride = int((marks.high - marks.low) * space.capacity)
+        over_reserve = space.reserve + taken - space.free + stride
+    size = min(space.used, max(over_capacity, over_reserve))
+    if size <= 0:
+        return Eviction(0, EvictionReason.WITHIN_LIMITS)
+    return Eviction(size, EvictionReason.CAPACITY if over_capacity >= over_reserve else EvictionReason.RESERVE)

@@ -1,0 +1,175 @@
+"""Operations on the rows of blobs: who goes first, what was used, what was verified, what is counted.
+
+Files are removed only here, by ``remove_files``, and only while the transaction holds the write lock and the blob has no
+row. ``objects.record`` looks at the files under the same lock. So of an eviction and a new fill of the same bytes one comes
+first: either the fill's row protects the file, or the fill sees that the file is gone and is not recorded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRow:
+    """What the index knows of one blob. ``boot`` is the start under which the file of ``mtime_ns`` was found right."""
+
+    digest: bytes
+    size: int
+    crc32: int
+    mtime_ns: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What all blobs of the node amount to."""
+
+    size: int
+    blobs: int
+
+
+def find(connection: Connection, digest: bytes) -> BlobRow | None:
+    """The row of a blob."""
+    row = connection.exec_driver_sql(
+        "SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest = ?", (digest,)
+    ).first()
+    return None if row is None else BlobRow(*row)
+
+
+def counts(connection: Connection) -> Counts:
+    """The kept counts."""
+    row = connection.exec_driver_sql("SELECT bytes, blobs FROM spaces WHERE name = 'node'").one()
+    return Counts(row[0], row[1])
+
+
+def born(connection: Connection) -> int:
+    """When this index was created, in nanoseconds since the epoch."""
+    value = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'born'").scalar_one()
+    return int(value)
+
+
+def miscount(connection: Connection) -> Counts:
+    """By how much the kept counts are wrong. One statement, so both sides are of the same moment."""
+    row = connection.exec_driver_sql(
+        "SELECT coalesce(sum(size), 0) - (SELECT bytes FROM spaces WHERE name = 'node'), "
+        "count(*) - (SELECT blobs FROM spaces WHERE name = 'node') FROM blobs"
+    ).one()
+    return Counts(row[0], row[1])
+
+
+def correct(connection: Connection, difference: Counts) -> None:
+    """Add a ``miscount``; what other workers counted since then is kept."""
+    connection.exec_driver_sql(
+        "UPDATE spaces SET bytes = bytes + ?, blobs = blobs + ? WHERE name = 'node'",
+        (difference.size, difference.blobs),
+    )
+
+
+def note_use(connection: Connection, used: Mapping[bytes, float]) -> None:
+    """Write down when blobs were last used."""
+    if used:
+        connection.exec_driver_sql(
+            "UPDATE blobs SET last_used = max(last_used, ?) WHERE digest = ?",
+            [(moment, digest) for digest, moment in used.items()],
+        )
+
+
+def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
+    """Write down that the file of that modification time was found right under this start."""
+    connection.exec_driver_sql("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
+
+
+def evict(connection: Connection, wanted: int, limit: int) -> list[tuple[bytes, int]]:
+    """Delete the rows of the least recently used blobs until ``wanted`` bytes or ``limit`` blobs; digests and sizes."""
+    rows = connection.exec_driver_sql("SELECT digest, size FROM blobs ORDER BY last_used LIMIT ?", (limit,)).all()
+    victims: list[tuple[bytes, int]] = []
+    freed = 0
+    for digest, size in rows:
+        if freed >= wanted:
+            break
+        victims.append((digest, size))
+        freed += size
+    drop(connection, [digest for digest, _ in victims])
+    return victims
+
+
+def drop(connection: Connection, digests: Iterable[bytes]) -> int:
+    """Delete blobs with all their ties, and the objects that lose their last block; how many blobs had a row."""
+    dropped = 0
+    for digest in digests:
+        holders = connection.exec_driver_sql(
+            "SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)
+        ).scalars().all()  # fmt: skip
+        connection.exec_driver_sql("DELETE FROM object_blocks WHERE digest = ?", (digest,))
+        for holder in holders:
+            connection.exec_driver_sql(
+                "DELETE FROM objects WHERE id = ? AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_id = objects.id)",
+                (holder,),
+            )
+        dropped += connection.exec_driver_sql("DELETE FROM blobs WHERE digest = ?", (digest,)).rowcount
+    return dropped
+
+
+def remove_files(
+    connection: Connection,
+    digests: Sequence[bytes],
+    path_of: Callable[[bytes], str],
+    condition: Callable[[os.stat_result], bool] = lambda status: True,
+) -> int:
+    """Unlink the files of blobs that have no row and meet ``condition``; how many there were."""
+    removed = 0
+    for digest in digests:
+        if find(connection, digest) is None:
+            path = path_of(digest)
+            try:
+                if condition(os.stat(path)):
+                    os.unlink(path)
+                    removed += 1
+            except FileNotFoundError:
+                continue
+    return removed
+
+
+def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[int, int] | None) -> int:
+    """Drop a blob whose file was found wrong (``wrong``: its device and inode) or missing (``None``).
+
+    Nothing is dropped when another file lies there by now: it was written since. How many blobs had a row.
+    """
+    try:
+        status = os.stat(path)
+        found = (status.st_dev, status.st_ino)
+    except FileNotFoundError:
+        found = None
+    return drop(connection, [digest]) if found == wrong else 0
+
+
+def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Callable[[bytes], str]) -> list[bytes]:
+    """Drop the blobs whose file is missing or has not the size of the row; their digests."""
+    broken = []
+    for digest in digests:
+        row = find(connection, digest)
+        if row is None:
+            continue
+        try:
+            whole = os.stat(path_of(digest)).st_size == row.size
+        except FileNotFoundError:
+            whole = False
+        if not whole:
+            broken.append(digest)
+    drop(connection, broken)
+    return broken
+
+
+def shard(connection: Connection, number: int) -> dict[bytes, int]:
+    """Digests and sizes of the blobs whose first byte is ``number``."""
+    low = bytes([number])
+    high = bytes([number + 1]) if number < 255 else b"\xff" * 33
+    rows = connection.exec_driver_sql(
+        "SELECT digest, size FROM blobs WHERE digest >= ? AND digest < ?", (low, high)
+    ).all()
+    return {row[0]: row[1] for row in rows}

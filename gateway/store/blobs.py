@@ -1,0 +1,114 @@
+"""Open blob files: descriptors that are known to lead to verified bytes, kept open while they are in use or recent.
+
+Who owns a descriptor. An ``OpenBlob`` closes its descriptor when nothing refers to it any more: the cache of open files
+refers to it until it is pushed out, and ``hold`` refers to it for those who keep only the number, such as a transport in
+the middle of a sendfile. So a descriptor can never be closed, and its number be given to another file, between
+the moment a reader got the blob and the moment it holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from zlib import crc32
+
+from gateway.model.objects import BlobRef
+
+_PIECE = 1024 * 1024
+_held: set[OpenBlob] = set()
+
+
+class OpenBlob:
+    """A verified blob and a descriptor to read it from, at explicit offsets only (pread, sendfile)."""
+
+    __slots__ = ("_holders", "crc32", "fd", "mtime_ns", "size")
+
+    def __init__(self, fd: int, ref: BlobRef, mtime_ns: int) -> None:
+        self.fd = fd
+        self.size = ref.size
+        self.crc32 = ref.crc32
+        self.mtime_ns = mtime_ns
+        self._holders = 0
+
+    def hold(self) -> None:
+        """Keep the descriptor open until ``release`` is called as often."""
+        self._holders += 1
+        _held.add(self)
+
+    def release(self) -> None:
+        """Give up one ``hold``."""
+        assert self._holders > 0, "released more often than held"
+        self._holders -= 1
+        if not self._holders:
+            _held.discard(self)
+
+    def intact(self) -> bool:
+        """Whether the file is still linked, and still the one that was verified."""
+        status = os.fstat(self.fd)
+        return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class OpenBlobs:
+    """The most recently used open blobs of one worker, at most ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: OrderedDict[bytes, OpenBlob] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, ref: BlobRef) -> OpenBlob | None:
+        """The open blob, if its file is still what was verified."""
+        blob = self._open.get(ref.digest)
+        if blob is None:
+            return None
+        if not blob.intact() or blob.size != ref.size:
+            del self._open[ref.digest]
+            return None
+        self._open.move_to_end(ref.digest)
+        return blob
+
+    def add(self, digest: bytes, blob: OpenBlob) -> None:
+        """Keep a blob open; the one not used for longest is let go."""
+        self._open[digest] = blob
+        self._open.move_to_end(digest)
+        if len(self._open) > self._limit:
+            self._open.popitem(last=False)
+
+    def discard(self, digest: bytes) -> None:
+        """Let go of one blob."""
+        self._open.pop(digest, None)
+
+    def trim(self) -> None:
+        """Let go of files that were unlinked: their bytes stay allocated while they are open."""
+        for digest in [digest for digest, blob in self._open.items() if not blob.intact()]:
+            del self._open[digest]
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._open.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file was found to contain."""
+
+    digest: bytes
+    crc32: int
+    size: int
+
+
+def read_contents(fd: int) -> Contents:
+    """Read a whole file and name what it contains. Blocks; raises ``OSError``."""
+    sha256, crc, offset = hashlib.sha256(), 0, 0
+    while piece := os.pread(fd, _PIECE, offset):
+        sha256.update(piece)
+        crc = crc32(piece, crc)
+        offset += len(piece)
+    return Contents(sha256.digest(), crc, offset)

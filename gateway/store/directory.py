@@ -1,0 +1,210 @@
+"""The cache directory: its layout, its locks and its plain file operations. Nothing here knows the index.
+
+    blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
+    tmp/             blobs being written; each is locked by its writer, so an unlocked one has none any more
+    index.db         see schema.py
+    generations      see generations.py
+    boot             its content names this start of the node; locked in shared mode by every worker
+    keeper.lock      locked by the worker that does the keeper's work
+
+A *start* begins when a worker opens a directory that nobody else has open: it gets the exclusive lock on ``boot``,
+writes a fresh random number, and goes on with a shared lock. Workers that come later find the lock shared and read the
+number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
+The kernel drops the locks of a killed process, so no crash leaves anything to clean up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.policies.breaker import FailureKind
+from gateway.store.failures import DiskFault
+
+_BLOB_NAME = re.compile("[0-9a-f]{62}")
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class CacheDirectory:
+    """One node's cache directory. Every method may raise ``OSError``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.index = root / "index.db"
+        self.generations = root / "generations"
+        self.boot = 0
+        """The number of this start; 0 before ``join``."""
+        self.started_ns = 0
+        """When this start began: what is older and has no row was left by an earlier one."""
+        self._blobs = str(root / "blobs")
+        self._tmp = str(root / "tmp")
+        self._boot_path = str(root / "boot")
+        self._boot_fd = -1
+        self._identity = (0, 0)
+        self._lock_fd = -1
+
+    def join(self) -> None:
+        """Create what is missing and become one of the workers of this start."""
+        for path in (self.root, Path(self._blobs), Path(self._tmp)):
+            path.mkdir(parents=True, exist_ok=True)
+        if self.joined():
+            return
+        self.leave()
+        descriptor = os.open(self._boot_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if _try_exclusive(descriptor):
+                number = int.from_bytes(os.urandom(7), "little") + 1
+                os.pwrite(descriptor, number.to_bytes(8, "little"), 0)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            self.boot = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+            status = os.fstat(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.started_ns = status.st_mtime_ns
+        self._identity = (status.st_dev, status.st_ino)
+        self._boot_fd = descriptor
+
+    def joined(self) -> bool:
+        """Whether the directory at the path is the one that was joined: it may have been deleted or replaced since."""
+        if self._boot_fd < 0:
+            return False
+        try:
+            status = os.stat(self._boot_path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
+
+    def require(self) -> None:
+        """Raise ``DiskFault`` (GONE) unless ``joined``."""
+        if not self.joined():
+            raise DiskFault(FailureKind.GONE, f"{self.root} is not the directory that was opened")
+
+    def leave(self) -> None:
+        """Give up all locks."""
+        for descriptor in (self._boot_fd, self._lock_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._boot_fd = self._lock_fd = -1
+
+    def try_lock(self) -> bool:
+        """Become, or still be, the one worker that does the keeper's work on this directory."""
+        path = self.root / "keeper.lock"
+        if self._lock_fd >= 0:
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(self._lock_fd)):
+                return True
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _try_exclusive(descriptor):
+            os.close(descriptor)
+            return False
+        self._lock_fd = descriptor
+        return True
+
+    @property
+    def locked(self) -> bool:
+        """Whether ``try_lock`` succeeded."""
+        return self._lock_fd >= 0
+
+    def blob_path(self, digest: bytes) -> str:
+        """Where the bytes of that digest are."""
+        name = digest.hex()
+        return f"{self._blobs}/{name[:2]}/{name[2:]}"
+
+    def create_temporary(self) -> tuple[int, str]:
+        """A new file for a blob to be written, locked by its writer: descriptor and path."""
+        path = f"{self._tmp}/{os.urandom(12).hex()}"
+        descriptor = os.open(path, _NEW_FILE, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return descriptor, path
+
+    def append(self, descriptor: int, data: memoryview) -> int:
+        """Write at the end of a temporary file; how many bytes it took."""
+        return os.write(descriptor, data)
+
+    def publish(self, path: str, digest: bytes) -> None:
+        """Give a complete temporary file its name, replacing an equal one."""
+        target = self.blob_path(digest)
+        try:
+            os.rename(path, target)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(path, target)
+
+    def open_blob(self, digest: bytes) -> int:
+        """A descriptor to read the blob from."""
+        return os.open(self.blob_path(digest), os.O_RDONLY | os.O_CLOEXEC)
+
+    def free_bytes(self) -> int:
+        """What the file system has left for us."""
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def probe(self) -> None:
+        """Prove that the disk takes bytes: write, sync and remove one small file."""
+        descriptor, path = self.create_temporary()
+        try:
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            os.unlink(path)
+
+    def shard(self, number: int) -> dict[bytes, int]:
+        """Digests and sizes of the blob files whose first byte is ``number``; files with other names are removed."""
+        prefix = f"{number:02x}"
+        sizes = {}
+        try:
+            entries = list(os.scandir(f"{self._blobs}/{prefix}"))
+        except FileNotFoundError:
+            return {}
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False):
+                continue
+            if _BLOB_NAME.fullmatch(entry.name):
+                try:
+                    sizes[bytes.fromhex(prefix + entry.name)] = entry.stat().st_size
+                except FileNotFoundError:
+                    continue
+            else:
+                os.unlink(entry.path)
+        return sizes
+
+    def remove_leftovers(self, before_ns: int) -> int:
+        """Remove temporary files last written before ``before_ns`` whose writers are gone; how many there were."""
+        removed = 0
+        for entry in os.scandir(self._tmp):
+            try:
+                if entry.stat().st_mtime_ns <= before_ns and _abandoned(entry.path):
+                    os.unlink(entry.path)
+                    removed += 1
+            except FileNotFoundError:
+                continue
+        for path in self._drafts():
+            if path.stat().st_mtime_ns <= before_ns:
+                path.unlink()
+                removed += 1
+        return removed
+
+    def _drafts(self) -> Iterator[Path]:
+        yield from self.root.glob("generations.*")
+
+
+def _try_exclusive(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _abandoned(path: str) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _try_exclusive(descriptor)
+    finally:
+        os.close(descriptor)

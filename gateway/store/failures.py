@@ -1,0 +1,74 @@
+"""Foreign failures become ours here: errors of the operating system and of SQLite, as the breaker's kinds.
+
+Sources: errno(3); "Result and Error Codes", https://www.sqlite.org/rescode.html.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError
+
+from gateway.model.errors import DiskUnavailable
+from gateway.policies.breaker import FailureKind
+
+_ERRNO = {
+    errno.ENOSPC: FailureKind.NO_SPACE,
+    errno.EDQUOT: FailureKind.NO_SPACE,
+    errno.EROFS: FailureKind.READ_ONLY,
+    errno.EACCES: FailureKind.READ_ONLY,
+    errno.EPERM: FailureKind.READ_ONLY,
+    errno.ENOENT: FailureKind.GONE,
+    errno.ENOTDIR: FailureKind.GONE,
+    errno.ESTALE: FailureKind.GONE,
+}
+
+# SQLITE_ERROR is here because every statement of ours is valid on our schema: if one is refused, a table is missing.
+_SQLITE = {
+    sqlite3.SQLITE_FULL: FailureKind.NO_SPACE,
+    sqlite3.SQLITE_READONLY: FailureKind.READ_ONLY,
+    sqlite3.SQLITE_PERM: FailureKind.READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: FailureKind.GONE,
+    sqlite3.SQLITE_CORRUPT: FailureKind.CORRUPT,
+    sqlite3.SQLITE_NOTADB: FailureKind.CORRUPT,
+    sqlite3.SQLITE_ERROR: FailureKind.CORRUPT,
+    sqlite3.SQLITE_BUSY: FailureKind.BUSY,
+    sqlite3.SQLITE_LOCKED: FailureKind.BUSY,
+}
+
+
+class DiskFault(DiskUnavailable):
+    """A ``DiskUnavailable`` that still knows what the breaker wants to know."""
+
+    def __init__(self, kind: FailureKind, detail: str = "") -> None:
+        self.kind = kind
+        super().__init__("no-space" if kind is FailureKind.NO_SPACE else "disk", detail)
+
+
+def disk_fault(error: BaseException) -> DiskFault | None:
+    """The fault that ``error`` stands for, or ``None`` when it is no failure of the disk."""
+    if isinstance(error, DiskFault):
+        return error
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return disk_fault(error.orig)
+    if isinstance(error, sqlite3.Error):
+        primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
+        return DiskFault(_SQLITE.get(primary, FailureKind.IO), str(error))
+    if isinstance(error, OSError):
+        return DiskFault(_ERRNO.get(error.errno or 0, FailureKind.IO), str(error))
+    return None
+
+
+@contextmanager
+def disk_faults() -> Iterator[None]:
+    """Raise whatever the disk or the index does wrong inside as ``DiskFault``."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, DBAPIError) as error:
+        fault = disk_fault(error)
+        if fault is None:
+            raise
+        raise fault from error

@@ -1,0 +1,132 @@
+"""The table of generations: how the workers of a node tell each other that a key was written, without a message.
+
+``generations`` in the cache directory holds 65,536 slots of eight bytes, mapped into every worker. A key hashes to one
+slot; whoever writes or forgets the key stores a fresh random number there. An aligned eight-byte store is one machine
+instruction, so readers see the old number or the new one. Two keys that share a slot cost each other a look at the
+index, nothing else.
+
+Behind the slots lie 65,536 bytes of distrust marks. Forgetting must hold even while the index cannot be written: then
+the slot is marked, every worker treats the rows of that slot as absent, and the first keeper that can write again
+deletes those rows and clears the marks.
+
+A new table is filled with random numbers. So no number of an old table (deleted with its directory, or private to a
+worker that started without a disk) is mistaken for a number of the new one; and all pages exist, for touching a
+hole of a mapped file on a full disk would kill the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from zlib import crc32
+
+from gateway.model.keys import ObjectKey
+
+SLOTS = 65_536
+_SLOT_BYTES = 8 * SLOTS
+_TABLE_BYTES = _SLOT_BYTES + SLOTS
+
+
+def slot_of(key: ObjectKey) -> int:
+    """The slot of a key: the low 16 bits of the CRC-32 of ``origin NUL bucket NUL key``, the same in every process."""
+    return crc32(f"{key.origin}\0{key.bucket}\0{key.key}".encode("utf-8", "surrogatepass")) & 0xFFFF
+
+
+class Generations:
+    """The mapped table. Until ``attach`` succeeds it is private to this process."""
+
+    def __init__(self) -> None:
+        table = mmap.mmap(-1, _TABLE_BYTES)
+        table[:_SLOT_BYTES] = os.urandom(_SLOT_BYTES)
+        self._identity: tuple[int, int] | None = None
+        self._use(table)
+
+    def _use(self, table: mmap.mmap) -> None:
+        self._slots = memoryview(table)[:_SLOT_BYTES].cast("Q")
+        self._marks = memoryview(table)[_SLOT_BYTES:]
+
+    def of(self, key: ObjectKey) -> int:
+        """The number that the key's slot holds now."""
+        return self._slots[slot_of(key)]
+
+    def bump(self, key: ObjectKey) -> None:
+        """Invalidate what every worker holds of this key in memory, and fence the fills of it that are under way."""
+        self._slots[slot_of(key)] = int.from_bytes(os.urandom(8), "little")
+
+    def bump_all(self) -> None:
+        """``bump`` for every key."""
+        for slot, number in enumerate(memoryview(os.urandom(_SLOT_BYTES)).cast("Q")):
+            self._slots[slot] = number
+
+    def trusts(self, key: ObjectKey) -> bool:
+        """Whether the index may be believed about this key."""
+        return not self._marks[slot_of(key)]
+
+    def distrust(self, key: ObjectKey) -> None:
+        """Hide the key's row from every worker until a keeper has deleted it."""
+        self._marks[slot_of(key)] = 1
+
+    def distrust_all(self) -> None:
+        """``distrust`` for every key."""
+        self._marks[:] = b"\1" * SLOTS
+
+    def distrusted(self) -> list[int]:
+        """The marked slots."""
+        marks = bytes(self._marks)
+        return [slot for slot in range(SLOTS) if marks[slot]] if any(marks) else []
+
+    def clear(self, slots: list[int]) -> None:
+        """Believe the index again about these slots."""
+        for slot in slots:
+            self._marks[slot] = 0
+
+    def attach(self, path: Path) -> bool:
+        """Map the table at ``path``, creating it when there is none; ``False`` when it is the one already mapped.
+
+        Marks of the table mapped until now are carried over.
+
+        Raises:
+            OSError: the file cannot be created or mapped.
+        """
+        try:
+            found = path.stat()
+            if (found.st_dev, found.st_ino) == self._identity:
+                return False
+        except FileNotFoundError:
+            pass
+        table, identity = _open_table(path)
+        marked = self.distrusted()
+        self._use(table)
+        self._identity = identity
+        for slot in marked:
+            self._marks[slot] = 1
+        return True
+
+
+def _open_table(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
+    if not path.exists() or path.stat().st_size != _TABLE_BYTES:
+        _create_table(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        return mmap.mmap(descriptor, _TABLE_BYTES), (status.st_dev, status.st_ino)
+    finally:
+        os.close(descriptor)
+
+
+def _create_table(path: Path) -> None:
+    """Put a complete table at ``path`` at once; of several processes that try, the first one's stays."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with draft.open("xb") as file:
+            file.write(os.urandom(_SLOT_BYTES) + bytes(SLOTS))
+        if path.exists() and path.stat().st_size != _TABLE_BYTES:
+            draft.replace(path)
+            return
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            pass
+    finally:
+        draft.unlink(missing_ok=True)

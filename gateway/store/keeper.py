@@ -1,0 +1,161 @@
+"""The keeper's work on one node: make room, and keep index and disk equal. Done by the worker that holds the node lock.
+
+Order of effects. Evicting deletes rows, commits, then unlinks: a crash in between leaves a file without a row, which
+``recover`` or a later audit removes. Nothing ever leaves a row whose bytes are not complete.
+
+What is young is left alone. A blob file gets its row a moment after it got its name, so a file without a row is an orphan only
+when it is older than this start of the node (``recover``), or older than ten minutes (the audit that goes round the 256 shards
+while the node runs). Whether there is a row is looked up again in the transaction that unlinks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gateway.policies.eviction import decide_eviction
+from gateway.store import blob_rows, objects
+from gateway.store.directory import CacheDirectory
+from gateway.store.disk import Disk
+from gateway.store.recency import Recency
+from gateway.store.space import SpaceMeter
+
+_BATCH = 64
+_AUDIT_EVERY = 60.0
+_YOUNG_NS = 600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What recovery found. ``blobs`` and ``size`` (bytes) are what the cache holds afterwards."""
+
+    leftovers: int = 0
+    """Temporary files of writers that are gone, removed."""
+    orphans: int = 0
+    """Blob files without a row, removed."""
+    broken: int = 0
+    """Rows whose file was missing or of another size, dropped."""
+    miscounted: int = 0
+    """Bytes by which the kept count was wrong."""
+    blobs: int = 0
+    size: int = 0
+
+
+class Keeper:
+    """One keeper; harmless in a worker that does not hold the lock, which simply should not call it."""
+
+    def __init__(self, disk: Disk, space: SpaceMeter, recency: Recency) -> None:
+        self.evicted_blobs = 0
+        self.evicted_bytes = 0
+        self._disk = disk
+        self._space = space
+        self._recency = recency
+        self._evicting = asyncio.Lock()
+        self._next_shard = 0
+        self._audit_at = disk.now() + _AUDIT_EVERY
+
+    async def sweep(self) -> None:
+        """One pass: settle what could not be forgotten, evict down to the low watermark, audit a piece.
+
+        Raises:
+            DiskFault: the disk stopped working meanwhile.
+        """
+        await self._settle()
+        if self._disk.new_index:
+            self._disk.new_index = False
+            await self.recover()
+        await self.free(0)
+        now = self._disk.now()
+        if now >= self._audit_at:
+            self._audit_at = now + _AUDIT_EVERY
+            old = time.time_ns() - _YOUNG_NS
+            await self._disk.files(lambda: self._disk.directory.remove_leftovers(old))
+            await self._audit(self._next_shard, old)
+            self._next_shard = (self._next_shard + 1) % 256
+
+    async def free(self, wanted: int) -> None:
+        """Evict what the policy says, so that ``wanted`` more bytes fit.
+
+        Raises:
+            DiskFault: the disk stopped working meanwhile.
+        """
+        async with self._evicting:
+            decision = decide_eviction(await self._space.refresh(), wanted)
+            if not decision.size:
+                return
+            used = self._recency.take()
+            await self._disk.write(lambda connection: blob_rows.note_use(connection, used))
+            left = decision.size
+            while left > 0 and (freed := await self._evict(left)):
+                left -= freed
+            await self._space.refresh()
+
+    async def _evict(self, wanted: int) -> int:
+        victims = await self._disk.write(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
+        await self._remove([digest for digest, _ in victims])
+        freed = sum(size for _, size in victims)
+        self.evicted_blobs += len(victims)
+        self.evicted_bytes += freed
+        # Blobs of no bytes free none, yet there may be others behind them.
+        return freed or len(victims)
+
+    async def recover(self) -> RecoveryReport:
+        """Make index and disk equal, whatever happened before this start.
+
+        Raises:
+            DiskFault: the disk stopped working meanwhile.
+        """
+        directory = self._disk.directory
+        before = max(directory.started_ns, await self._disk.read(blob_rows.born))
+        leftovers = await self._disk.files(lambda: directory.remove_leftovers(before))
+        orphans = broken = 0
+        for number in range(256):
+            found = await self._audit(number, before)
+            orphans, broken = orphans + found[0], broken + found[1]
+        difference = await self._disk.read(blob_rows.miscount)
+        if difference.size or difference.blobs:
+            await self._disk.write(lambda connection: blob_rows.correct(connection, difference))
+        space = await self._space.refresh()
+        return RecoveryReport(leftovers, orphans, broken, difference.size, self._space.counts.blobs, space.used)
+
+    async def _settle(self) -> None:
+        slots = self._disk.generations.distrusted()
+        if slots:
+            loose = await self._disk.write(lambda connection: objects.delete_slots(connection, slots))
+            self._disk.generations.clear(slots)
+            await self._remove(loose)
+
+    async def _audit(self, number: int, before_ns: int) -> tuple[int, int]:
+        """Compare one shard of the index with its folder: how many orphans and how many broken rows went."""
+        directory = self._disk.directory
+        rows = await self._disk.read(lambda connection: blob_rows.shard(connection, number))
+        sizes = await self._disk.files(lambda: directory.shard(number))
+        orphans = broken = 0
+        for batch in _batches([digest for digest in sizes if digest not in rows]):
+            orphans += await self._disk.write(_removal(batch, directory, before_ns))
+        for batch in _batches([digest for digest, size in rows.items() if sizes.get(digest) != size]):
+            dropped = await self._disk.write(_mending(batch, directory))
+            await self._remove(dropped)
+            broken += len(dropped)
+        return orphans, broken
+
+    async def _remove(self, digests: list[bytes]) -> None:
+        for batch in _batches(digests):
+            await self._disk.write(_removal(batch, self._disk.directory, None))
+
+
+def _batches(digests: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(digests), _BATCH):
+        yield digests[start : start + _BATCH]
+
+
+def _removal(digests: list[bytes], directory: CacheDirectory, before_ns: int | None) -> Callable[..., int]:
+    return lambda connection: blob_rows.remove_files(
+        connection, digests, directory.blob_path, lambda status: before_ns is None or status.st_ctime_ns <= before_ns
+    )
+
+
+def _mending(digests: list[bytes], directory: CacheDirectory) -> Callable[..., list[bytes]]:
+    return lambda connection: blob_rows.drop_broken(connection, digests, directory.blob_path)

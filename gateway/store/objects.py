@@ -1,0 +1,245 @@
+"""Operations on objects, their blocks and their grants. Each takes a connection inside a transaction, or one to read from.
+
+Statements are written out instead of built, for they are on the path of every miss: building costs more than running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
+from gateway.store.generations import slot_of
+
+_OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
+_SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
+_INSERT = (
+    "INSERT INTO objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, confirmed_at) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ? WHERE id = ?"
+_BLOB = (
+    "INSERT INTO blobs (digest, size, crc32, last_used, mtime_ns, boot) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (digest) DO UPDATE SET last_used = max(last_used, excluded.last_used), mtime_ns = excluded.mtime_ns, "
+    "boot = excluded.boot"
+)
+_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
+_DROP_UNTIED = (
+    "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
+)
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A blob to be tied to an object. ``boot`` is the start under which the file of ``mtime_ns`` was known to be right."""
+
+    ref: BlobRef
+    path: str
+    mtime_ns: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What ``record`` is to write."""
+
+    key: ObjectKey
+    meta: ObjectMeta
+    block_size: int
+    blocks: Mapping[int, Block]
+    confirmed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The row as it is now, if there is one, and the digests that may have no row any more."""
+
+    record: ObjectRecord | None
+    loose: tuple[bytes, ...] = ()
+
+
+def _encode(headers: tuple[Header, ...]) -> str:
+    return json.dumps(headers, ensure_ascii=False, separators=(",", ":"))
+
+
+def _decode(text: str) -> tuple[Header, ...]:
+    return tuple((name, value) for name, value in json.loads(text))
+
+
+def lookup(connection: Connection, key: ObjectKey) -> ObjectRecord | None:
+    """The row of a key."""
+    row = connection.exec_driver_sql(_SELECT, (key.origin, key.bucket, key.key)).first()
+    if row is None:
+        return None
+    checksums = None if row[5] is None else _decode(row[5])
+    return ObjectRecord(row[0], ObjectMeta(row[1], row[2], row[3], _decode(row[4]), checksums), row[6], row[7])
+
+
+def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
+    """The blobs of blocks ``first`` to ``last``, inclusive, as far as they are here."""
+    rows = connection.exec_driver_sql(
+        "SELECT b.no, b.digest, blobs.size, blobs.crc32 FROM object_blocks b JOIN blobs ON blobs.digest = b.digest "
+        "WHERE b.object_id = ? AND b.no BETWEEN ? AND ?",
+        (row_id, first, last),
+    ).all()
+    return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
+
+
+def record(connection: Connection, recording: Recording, still_valid: Callable[[], bool]) -> Recorded:
+    """Upsert the object, add its blobs and tie them, as ``Store.record`` promises."""
+    given = tuple(block.ref.digest for block in recording.blocks.values())
+    if not still_valid():
+        return Recorded(None, given)
+    present = _present(recording.blocks)
+    old = lookup(connection, recording.key)
+    replaced: list[bytes] = []
+    if old is not None and not _same_object(old, recording):
+        replaced = _delete(connection, [old.row_id])
+        old = None
+    if old is None and not present:
+        return Recorded(None, (*given, *replaced))
+    row = _insert(connection, recording) if old is None else _refresh(connection, old, recording)
+    if old is not None:
+        replaced = _tied(connection, row.row_id, present)
+    for block, mtime_ns in present.values():
+        boot = block.boot if mtime_ns == block.mtime_ns else 0
+        ref = block.ref
+        connection.exec_driver_sql(_BLOB, (ref.digest, ref.size, ref.crc32, recording.confirmed_at, mtime_ns, boot))
+    ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
+    if ties:
+        connection.exec_driver_sql(_TIE, ties)
+    loose = _drop_untied(connection, replaced)
+    return Recorded(row, tuple(loose))
+
+
+def _present(wanted: Mapping[int, Block]) -> dict[int, tuple[Block, int]]:
+    """The blocks whose files are there, with their modification times.
+
+    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    """
+    found = {}
+    for number, block in wanted.items():
+        try:
+            status = os.stat(block.path)
+        except FileNotFoundError:
+            continue
+        if status.st_size == block.ref.size:
+            found[number] = (block, status.st_mtime_ns)
+    return found
+
+
+def _same_object(old: ObjectRecord, recording: Recording) -> bool:
+    meta = recording.meta
+    return (old.meta.etag, old.meta.size, old.block_size) == (meta.etag, meta.size, recording.block_size)
+
+
+def _insert(connection: Connection, new: Recording) -> ObjectRecord:
+    key, meta = new.key, new.meta
+    checksums = None if meta.checksums is None else _encode(meta.checksums)
+    row_id = connection.exec_driver_sql(
+        _INSERT,
+        (
+            *(key.origin, key.bucket, key.key, slot_of(key)),
+            *(meta.etag, meta.size, meta.last_modified, _encode(meta.headers), checksums),
+            *(new.block_size, new.confirmed_at),
+        ),
+    ).lastrowid
+    return ObjectRecord(row_id, meta, new.block_size, new.confirmed_at)
+
+
+def _refresh(connection: Connection, old: ObjectRecord, new: Recording) -> ObjectRecord:
+    # An answer that could not carry checksums does not say that there are none.
+    checksums = old.meta.checksums if new.meta.checksums is None else new.meta.checksums
+    row = ObjectRecord(
+        old.row_id, replace(new.meta, checksums=checksums), old.block_size, max(old.confirmed_at, new.confirmed_at)
+    )
+    stored = None if checksums is None else _encode(checksums)
+    connection.exec_driver_sql(
+        _REFRESH, (row.meta.last_modified, _encode(row.meta.headers), stored, row.confirmed_at, row.row_id)
+    )
+    return row
+
+
+def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, now: float) -> None:
+    """Note that the origin vouched for the object again; nothing happens when the row is of another one."""
+    old = lookup(connection, key)
+    if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
+        _refresh(connection, old, Recording(key, meta, old.block_size, {}, now))
+
+
+def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
+    """Delete the rows of these keys; the digests whose blobs went with them."""
+    rows = [row for key in keys if (row := lookup(connection, key)) is not None]
+    return _drop_untied(connection, _delete(connection, [row.row_id for row in rows]))
+
+
+def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
+    """Delete up to 500 objects of a prefix; how many there were, and the digests whose blobs went with them."""
+    rows = connection.exec_driver_sql(
+        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? ORDER BY key LIMIT ?",
+        (origin, bucket, prefix, _PAGE),
+    ).all()
+    row_ids = [row[0] for row in rows if row[1].startswith(prefix)]
+    return len(row_ids), delete_rows(connection, row_ids)
+
+
+def delete_rows(connection: Connection, row_ids: Sequence[int]) -> list[bytes]:
+    """Delete objects by id; the digests whose blobs went with them."""
+    return _drop_untied(connection, _delete(connection, row_ids))
+
+
+def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
+    """Delete every object whose key is in one of these slots; the digests whose blobs went with them."""
+    ids: list[int] = []
+    for slot in slots:
+        ids += connection.exec_driver_sql("SELECT id FROM objects WHERE slot = ?", (slot,)).scalars().all()
+    return delete_rows(connection, ids)
+
+
+def _delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
+    """Delete objects, their ties and grants; the digests they were tied to."""
+    digests: list[bytes] = []
+    for row_id in row_ids:
+        digests += connection.exec_driver_sql(
+            "SELECT digest FROM object_blocks WHERE object_id = ?", (row_id,)
+        ).scalars().all()  # fmt: skip
+        connection.exec_driver_sql("DELETE FROM objects WHERE id = ?", (row_id,))
+    return digests
+
+
+def _tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[bytes]:
+    digests: list[bytes] = []
+    for number in numbers:
+        digests += connection.exec_driver_sql(
+            "SELECT digest FROM object_blocks WHERE object_id = ? AND no = ?", (row_id, number)
+        ).scalars().all()  # fmt: skip
+    return digests
+
+
+def _drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
+    return [digest for digest in dict.fromkeys(digests) if connection.exec_driver_sql(_DROP_UNTIED, (digest,)).rowcount]
+
+
+def grants(connection: Connection, row_id: int) -> dict[str, float]:
+    """Who was granted the object, and when."""
+    rows = connection.exec_driver_sql("SELECT identity, granted_at FROM grants WHERE object_id = ?", (row_id,)).all()
+    return {row[0]: row[1] for row in rows}
+
+
+def grant(connection: Connection, row_id: int, identity: str, now: float) -> None:
+    """Remember a grant, if the object still has its row."""
+    connection.exec_driver_sql(
+        "INSERT OR REPLACE INTO grants (object_id, identity, granted_at) SELECT id, ?, ? FROM objects WHERE id = ?",
+        (identity, now, row_id),
+    )
+
+
+def revoke(connection: Connection, row_id: int, identity: str) -> None:
+    """Forget a grant."""
+    connection.exec_driver_sql("DELETE FROM grants WHERE object_id = ? AND identity = ?", (row_id, identity))

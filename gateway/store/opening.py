@@ -1,0 +1,138 @@
+"""The slow way to a blob: open its file and, unless that was done since the start of the node, check what it contains.
+
+A file counts as checked while its row says that a file of this modification time was found right under this start.
+So each blob is read through once after each start, by whichever worker needs it first, and once more whenever its
+modification time changes. What is wrong is dropped, with all its rows, before anybody hears that it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from gateway.model.errors import BlobGone
+from gateway.model.objects import BlobRef
+from gateway.policies.breaker import Failed
+from gateway.store import blob_rows
+from gateway.store.blob_rows import BlobRow
+from gateway.store.blobs import Contents, OpenBlob, OpenBlobs, read_contents
+from gateway.store.disk import Disk
+from gateway.store.failures import DiskFault, disk_fault
+
+# Running out of these says nothing about the blob.
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class _Wrong(Exception):
+    """The file is not what it should be; ``identity`` is ``None`` when there is no file."""
+
+    def __init__(self, identity: tuple[int, int] | None, detail: str) -> None:
+        self.identity = identity
+        super().__init__(detail)
+
+
+class Opener:
+    """Opens blobs for one worker; concurrent calls for one blob share the work."""
+
+    def __init__(self, disk: Disk, cache: OpenBlobs) -> None:
+        self.corrupt_dropped = 0
+        self.missing_dropped = 0
+        self._disk = disk
+        self._cache = cache
+        self._under_way: dict[bytes, asyncio.Task[OpenBlob]] = {}
+        self._threads = ThreadPoolExecutor(2, "larder-verify")
+
+    async def open(self, ref: BlobRef) -> OpenBlob:
+        """The open, verified blob, which is also put into the cache of open files.
+
+        Raises:
+            BlobGone: it cannot be had from this disk; ask the origin.
+        """
+        task = self._under_way.get(ref.digest)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(ref))
+            self._under_way[ref.digest] = task
+            task.add_done_callback(partial(self._done, ref.digest))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _done(self, digest: bytes, task: asyncio.Task[OpenBlob]) -> None:
+        del self._under_way[digest]
+        if not task.cancelled():
+            # Everybody who waited may have left; an exception that nobody fetches would be logged as a mistake.
+            task.exception()
+
+    async def _open(self, ref: BlobRef) -> OpenBlob:
+        loop = asyncio.get_running_loop()
+        try:
+            row = await self._disk.read(lambda connection: blob_rows.find(connection, ref.digest))
+            blob, verified = await loop.run_in_executor(self._threads, self._examine, ref, row)
+        except _Wrong as wrong:
+            await self._drop(ref.digest, wrong)
+            raise BlobGone(str(wrong)) from None
+        except DiskFault as fault:
+            raise BlobGone(str(fault)) from fault
+        except OSError as error:
+            self._note(error)
+            raise BlobGone(str(error)) from error
+        if verified and row is not None:
+            boot = self._disk.directory.boot
+            self._disk.post(lambda connection: blob_rows.note_verified(connection, ref.digest, blob.mtime_ns, boot))
+        self._cache.add(ref.digest, blob)
+        return blob
+
+    def _examine(self, ref: BlobRef, row: BlobRow | None) -> tuple[OpenBlob, bool]:
+        """Runs in a thread: the blob, and whether its contents had to be checked."""
+        try:
+            fd = self._disk.directory.open_blob(ref.digest)
+        except FileNotFoundError:
+            raise _Wrong(None, "the file is missing") from None
+        status = os.fstat(fd)
+        identity = (status.st_dev, status.st_ino)
+        blob = OpenBlob(fd, ref, status.st_mtime_ns)
+        if status.st_size != ref.size:
+            raise _Wrong(identity, f"the file has {status.st_size} bytes instead of {ref.size}")
+        known = (self._disk.directory.boot, status.st_mtime_ns, ref.crc32)
+        if row is not None and (row.boot, row.mtime_ns, row.crc32) == known:
+            return blob, False
+        try:
+            contents = read_contents(fd)
+        except OSError as error:
+            if error.errno in _OURS:
+                raise
+            raise _Wrong(identity, f"the file cannot be read: {error}") from error
+        if contents != Contents(ref.digest, ref.crc32, ref.size) or not blob.intact():
+            raise _Wrong(identity, "the file does not contain what its digest says")
+        return blob, True
+
+    async def _drop(self, digest: bytes, wrong: _Wrong) -> None:
+        directory, identity = self._disk.directory, wrong.identity
+        path = directory.blob_path(digest)
+        if wrong.__cause__ is not None:
+            self._note(wrong.__cause__)
+        if identity is not None:
+            self.corrupt_dropped += 1
+        self._cache.discard(digest)
+        try:
+            rows = await self._disk.write(lambda connection: blob_rows.drop_wrong(connection, digest, path, identity))
+            self.missing_dropped += rows if identity is None else 0
+            await self._disk.write(
+                lambda connection: blob_rows.remove_files(
+                    connection, [digest], directory.blob_path, lambda status: (status.st_dev, status.st_ino) == identity
+                )
+            )
+        except DiskFault:
+            # Its rows stay until the disk is back; every opening finds again what this one found.
+            return
+
+    def _note(self, error: BaseException) -> None:
+        fault = disk_fault(error)
+        if fault is not None and getattr(error, "errno", None) not in _OURS:
+            self._disk.note(Failed(fault.kind))

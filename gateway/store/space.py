@@ -1,0 +1,58 @@
+"""What one worker knows of the node's space: the counts of the index, and what its own fills were promised."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.config import CacheSettings
+from gateway.policies.eviction import Space
+from gateway.store import blob_rows
+from gateway.store.blob_rows import Counts
+from gateway.store.disk import Disk
+from gateway.store.failures import disk_faults
+
+_TRUSTED_FOR = 1.0
+
+
+class SpaceMeter:
+    """Counts as of the last look at the index, plus reservations.
+
+    Other workers add blobs too, so counts are believed for one second; then ``refresh`` asks the index.
+    """
+
+    def __init__(self, settings: CacheSettings, disk: Disk) -> None:
+        self.counts = Counts(0, 0)
+        self.filling = 0
+        """Bytes promised to this worker's fills under way."""
+        self._settings = settings
+        self._disk = disk
+        self._loop = asyncio.get_running_loop()
+        self._counted_at = -_TRUSTED_FOR
+
+    def current(self) -> Space:
+        """The space as known now; free bytes are asked of the file system.
+
+        Raises:
+            DiskFault: the file system does not answer.
+        """
+        with disk_faults():
+            free = self._disk.directory.free_bytes()
+        return Space(self.counts.size, self._settings.capacity, free, self._settings.reserve, self.filling)
+
+    def recent(self) -> bool:
+        """Whether the counts may still be believed."""
+        return self._loop.time() - self._counted_at < _TRUSTED_FOR
+
+    def learn(self, counts: Counts) -> None:
+        """Take over counts that were just read in a transaction."""
+        self.counts = counts
+        self._counted_at = self._loop.time()
+
+    async def refresh(self) -> Space:
+        """Ask the index.
+
+        Raises:
+            DiskFault: it does not answer.
+        """
+        self.learn(await self._disk.read(blob_rows.counts))
+        return self.current()

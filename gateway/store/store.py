@@ -1,0 +1,405 @@
+"""The SSD cache of one node, as its engine sees it.
+
+No method makes a read fail because the cache is ill. What only helps (recency, grants, confirmations) is then left undone,
+look-ups find nothing, ``begin`` and ``BlobWriter`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; the caller
+asks the origin in each case. The one promise that holds even then is ``forget``: see generations.py.
+
+Calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
+worker for which ``try_lock`` is true calls ``recover`` once and ``sweep`` from time to time; chores that each worker
+has for itself (writing down recency, letting go of unlinked files, probing a disk that is down) need no caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.config import CacheSettings
+from gateway.model.errors import DiskUnavailable
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+from gateway.policies.breaker import BreakerState, Event
+from gateway.policies.eviction import admits, decide_eviction
+from gateway.store import blob_rows, objects
+from gateway.store.blob_rows import Counts
+from gateway.store.blobs import OpenBlob, OpenBlobs
+from gateway.store.directory import CacheDirectory
+from gateway.store.disk import Disk, cache_directory
+from gateway.store.failures import DiskFault
+from gateway.store.keeper import Keeper, RecoveryReport
+from gateway.store.objects import Block, Recorded, Recording
+from gateway.store.opening import Opener
+from gateway.store.recency import Recency
+from gateway.store.space import SpaceMeter
+from gateway.store.writer import BlobWriter
+
+_CHORES_EVERY = 5.0
+_WAIT_FOR_KEEPER = 2.0
+_ASK_AGAIN = 0.05
+_FRESH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """For metrics and admin pages. ``bytes``, ``blobs``, ``capacity`` are the node's; the counters are this worker's."""
+
+    bytes: int
+    blobs: int
+    capacity: int
+    filling: int
+    state: BreakerState
+    cause: str
+    open_files: int
+    corrupt_dropped: int
+    missing_dropped: int
+    evicted_blobs: int
+    evicted_bytes: int
+    keeper: bool
+
+
+class Store:
+    """One worker's view of the node's cache. Made by ``open``."""
+
+    def __init__(self, settings: CacheSettings, disk: Disk) -> None:
+        self.generations = disk.generations
+        self.directory = disk.directory
+        self._settings = settings
+        self._disk = disk
+        self._space = SpaceMeter(settings, disk)
+        self._recency = Recency()
+        self._open = OpenBlobs(settings.open_files)
+        self._opener = Opener(disk, self._open)
+        self._keeper = Keeper(disk, self._space, self._recency)
+        self._fresh: dict[bytes, int] = {}
+        self._chores: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(
+        cls, settings: CacheSettings, *, now: Callable[[], float], directory: CacheDirectory | None = None
+    ) -> Store:
+        """Open, and create where needed, the cache in ``settings.dir``; never fails: a disk that is ill is DOWN.
+
+        Args:
+            settings: the ``[cache]`` table.
+            now: the clock, in seconds since the epoch.
+            directory: stands in for the one that ``settings.dir`` names; for tests of failing disks.
+        """
+        disk = Disk(directory or cache_directory(settings.dir), now)
+        await disk.mount()
+        store = cls(settings, disk)
+        try:
+            await store._space.refresh()
+        except DiskFault:
+            pass
+        store._do_chores()
+        return store
+
+    async def close(self) -> None:
+        """Write down what is pending and give up files, threads and locks."""
+        if self._chores is not None:
+            self._chores.cancel()
+        await self._opener.close()
+        self._flush()
+        self._open.clear()
+        await self._disk.close()
+
+    # --- index
+
+    async def lookup(self, key: ObjectKey) -> ObjectRecord | None:
+        """What the index knows of an object; ``None`` too when the disk is down."""
+        if not self.generations.trusts(key):
+            return None
+        try:
+            return await self._disk.read(partial(objects.lookup, key=key))
+        except DiskFault:
+            return None
+
+    async def blocks(self, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
+        """The cached blocks from ``first`` to ``last``, inclusive, by number; those that are missing are not in it."""
+        try:
+            return await self._disk.read(partial(objects.blocks, row_id=row_id, first=first, last=last))
+        except DiskFault:
+            return {}
+
+    async def record(
+        self,
+        key: ObjectKey,
+        meta: ObjectMeta,
+        block_size: int,
+        blocks: Mapping[int, BlobRef],
+        *,
+        generation: int,
+        confirmed_at: float,
+    ) -> ObjectRecord | None:
+        """Tie committed blobs to an object, in one transaction.
+
+        A row of the same ETag, size and block size gains the blocks and the newer headers; another row is replaced. Blocks
+        whose files have gone in the meantime are left out; an object that would have none is not stored.
+
+        Args:
+            key: the object.
+            meta: what the origin said of it.
+            block_size: of the object's blocks, in bytes.
+            blocks: committed blobs by block number.
+            generation: ``generations.of(key)`` from before the origin was asked.
+            confirmed_at: when the origin was asked, in seconds since the epoch.
+
+        Returns:
+            The row; ``None`` when the key was written since ``generation``, or when nothing could be stored. Then
+            blobs that no other object uses are removed.
+        """
+        recording = Recording(key, meta, block_size, {no: self._block(ref) for no, ref in blocks.items()}, confirmed_at)
+
+        def still_valid() -> bool:
+            return self.generations.of(key) == generation and self.generations.trusts(key)
+
+        try:
+            recorded, counts = await self._disk.write(
+                lambda connection: (objects.record(connection, recording, still_valid), blob_rows.counts(connection))
+            )
+        except DiskFault:
+            return None
+        return self._settle(recorded, counts)
+
+    async def confirm(self, key: ObjectKey, meta: ObjectMeta, now: float) -> None:
+        """The origin vouched for the object again: refresh time and headers, if the row is of the same ETag and size."""
+        try:
+            await self._disk.write(lambda connection: objects.confirm(connection, key, meta, now))
+        except DiskFault:
+            return
+
+    async def forget(self, keys: Sequence[ObjectKey]) -> None:
+        """Make every worker of the node forget these objects; holds whatever the disk does, and when cancelled."""
+        await asyncio.shield(self._forget(tuple(keys)))
+
+    async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
+        """Forget every object whose key begins with ``prefix``, stored or being fetched; how many were stored.
+
+        All keys of the node are bumped, because a fetch under way has no row by which its key could be found.
+        """
+        return await asyncio.shield(self._forget_prefix(origin, bucket, prefix))
+
+    async def grants(self, row_id: int) -> dict[str, float]:
+        """When the origin last said yes for this object, by name of origin identity."""
+        try:
+            return await self._disk.read(partial(objects.grants, row_id=row_id))
+        except DiskFault:
+            return {}
+
+    async def grant(self, row_id: int, identity: str, now: float) -> None:
+        """Remember that the origin said yes; nothing happens when the row is gone."""
+        try:
+            await self._disk.write(lambda connection: objects.grant(connection, row_id, identity, now))
+        except DiskFault:
+            return
+
+    async def revoke(self, row_id: int, identity: str) -> None:
+        """Forget that the origin said yes."""
+        try:
+            await self._disk.write(lambda connection: objects.revoke(connection, row_id, identity))
+        except DiskFault:
+            return
+
+    # --- blobs
+
+    def resident(self, ref: BlobRef) -> OpenBlob | None:
+        """The blob, if its file is open here, was verified since the start, and has not changed. No I/O but one fstat."""
+        return self._open.get(ref)
+
+    async def open_blob(self, ref: BlobRef) -> OpenBlob:
+        """The blob, opened and if need be verified in a thread.
+
+        Raises:
+            BlobGone: missing, short or wrong (its rows and file have been dropped), or the disk is failing.
+        """
+        return self._open.get(ref) or await self._opener.open(ref)
+
+    def touch(self, digest: bytes, now: float) -> None:
+        """Note that a blob was used; written down later, in batches."""
+        if self._recency.touch(digest, now):
+            self._flush()
+
+    def begin(self, expected: int) -> BlobWriter:
+        """Start writing a blob of ``expected`` bytes, which are counted as used until it is committed or aborted.
+
+        Raises:
+            DiskUnavailable: ``no-space`` when capacity or reserve do not allow them, ``disk`` when the disk is failing.
+        """
+        self._disk.require()
+        try:
+            space = self._space.current()
+            if not admits(space, expected):
+                raise DiskUnavailable("no-space", f"{expected} more bytes do not fit")
+            writer = BlobWriter(self, expected)
+        except DiskFault as fault:
+            self._disk.failed(fault)
+            raise
+        self._space.filling += expected
+        return writer
+
+    async def make_room(self, size: int) -> bool:
+        """Whether capacity and reserve allow ``size`` more bytes, after evicting for them.
+
+        The worker with the node lock evicts; another one waits up to two seconds for it.
+        """
+        try:
+            if size > self._settings.capacity or not self._disk.usable():
+                return False
+            space = self._space.current()
+            if self._space.recent() and not decide_eviction(space, size).size:
+                return True
+            if admits(await self._space.refresh(), size):
+                return True
+            if not self.directory.locked:
+                return await self._wait_for_keeper(size)
+            await self._keeper.free(size)
+            return admits(self._space.current(), size)
+        except DiskFault:
+            return False
+
+    def status(self) -> StoreStatus:
+        """How the store is; counts are those of the last look at the index."""
+        breaker, opener, keeper = self._disk.breaker, self._opener, self._keeper
+        return StoreStatus(
+            bytes=self._space.counts.size,
+            blobs=self._space.counts.blobs,
+            capacity=self._settings.capacity,
+            filling=self._space.filling,
+            state=breaker.state,
+            cause=breaker.cause or "",
+            open_files=len(self._open),
+            corrupt_dropped=opener.corrupt_dropped,
+            missing_dropped=opener.missing_dropped,
+            evicted_blobs=keeper.evicted_blobs,
+            evicted_bytes=keeper.evicted_bytes,
+            keeper=self.directory.locked,
+        )
+
+    # --- the keeper's duties
+
+    def try_lock(self) -> bool:
+        """Become, or still be, the worker that does the keeper's work; ``False`` too when the disk is down."""
+        try:
+            return self._disk.usable() and self.directory.try_lock()
+        except OSError:
+            return False
+
+    async def sweep(self) -> None:
+        """One pass of the keeper. Without the node lock, only this worker's own chores. Brings a disk back that is DOWN."""
+        try:
+            if not await self._disk.try_again():
+                return
+            self._flush()
+            self._open.trim()
+            if self.directory.locked:
+                await self._keeper.sweep()
+            else:
+                await self._space.refresh()
+        except DiskFault:
+            return
+
+    async def recover(self) -> RecoveryReport:
+        """Make index and disk equal after whatever ended the last start. An ill disk gives an empty report."""
+        try:
+            return await self._keeper.recover()
+        except DiskFault:
+            return RecoveryReport()
+
+    # --- what writers tell (gateway/store/writer.py, WriterHost)
+
+    def note(self, event: Event) -> None:
+        """Hear how the disk behaved."""
+        self._disk.note(event)
+
+    def published(self, ref: BlobRef, blob: OpenBlob) -> None:
+        """Hear that a blob got its name: it was hashed while it was written, so it needs no verification."""
+        self._open.add(ref.digest, blob)
+        self._fresh[ref.digest] = blob.mtime_ns
+        if len(self._fresh) > _FRESH:
+            del self._fresh[next(iter(self._fresh))]
+
+    def settled(self, expected: int) -> None:
+        """Hear that a writer needs its reservation no more."""
+        self._space.filling -= expected
+
+    # ---
+
+    def _block(self, ref: BlobRef) -> Block:
+        blob = self._open.get(ref)
+        mtime_ns = self._fresh.pop(ref.digest, 0)
+        return Block(
+            ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot
+        )
+
+    def _settle(self, recorded: Recorded, counts: Counts) -> ObjectRecord | None:
+        self._space.learn(counts)
+        self._remove(recorded.loose)
+        return recorded.record
+
+    def _remove(self, digests: Sequence[bytes]) -> None:
+        if digests:
+            path_of = self.directory.blob_path
+            self._disk.post(lambda connection: blob_rows.remove_files(connection, digests, path_of))
+
+    def _bump(self, key: ObjectKey) -> None:
+        self.generations.bump(key)
+        try:
+            if self.generations.attach(self.directory.generations):
+                self.generations.bump(key)
+        except OSError:
+            return
+
+    async def _forget(self, keys: Sequence[ObjectKey]) -> None:
+        for key in keys:
+            self._bump(key)
+        try:
+            loose, counts = await self._disk.write(
+                lambda connection: (objects.forget(connection, keys), blob_rows.counts(connection))
+            )
+            self._settle(Recorded(None, tuple(loose)), counts)
+        except DiskFault:
+            for key in keys:
+                self.generations.distrust(key)
+        finally:
+            for key in keys:
+                self._bump(key)
+
+    async def _forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
+        self.generations.bump_all()
+        forgotten = 0
+        try:
+            while True:
+                found, loose = await self._disk.write(
+                    lambda connection: objects.forget_page(connection, origin, bucket, prefix)
+                )
+                if not found:
+                    break
+                forgotten += found
+                self._remove(loose)
+        except DiskFault:
+            self.generations.distrust_all()
+        finally:
+            self.generations.bump_all()
+        return forgotten
+
+    async def _wait_for_keeper(self, size: int) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _WAIT_FOR_KEEPER
+        while loop.time() < deadline:
+            await asyncio.sleep(_ASK_AGAIN)
+            if admits(await self._space.refresh(), size):
+                return True
+        return False
+
+    def _flush(self) -> None:
+        used = self._recency.take()
+        if used:
+            self._disk.post(lambda connection: blob_rows.note_use(connection, used))
+
+    def _do_chores(self) -> None:
+        if self._disk.usable():
+            self._flush()
+            self._open.trim()
+        self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)
