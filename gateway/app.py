@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError
+from gateway.model.keys import ObjectKey
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import IMMUTABLE, Caching, Rules
 from gateway.store.store import Store
@@ -37,7 +38,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-CONFIG_VARIABLE = "LARDER_INTERNAL_LAUNCH"
+CONFIG_VARIABLE = "_LARDER_LAUNCH"
 _RECOVERY_PATIENCE = 2.0
 
 
@@ -71,6 +72,7 @@ class Larder:
         self._stack = AsyncExitStack()
         self._ops: Any = None
         self._s3: S3App | None = None
+        self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Route by the first path segment: no bucket can be called "-"."""
@@ -107,12 +109,12 @@ class Larder:
         origin = OriginClient(settings.origins, settings.credentials, now=time.time)
         stack.push_async_callback(origin.close)
         services = Services(store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size)
-        channel = Invalidations(self._redis_url)
+        channel = self._channel(services)
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)
-        self._follow_channel(channel, engine, services)
+        self._heard = engine.forget_from_fleet
         await channel.start()
-        stack.push_async_callback(channel.close)
+        stack.push_async_callback(channel.stop)
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
         authenticator = Authenticator(settings)
@@ -132,23 +134,25 @@ class Larder:
             log.info("recovery goes on in the background")
         self._lifecycle.state = "ready"
 
-    def _follow_channel(self, channel: Invalidations, engine: Engine, services: Services) -> None:
+    def _channel(self, services: Services) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
 
         The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
         write can be missed there.
         """
-        channel.on_forget = engine.forget_from_fleet
-        if self._settings.redis.url == "embedded":
-            return
         since = 0.0
 
-        def gap() -> None:
+        async def gap() -> None:
             nonlocal since
             since = time.time()
 
-        channel.on_gap = gap
-        services.trusted_since = lambda: since if channel.healthy else math.inf
+        async def forget(keys: Sequence[ObjectKey]) -> None:
+            await self._heard(keys)
+
+        channel = Invalidations(self._redis_url, on_forget=forget, on_gap=gap)
+        if self._settings.redis.url != "embedded":
+            services.trusted_since = lambda: since if channel.healthy else math.inf
+        return channel
 
     def _checks(self, store: Store, channel: Invalidations) -> dict[str, Callable[[], Awaitable[str]]]:
         async def disk() -> str:

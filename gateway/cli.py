@@ -7,14 +7,17 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gateway import __version__
 from gateway.app import launch_environment
 from gateway.config import Settings, load_settings
 from gateway.demo.run import run_demo
-from gateway.fleet.embedded import EmbeddedRedis
+from gateway.fleet.background import BackgroundRedis
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError, LarderError
 from gateway.server.run import Launch, serve
@@ -55,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("verify", help="compare every blob with its digest, and the index with the disk")
     command.add_argument("--config", type=Path, help="configuration whose cache.dir is verified")
-    command.add_argument("--repair", action="store_true", help="drop what is wrong; only while no gateway runs on this cache")
+    command.add_argument(
+        "--repair", action="store_true", help="drop what is wrong; only while no gateway runs on this cache"
+    )
     command.set_defaults(command=_verify)
 
     command = commands.add_parser("demo", help="start a store and a gateway, and show what the cache does")
@@ -74,15 +79,25 @@ def _serve(options: argparse.Namespace) -> int:
     flags = _flags(options)
     settings = load_settings(options.config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
-    redis = EmbeddedRedis(Path(settings.cache.dir)) if settings.redis.url == "embedded" else None
-    url = redis.start() if redis else settings.redis.url
-    try:
-        return serve(
-            settings.server,
-            Launch("gateway.app:create", launch_environment(options.config, flags, url), announce=_announce),
-        )
-    finally:
-        if redis:
+    embedded = settings.redis.url == "embedded"
+    with _embedded_redis(Path(settings.cache.dir)) if embedded else nullcontext(settings.redis.url) as url:
+        environment = launch_environment(options.config, flags, url)
+        return serve(settings.server, Launch("gateway.app:create", environment, announce=_announce))
+
+
+@contextmanager
+def _embedded_redis(cache: Path) -> Iterator[str]:
+    """A redis-server for as long as the gateway runs; a cache directory that cannot be written does not prevent it."""
+    with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
+        try:
+            (cache / "run").mkdir(parents=True, exist_ok=True)
+            writable = os.access(cache / "run", os.W_OK)
+        except OSError:
+            writable = False
+        redis = BackgroundRedis(cache / "run" if writable else Path(temporary))
+        try:
+            yield redis.start()
+        finally:
             redis.stop()
 
 

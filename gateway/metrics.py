@@ -1,10 +1,15 @@
-"""Every metric, declared once. docs/metrics.md is checked against ``ALL``. Labels are bounded: no keys, no digests, no tenants."""
+"""Every metric, declared once; docs/metrics.md is checked against ``ALL``.
+
+Labels are bounded: no keys, no digests, no tenants.
+"""
 
 from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-REQUESTS = Counter("larder_requests_total", "Requests by method, cache outcome and reason", ["method", "outcome", "reason"])
+REQUESTS = Counter(
+    "larder_requests_total", "Requests by method, cache outcome and reason", ["method", "outcome", "reason"]
+)
 RESPONSES = Counter("larder_responses_total", "Responses by method and status class", ["method", "status"])
 SENT_BYTES = Counter("larder_sent_bytes_total", "Object bytes sent to clients, by cache outcome", ["outcome"])
 LATENCY = Histogram(
@@ -17,21 +22,33 @@ IN_FLIGHT = Gauge("larder_requests_in_flight", "Requests being answered now", mu
 SHED = Counter("larder_shed_requests_total", "Requests answered 503 SlowDown because of overload")
 AUTH_FAILURES = Counter("larder_auth_failures_total", "Refused requests by S3 error code", ["code"])
 
-ORIGIN_REQUESTS = Counter("larder_origin_requests_total", "Requests sent to origins, by method and status class", ["method", "status"])
+ORIGIN_REQUESTS = Counter(
+    "larder_origin_requests_total", "Requests to origins by method and status class", ["method", "status"]
+)
 ORIGIN_BYTES = Counter("larder_origin_received_bytes_total", "Body bytes received from origins")
 CHECKS = Counter("larder_revalidations_total", "Checks of a cached object with the origin, by result", ["result"])
-FILLS = Counter("larder_fills_total", "Origin reads being stored, by event: started, completed, failed, raced", ["event"])
+FILLS = Counter(
+    "larder_fills_total", "Origin reads being stored, by event: started, completed, failed, raced", ["event"]
+)
 ACTIVE_FILLS = Gauge("larder_fills_active", "Origin reads being stored now", multiprocess_mode="livesum")
-FORGOTTEN = Counter("larder_invalidations_total", "Keys forgotten because of a write, by where it came from", ["source"])
+FORGOTTEN = Counter(
+    "larder_invalidations_total", "Keys forgotten because of a write, by where it came from", ["source"]
+)
 
 CACHE_BYTES = Gauge("larder_cache_bytes", "Bytes of blobs on this node", multiprocess_mode="mostrecent")
 CACHE_BLOBS = Gauge("larder_cache_blobs", "Blobs on this node", multiprocess_mode="mostrecent")
-CACHE_CAPACITY = Gauge("larder_cache_capacity_bytes", "Configured capacity of this node", multiprocess_mode="mostrecent")
+CACHE_CAPACITY = Gauge(
+    "larder_cache_capacity_bytes", "Configured capacity of this node", multiprocess_mode="mostrecent"
+)
 EVICTED_BLOBS = Counter("larder_evicted_blobs_total", "Blobs evicted")
 EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes evicted")
-CORRUPT_BLOBS = Counter("larder_corrupt_blobs_total", "Blobs dropped because their bytes did not match their digest or were missing")
+CORRUPT_BLOBS = Counter(
+    "larder_corrupt_blobs_total", "Blobs dropped because their bytes were not what their digest says"
+)
 DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="max")
-CHANNEL_HEALTHY = Gauge("larder_invalidation_channel_healthy", "1 while writes elsewhere are heard of", multiprocess_mode="min")
+CHANNEL_HEALTHY = Gauge(
+    "larder_invalidation_channel_healthy", "1 while writes elsewhere are heard of", multiprocess_mode="min"
+)
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (

@@ -15,8 +15,9 @@ from gateway.model.errors import BlobGone, DiskUnavailable, LarderError, OriginU
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
-from gateway.origin.client import OriginClient, OriginResponse
+from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
+from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 from gateway.store.store import Store
 
@@ -61,7 +62,9 @@ class Blocks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def start_fill(self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: OriginResponse | None) -> Fill:
+    def start_fill(
+        self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: OriginResponse | None
+    ) -> Fill:
         """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
 
         async def reopen(start: int, stop: int) -> OriginResponse:

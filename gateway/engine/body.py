@@ -15,7 +15,7 @@ from gateway.engine.fill import Fill, FillEnded
 from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
-from gateway.origin.client import OriginResponse
+from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 
 MAX_SPAN = 8 * 1024**2
@@ -145,5 +145,3 @@ class Body:
             ready.release()
         elif ready is not None:
             ready[1].leave()
-
-

@@ -11,10 +11,10 @@ from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
 from gateway.engine.services import Services
 from gateway.engine.writes import WriteAnswer, Writes
-from gateway.fleet.invalidations import Channel
+from gateway.fleet.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.origin.client import OriginResponse
+from gateway.origin.response import OriginResponse
 
 _WARM_LIMIT = 16
 
@@ -22,7 +22,7 @@ _WARM_LIMIT = 16
 class Engine:
     """One per worker. ``services.rules`` may be replaced at any time."""
 
-    def __init__(self, services: Services, channel: Channel, *, entries: int, max_fills: int) -> None:
+    def __init__(self, services: Services, channel: InvalidationChannel, *, entries: int, max_fills: int) -> None:
         self.services = services
         self._entries = EntryCache(entries)
         self.blocks = Blocks(services.store, services.origin, max_fills, services.now)

@@ -15,7 +15,8 @@ class Entry:
 
     ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
     origin identities to the time the origin last said yes to them. ``generation`` is the key's slot value when all this was
-    read. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry whose ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
+    read. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry whose ``record.row_id`` is
+    0 has no bytes yet: it answers no request by itself.
     """
 
     key: ObjectKey

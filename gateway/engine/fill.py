@@ -25,7 +25,7 @@ from gateway.engine.entries import Entry
 from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.outcomes import Reason
-from gateway.origin.client import OriginResponse
+from gateway.origin.response import OriginResponse
 from gateway.store.store import Store
 
 LINGER = 64 * 1024**2

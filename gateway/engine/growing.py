@@ -6,7 +6,7 @@ import asyncio
 
 from gateway.model.errors import LarderError
 from gateway.model.objects import BlobRef
-from gateway.store.blobs import BlobWriter
+from gateway.store.writer import BlobWriter
 
 
 class GrowingBlock:

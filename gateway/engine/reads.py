@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gateway.engine.blocks import Blocks
 from gateway.engine.entries import Entry, EntryCache
@@ -23,8 +24,8 @@ from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
-from gateway.origin.client import OriginResponse
 from gateway.origin.headers import entity_headers
+from gateway.origin.response import OriginResponse
 from gateway.policies.admission import refusal
 from gateway.policies.freshness import Standing, Verdict, decide, may_serve_stale
 from gateway.policies.rules import Caching
@@ -134,7 +135,7 @@ class Reads:
             checked = await self._check(entry, ask, rule)
             if checked is Reason.CHANGED:
                 reason = Reason.CHANGED
-            elif checked is not None:
+            elif isinstance(checked, (Found, Relay, Forward)):
                 return checked
         return Forward(Reason.WRITE_RACE, miss=True)
 
@@ -157,14 +158,18 @@ class Reads:
         self._entries.put(entry)
         return entry
 
-    async def _granted(self, entry: Entry, ask: Ask, outcome: Outcome, reason: Reason | None) -> Found | Relay | Forward:
+    async def _granted(
+        self, entry: Entry, ask: Ask, outcome: Outcome, reason: Reason | None
+    ) -> Found | Relay | Forward:
         if ask.head and not entry.has_bytes:
-            return await self._head(ask, self._services.rules.for_path(ask.key.path)) or Forward(Reason.COLD, miss=True)
+            return await self._head(ask, self._services.rules.for_path(ask.key.path))
         return Found(entry, outcome, reason)
 
     # -- asking the origin about an object that is in the cache
 
-    async def _check(self, entry: Entry, ask: Ask, rule: Caching) -> Found | Forward | Relay | Reason | None:
+    async def _check(
+        self, entry: Entry, ask: Ask, rule: Caching
+    ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
         """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again."""
         slot = (ask.key, ask.identity.name)
         task = self._checks.get(slot)

@@ -16,16 +16,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from gateway.engine.entries import EntryCache
 from gateway.engine.services import Services
-from gateway.fleet.invalidations import Channel
+from gateway.fleet.invalidations import InvalidationChannel
 from gateway.metrics import FORGOTTEN
 from gateway.model.keys import ObjectKey
-from gateway.origin.client import OriginResponse
+from gateway.origin.response import OriginResponse
 
 
 class Writes:
     """Forgets keys, here and in the fleet, around every write."""
 
-    def __init__(self, services: Services, entries: EntryCache, channel: Channel) -> None:
+    def __init__(self, services: Services, entries: EntryCache, channel: InvalidationChannel) -> None:
         self._services = services
         self._entries = entries
         self._channel = channel
@@ -62,7 +62,7 @@ class Writes:
 class WriteAnswer:
     """The origin's answer to a write; its last piece is held back until the keys are forgotten again.
 
-    Multipart completion and copy answer 200 at once and the outcome later in the body, so the header of the answer proves nothing.
+    Multipart completion and copy answer 200 at once and the outcome later in the body, so its header proves nothing.
     """
 
     def __init__(self, response: OriginResponse, settle: Callable[[], Awaitable[None]]) -> None:

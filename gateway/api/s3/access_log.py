@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import quote
 
-_SECRET = re.compile(r"(?i)((?:x-amz-signature|x-amz-security-token|signature|x-amz-credential|awsaccesskeyid)=)[^&\s]*")
-_UNSAFE = re.compile(r'[^\x20\x21\x23-\x7e]')
+_SECRET = re.compile(
+    r"(?i)((?:x-amz-signature|x-amz-security-token|signature|x-amz-credential|awsaccesskeyid)=)[^&\s]*"
+)
+_UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 
 def redact(text: str) -> str:

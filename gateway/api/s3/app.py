@@ -12,9 +12,8 @@ from typing import Any
 from gateway import metrics
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog, redact
-from gateway.api.s3.address import split_address
 from gateway.api.s3.answer import Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
-from gateway.api.s3.auth import Authenticator
+from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
@@ -51,7 +50,13 @@ class S3App:
     """Handles every request that is not under ``/-/``."""
 
     def __init__(
-        self, authenticator: Authenticator, reads: ObjectReads, forwarder: Forwarder, access: AccessLog, domain: str, limit: int
+        self,
+        authenticator: Authenticator,
+        reads: ObjectReads,
+        forwarder: Forwarder,
+        access: AccessLog,
+        domain: str,
+        limit: int,
     ) -> None:
         self._authenticator = authenticator
         self._reads = reads
@@ -116,7 +121,7 @@ class S3App:
                 key = ObjectKey(auth.principal.identity.origin, bucket, decode_key(raw_key))
         elif raw_key:
             raise S3Error("InvalidBucketName")
-        query, names = strip_query(request.query, auth.own_parameters)
+        query, names = strip_query(request.query, auth.signature_parameters)
         exchange = trace.exchange = Exchange(request, auth, bucket, raw_key, key, query, names)
         permissions.check(exchange)
         return exchange
@@ -125,9 +130,13 @@ class S3App:
         resource = trace.request.raw_path.decode("ascii", "replace")
         content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
         headers: RawHeaders = [(b"content-type", b"application/xml")]
-        headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()]
+        headers += [
+            (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()
+        ]
         if error.status == 503:
-            log.warning("%s %s: %s", trace.request.method, redact(resource), error, extra={"request_id": trace.request_id})
+            log.warning(
+                "%s %s: %s", trace.request.method, redact(resource), error, extra={"request_id": trace.request_id}
+            )
         if error.status in (401, 403):
             metrics.AUTH_FAILURES.labels(error.code).inc()
         reason = Reason.ORIGIN_ERROR if error.status >= 500 else Reason.REFUSED if error.status == 403 else None
@@ -177,13 +186,21 @@ class S3App:
         def text(name: bytes) -> str:
             return (request.header(name) or b"").decode("latin-1")
 
+        cache = cache_status(answer.outcome, answer.reason)[1].decode()
         return AccessLine(
             trace.bucket, exchange.key.key if exchange and exchange.key else None, client[0],
             principal.access_key_id if principal else "", trace.request_id, request.method, target, answer.status,
             answer.code, answer.length, seconds, turn_around, text(b"referer"), text(b"user-agent"),
-            exchange.auth.signature_version if exchange else "", exchange.auth.auth_type if exchange else "",
-            text(b"host"), request.scheme == "https", cache_status(answer.outcome, answer.reason)[1].decode(),
+            *_how_signed(exchange.auth if exchange else None), text(b"host"), request.scheme == "https", cache,
         )  # fmt: skip
+
+
+def _how_signed(auth: Authenticated | None) -> tuple[str, str]:
+    """Signature version and authentication type, in the words of S3's access log."""
+    if auth is None or auth.principal.anonymous:
+        return "", ""
+    version = "SigV2" if "AWSAccessKeyId" in auth.signature_parameters else "SigV4"
+    return version, "QueryString" if auth.presigned else "AuthHeader"
 
 
 async def _request_body(receive: Receive) -> AsyncIterator[bytes]:

@@ -54,8 +54,7 @@ def refuse_unknown_write(exchange: Exchange) -> None:
     Raises:
         S3Error: NotImplemented.
     """
-    unknown = exchange.names - _WRITE_PARAMETERS
-    unknown = {name for name in unknown if not name.lower().startswith(("x-amz-", "response-"))}
+    unknown = {name for name in exchange.names - _WRITE_PARAMETERS if not name.lower().startswith("x-amz-")}
     if unknown:
         raise S3Error("NotImplemented", f"No S3 write has the query parameter {min(unknown)!r}.")
 

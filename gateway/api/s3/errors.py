@@ -24,7 +24,13 @@ def as_s3_error(failure: LarderError) -> S3Error:
 
 def render(error: S3Error, resource: str, request_id: str) -> bytes:
     """The XML document of an error (Amazon S3 API reference, "REST error responses")."""
-    elements = {"Code": error.code, "Message": error.message, **error.extra, "Resource": resource, "RequestId": request_id}
+    elements = {
+        "Code": error.code,
+        "Message": error.message,
+        **error.extra,
+        "Resource": resource,
+        "RequestId": request_id,
+    }
     inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements.items())
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
 

@@ -51,9 +51,7 @@ def decode_key(raw_key: bytes) -> str:
     """
     plain = unquote_to_bytes(raw_key)
     if len(plain) > MAX_KEY_BYTES:
-        raise S3Error(
-            "KeyTooLongError", extra={"Size": str(len(plain)), "MaxSizeAllowed": str(MAX_KEY_BYTES)}
-        )
+        raise S3Error("KeyTooLongError", extra={"Size": str(len(plain)), "MaxSizeAllowed": str(MAX_KEY_BYTES)})
     try:
         return plain.decode("utf-8")
     except UnicodeDecodeError:

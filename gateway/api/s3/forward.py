@@ -20,8 +20,8 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
-from gateway.origin.client import OriginResponse
 from gateway.origin.headers import forwardable, relayable
+from gateway.origin.response import OriginResponse
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
 MAX_METADATA = 64 * 1024
@@ -55,7 +55,12 @@ class Forwarder:
             return relay(exchange, response, outcome, reason)
         refuse_unknown_write(exchange)
         prepared = await prepare(
-            exchange.auth, exchange.request.headers, body, self._spooling.directory, self._spooling.limit
+            exchange.auth,
+            exchange.request.headers,
+            body,
+            self._spooling.directory,
+            self._spooling.limit,
+            exchange.request.method,
         )
         try:
             if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:
@@ -80,16 +85,16 @@ class Forwarder:
         written = await self._engine.write(keys, send)
         return await relay_write(exchange, written, outcome, reason)
 
-    async def _delete_many(self, exchange: Exchange, prepared: PreparedBody, outcome: Outcome, reason: Reason) -> Answer:
+    async def _delete_many(
+        self, exchange: Exchange, prepared: PreparedBody, outcome: Outcome, reason: Reason
+    ) -> Answer:
         document = bytearray()
         async for chunk in prepared.chunks():
             document += chunk
             if len(document) > MAX_DELETE_DOCUMENT:
                 raise S3Error("MaxMessageLengthExceeded")
         principal = exchange.auth.principal
-        keys = [
-            ObjectKey(principal.identity.origin, exchange.bucket, key) for key in keys_to_delete(bytes(document))
-        ]
+        keys = [ObjectKey(principal.identity.origin, exchange.bucket, key) for key in keys_to_delete(bytes(document))]
         for key in keys:
             require(principal, key.path)
         headers = _with_prepared(_headers(exchange), prepared)

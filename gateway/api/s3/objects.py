@@ -47,7 +47,9 @@ class ObjectReads:
             forced=_is_forced(exchange),
         )
         entry = self._engine.hot(ask)
-        found: Found | Relay | Forward = Found(entry, Outcome.HIT) if entry is not None else await self._engine.find(ask)
+        found: Found | Relay | Forward = (
+            Found(entry, Outcome.HIT) if entry is not None else await self._engine.find(ask)
+        )
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
                 return found

@@ -1,0 +1,44 @@
+"""The embedded Redis for a process whose main thread is not an event loop: the supervisor of the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from gateway.fleet.embedded import EmbeddedRedis
+
+_STOP_WITHIN = 10.0
+
+
+class BackgroundRedis:
+    """Runs an ``EmbeddedRedis`` on an event loop of its own, in a thread that lives as long as the process.
+
+    The thread must not end before ``stop``: Linux ends the redis-server with the thread that started it.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-redis", daemon=True)
+        self._redis: EmbeddedRedis | None = None
+
+    def start(self) -> str:
+        """Start the server; returns its URL.
+
+        Raises:
+            ConfigError: there is no redis-server, or it does not start.
+            OSError: the directory cannot be written.
+        """
+        self._thread.start()
+        self._redis = EmbeddedRedis(self._run_dir)
+        asyncio.run_coroutine_threadsafe(self._redis.start(), self._loop).result()
+        return self._redis.url
+
+    def stop(self) -> None:
+        """Stop the server and the thread."""
+        if self._redis is not None:
+            asyncio.run_coroutine_threadsafe(self._redis.stop(), self._loop).result(_STOP_WITHIN)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_WITHIN)
+        self._loop.close()
