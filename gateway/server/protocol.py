@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Any, cast
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -227,18 +227,14 @@ class GatewayProtocol(asyncio.Protocol):
         if not target.startswith(b"/"):
             target = _origin_form(target)
         raw_path, _, query = target.partition(b"?")
-        try:
-            path = raw_path.decode("ascii")
-            path = unquote(path) if "%" in path else path
-        except UnicodeDecodeError:
-            path = unquote_to_bytes(raw_path).decode("utf-8", "replace")
+        path = raw_path.decode("ascii")
         return {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
             "method": _METHODS.get(method) or method.decode("ascii"),
             "scheme": self._scheme,
-            "path": path,
+            "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
             "root_path": "",
