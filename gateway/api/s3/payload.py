@@ -50,8 +50,8 @@ _MOST_LENGTH_DIGITS = 18
 class PreparedBody:
     """A body as the origin should get it.
 
-    ``headers`` are to be sent beside the client's own, less those named (lower case) in ``dropped``; ``payload_hash``
-    is to be signed with; ``length`` is in bytes.
+    ``headers`` are to be sent beside the client's own, less those named (lower case) in ``dropped``; ``length`` in bytes
+    is to be sent as Content-Length, and ``payload_hash`` to be signed with.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PreparedBody:
     ) -> None:
         self.length = length
         self.payload_hash = payload_hash
-        self.headers = (("Content-Length", str(length)), *headers)
+        self.headers = tuple(headers)
         self.dropped = REPLACED_HEADERS
         self._source = source
 
