@@ -179,7 +179,7 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         if upload and upload.failure:
             raise upload.failure from None
         if isinstance(error, (ClientError, OSError)):
-            raise OriginUnavailable(f"{link.origin.endpoint}: {error or type(error).__name__}") from error
+            raise OriginUnavailable(f"{link.origin.endpoint}: {error!r}") from error
         raise
     return OriginResponse(response, upload, link.ended)
 

@@ -104,4 +104,4 @@ class OriginResponse:
 
     def _broken(self, error: Exception) -> NoReturn:
         self.abort()
-        raise OriginUnavailable(f"the origin broke off its answer: {error or type(error).__name__}") from error
+        raise OriginUnavailable(f"the origin broke off its answer: {error!r}") from error

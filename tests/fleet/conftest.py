@@ -1,0 +1,36 @@
+"""Real redis-servers for the fleet's tests."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.fleet.embedded import EmbeddedRedis
+
+
+async def until(condition: Callable[[], bool], within: float = 15.0) -> None:
+    """Wait until a condition holds. Raises TimeoutError after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the condition never came true")
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A directory with a path short enough for a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="larder-t-") as name:
+        yield Path(name) / "run"
+
+
+@pytest.fixture
+async def redis_server(run_dir: Path) -> AsyncIterator[EmbeddedRedis]:
+    """A running redis-server that is started again when it dies."""
+    async with EmbeddedRedis(run_dir) as server:
+        yield server

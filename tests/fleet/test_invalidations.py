@@ -1,0 +1,231 @@
+"""The invalidation channel, between workers, over redis-servers that are killed, stopped and flushed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway.fleet.embedded import EmbeddedRedis
+from gateway.fleet.invalidations import Invalidations, NullInvalidations, Timing
+from gateway.model.keys import ObjectKey
+from tests.fleet.conftest import until
+
+KEY = ObjectKey("default", "b", "schön/\n😀")
+
+
+class Worker:
+    """One worker's channel and what it was told; ``may_forget`` holds back ``on_forget``."""
+
+    def __init__(self, url: str, timing: Timing | None = None) -> None:
+        self.forgotten: list[ObjectKey] = []
+        self.batches: list[int] = []
+        self.gaps = 0
+        self.healthy_at_gap: list[bool] = []
+        self.failing = False
+        self.asked = asyncio.Event()
+        self.may_forget = asyncio.Event()
+        self.may_forget.set()
+        self.channel = Invalidations(url, on_forget=self.forget, on_gap=self.gap, timing=timing)
+
+    async def forget(self, keys: Sequence[ObjectKey]) -> None:
+        """Remember what was to be forgotten, when the test allows it."""
+        self.asked.set()
+        if self.failing:
+            raise RuntimeError("the index is ill")
+        await self.may_forget.wait()
+        self.forgotten.extend(keys)
+        self.batches.append(len(keys))
+
+    async def gap(self) -> None:
+        """Count."""
+        self.gaps += 1
+        self.healthy_at_gap.append(self.channel.healthy)
+
+
+@asynccontextmanager
+async def workers(url: str, count: int = 2, timing: Timing | None = None) -> AsyncIterator[list[Worker]]:
+    """Workers that are subscribed (when Redis is there)."""
+    made = [Worker(url, timing) for _ in range(count)]
+    for worker in made:
+        await worker.channel.start()
+    try:
+        yield made
+    finally:
+        for worker in made:
+            await worker.channel.stop()
+
+
+async def test_others_have_forgotten_when_announce_returns(redis_server: EmbeddedRedis) -> None:
+    """A write returns to its client only after no other worker can serve the old bytes."""
+    async with workers(redis_server.url, 3) as (writer, *others):
+        others[1].may_forget.clear()
+        announcing = asyncio.create_task(writer.channel.announce([KEY]))
+        await others[1].asked.wait()
+        await until(lambda: others[0].forgotten == [KEY])
+        assert not announcing.done()
+        others[1].may_forget.set()
+        await announcing
+        assert [worker.forgotten for worker in others] == [[KEY], [KEY]]
+        assert (writer.channel.unanswered, writer.channel.unannounced) == (0, 0)
+
+
+async def test_a_worker_is_not_told_what_it_said_itself(redis_server: EmbeddedRedis) -> None:
+    """The announcer forgets by itself; hearing its own announcement would only cost."""
+    async with workers(redis_server.url, 1) as (writer,):
+        await writer.channel.announce([KEY])
+        assert writer.forgotten == []
+        assert writer.channel.unanswered == 0
+
+
+async def test_many_objects_are_announced_in_batches(redis_server: EmbeddedRedis) -> None:
+    """A batch delete of any size stays within what one message may hold."""
+    keys = [ObjectKey("default", "b", str(number)) for number in range(2500)]
+    async with workers(redis_server.url) as (writer, other):
+        await writer.channel.announce(keys)
+        assert sorted(other.batches) == [500, 1000, 1000]
+        assert set(other.forgotten) == set(keys)
+
+
+async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up(redis_server: EmbeddedRedis) -> None:
+    """Either a worker has forgotten, or it no longer believes that it knows: silence is not longer than ack."""
+    async with workers(redis_server.url) as (writer, other):
+        assert other.channel.healthy
+        other.may_forget.clear()
+        await writer.channel.announce([KEY])
+        assert writer.channel.unanswered == 1
+        assert not other.channel.healthy
+        other.may_forget.set()
+        await until(lambda: other.channel.healthy)
+        assert other.forgotten == [KEY]
+
+
+def test_silence_longer_than_ack_is_refused() -> None:
+    """Such timing would let an announcer return while another worker still trusts its cache."""
+    with pytest.raises(ValueError, match="must not exceed"):
+        Worker("redis://127.0.0.1:1", Timing(silence=3, ack=2))
+
+
+async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_health_returns(
+    redis_server: EmbeddedRedis,
+) -> None:
+    """From the loss to the new subscription anything may have been missed."""
+    async with workers(redis_server.url, timing=Timing(silence=1000, ack=1000, heartbeat=0.1)) as (writer, other):
+        assert redis_server.pid is not None
+        assert (writer.gaps, other.gaps) == (0, 0)
+        os.kill(redis_server.pid, signal.SIGKILL)
+        await until(lambda: other.gaps == 1 and other.channel.healthy and writer.channel.healthy)
+        assert other.healthy_at_gap == [False]
+        await writer.channel.announce([KEY])
+        assert other.forgotten == [KEY]
+
+
+async def test_what_could_not_be_announced_is_announced_later(run_dir: Path) -> None:
+    """With Redis down a write goes on, is counted, and the others hear of it when Redis is back."""
+    server = EmbeddedRedis(run_dir)
+    await server.start()
+    async with workers(server.url, timing=Timing(ack=1000)) as (writer, other):
+        await server.stop()
+        await until(lambda: not writer.channel.healthy)
+        await writer.channel.announce([KEY])
+        assert writer.channel.unannounced == 1
+        await server.start()
+        await until(lambda: other.forgotten == [KEY])
+        await server.stop()
+
+
+async def test_more_than_can_be_owed_makes_the_others_distrust_everything(run_dir: Path) -> None:
+    """A long outage under writes costs bounded memory: the others are told that there was a gap."""
+    server = EmbeddedRedis(run_dir)
+    await server.start()
+    async with workers(server.url) as (writer, other):
+        await server.stop()
+        await until(lambda: not writer.channel.healthy)
+        await writer.channel.announce([ObjectKey("default", "b", str(number)) for number in range(10_001)])
+        await server.start()
+        # One gap for the lost subscription, one for what was owed.
+        await until(lambda: other.gaps == 2)
+        await server.stop()
+
+
+async def test_a_frozen_redis_bounds_writes_and_ends_trust(redis_server: EmbeddedRedis) -> None:
+    """A Redis that takes connections and never answers costs a write at most ack seconds, and hits their freshness."""
+    async with workers(redis_server.url) as (writer, other):
+        pid = redis_server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await writer.channel.announce([KEY])
+            assert writer.channel.unannounced == 1
+            await until(lambda: not other.channel.healthy and not writer.channel.healthy)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await until(lambda: other.channel.healthy and writer.channel.healthy)
+        await until(lambda: KEY in other.forgotten)
+
+
+async def test_flushing_redis_loses_nothing(redis_server: EmbeddedRedis) -> None:
+    """Pub/sub keeps no state in the database."""
+    async with workers(redis_server.url) as (writer, other), Redis.from_url(redis_server.url) as redis:
+        await redis.flushall()
+        await writer.channel.announce([KEY])
+        assert other.forgotten == [KEY]
+        assert other.gaps == 0
+
+
+async def test_a_dropped_subscription_is_a_gap(redis_server: EmbeddedRedis) -> None:
+    """Redis drops subscribers that read too slowly; redis-py would subscribe again without a word."""
+    async with workers(redis_server.url) as (writer, other), Redis.from_url(redis_server.url) as redis:
+        await redis.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
+        await until(lambda: other.gaps == 1 and writer.gaps == 1)
+        await until(lambda: other.channel.healthy and writer.channel.healthy)
+        await writer.channel.announce([KEY])
+        assert other.forgotten == [KEY]
+
+
+async def test_an_announcement_that_cannot_be_handled_is_a_gap(redis_server: EmbeddedRedis) -> None:
+    """A worker that failed to forget must not answer; it starts over and distrusts what it has."""
+    async with workers(redis_server.url) as (writer, other):
+        other.failing = True
+        announcing = asyncio.create_task(writer.channel.announce([KEY]))
+        await until(lambda: other.gaps == 1)
+        await announcing
+        assert writer.channel.unanswered == 1
+        other.failing = False
+        await until(lambda: other.channel.healthy)
+
+
+async def test_a_start_without_redis_succeeds_and_heals_later(run_dir: Path) -> None:
+    """Redis is needed for trust, not for service; whatever was written meanwhile is a gap."""
+    server = EmbeddedRedis(run_dir)
+    async with workers(server.url, 1) as (worker,):
+        assert not worker.channel.healthy
+        await server.start()
+        await until(lambda: worker.channel.healthy)
+        assert worker.gaps == 1
+        await server.stop()
+
+
+async def test_a_wrong_password_is_no_health(redis_server: EmbeddedRedis) -> None:
+    """A Redis that refuses us is as good as none."""
+    async with Redis.from_url(redis_server.url) as redis:
+        await redis.config_set("requirepass", "right")
+    async with workers(redis_server.url, 1) as (worker,):
+        await worker.channel.announce([KEY])
+        assert not worker.channel.healthy
+        assert worker.channel.unannounced == 1
+
+
+async def test_a_fleet_of_one_needs_no_redis() -> None:
+    """The no-op channel announces to nobody and misses nothing."""
+    channel = NullInvalidations()
+    await channel.start()
+    await channel.announce([KEY])
+    assert channel.healthy
+    await channel.stop()
