@@ -78,11 +78,9 @@ def _default(setting: FieldInfo) -> str:
 
 
 def _size(value: int) -> str:
-    for factor, letters in ((1024, ("KiB", "MiB", "GiB")), (1000, ("kB", "MB", "GB"))):
-        for power in (3, 2, 1):
-            if value and value % factor**power == 0:
-                return f"{value // factor**power}{letters[power - 1]}"
-    return str(value)
+    units_of = {"GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "GB": 1000**3, "MB": 1000**2, "kB": 1000}
+    exact = [f"{value // size}{name}" for name, size in units_of.items() if value and value % size == 0]
+    return min([*exact, str(value)], key=len)
 
 
 def _duration(value: float) -> str:
