@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from sqlalchemy import Connection
+from sqlite3 import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +34,36 @@ class Counts:
 
 def find(connection: Connection, digest: bytes) -> BlobRow | None:
     """The row of a blob."""
-    row = connection.exec_driver_sql(
+    row = connection.execute(
         "SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest = ?", (digest,)
-    ).first()
+    ).fetchone()
     return None if row is None else BlobRow(*row)
 
 
 def counts(connection: Connection) -> Counts:
     """The kept counts."""
-    row = connection.exec_driver_sql("SELECT bytes, blobs FROM spaces WHERE name = 'node'").one()
+    row = connection.execute("SELECT bytes, blobs FROM spaces WHERE name = 'node'").fetchone()
     return Counts(row[0], row[1])
 
 
 def born(connection: Connection) -> int:
     """When this index was created, in nanoseconds since the epoch."""
-    value = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'born'").scalar_one()
-    return int(value)
+    value = connection.execute("SELECT value FROM meta WHERE name = 'born'").fetchone()
+    return int(value[0])
 
 
 def miscount(connection: Connection) -> Counts:
     """By how much the kept counts are wrong. One statement, so both sides are of the same moment."""
-    row = connection.exec_driver_sql(
+    row = connection.execute(
         "SELECT coalesce(sum(size), 0) - (SELECT bytes FROM spaces WHERE name = 'node'), "
         "count(*) - (SELECT blobs FROM spaces WHERE name = 'node') FROM blobs"
-    ).one()
+    ).fetchone()
     return Counts(row[0], row[1])
 
 
 def correct(connection: Connection, difference: Counts) -> None:
     """Add a ``miscount``; what other workers counted since then is kept."""
-    connection.exec_driver_sql(
+    connection.execute(
         "UPDATE spaces SET bytes = bytes + ?, blobs = blobs + ? WHERE name = 'node'",
         (difference.size, difference.blobs),
     )
@@ -73,7 +72,7 @@ def correct(connection: Connection, difference: Counts) -> None:
 def note_use(connection: Connection, used: Mapping[bytes, float]) -> None:
     """Write down when blobs were last used."""
     if used:
-        connection.exec_driver_sql(
+        connection.executemany(
             "UPDATE blobs SET last_used = max(last_used, ?) WHERE digest = ?",
             [(moment, digest) for digest, moment in used.items()],
         )
@@ -81,12 +80,12 @@ def note_use(connection: Connection, used: Mapping[bytes, float]) -> None:
 
 def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
     """Write down that the file of that modification time was found right under this start."""
-    connection.exec_driver_sql("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
+    connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 
 def evict(connection: Connection, wanted: int, limit: int) -> list[tuple[bytes, int]]:
     """Delete the rows of the least recently used blobs until ``wanted`` bytes or ``limit`` blobs; digests and sizes."""
-    rows = connection.exec_driver_sql("SELECT digest, size FROM blobs ORDER BY last_used LIMIT ?", (limit,)).all()
+    rows = connection.execute("SELECT digest, size FROM blobs ORDER BY last_used LIMIT ?", (limit,)).fetchall()
     victims: list[tuple[bytes, int]] = []
     freed = 0
     for digest, size in rows:
@@ -102,16 +101,16 @@ def drop(connection: Connection, digests: Iterable[bytes]) -> int:
     """Delete blobs with all their ties, and the objects that lose their last block; how many blobs had a row."""
     dropped = 0
     for digest in digests:
-        holders = connection.exec_driver_sql(
+        holders = connection.execute(
             "SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)
-        ).scalars().all()  # fmt: skip
-        connection.exec_driver_sql("DELETE FROM object_blocks WHERE digest = ?", (digest,))
+        ).fetchall()
+        connection.execute("DELETE FROM object_blocks WHERE digest = ?", (digest,))
         for holder in holders:
-            connection.exec_driver_sql(
+            connection.execute(
                 "DELETE FROM objects WHERE id = ? AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_id = objects.id)",
-                (holder,),
+                holder,
             )
-        dropped += connection.exec_driver_sql("DELETE FROM blobs WHERE digest = ?", (digest,)).rowcount
+        dropped += connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,)).rowcount
     return dropped
 
 
@@ -169,7 +168,5 @@ def shard(connection: Connection, number: int) -> dict[bytes, int]:
     """Digests and sizes of the blobs whose first byte is ``number``."""
     low = bytes([number])
     high = bytes([number + 1]) if number < 255 else b"\xff" * 33
-    rows = connection.exec_driver_sql(
-        "SELECT digest, size FROM blobs WHERE digest >= ? AND digest < ?", (low, high)
-    ).all()
+    rows = connection.execute("SELECT digest, size FROM blobs WHERE digest >= ? AND digest < ?", (low, high)).fetchall()
     return {row[0]: row[1] for row in rows}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +25,10 @@ from sqlalchemy import Connection
 
 from gateway.policies.breaker import FailureKind
 from gateway.store.failures import DiskFault, disk_fault
-from gateway.store.schema import open_engine, prepare_connection, rollback
+from gateway.store.schema import driver_of, open_engine, prepare_connection, rollback
 
 T = TypeVar("T")
-Operation = Callable[[Connection], T]
+Operation = Callable[[sqlite3.Connection], T]
 
 GROUP = 128
 PATIENCE = 5.0
@@ -36,7 +37,7 @@ PATIENCE = 5.0
 @dataclass(slots=True)
 class _Job:
     operation: Operation[Any]
-    future: asyncio.Future[Any] | None
+    future: asyncio.Future[Any]
 
 
 Outcome = tuple["_Job", Any, BaseException | None]
@@ -50,7 +51,7 @@ class _Session:
         self._connection: Connection | None = None
         self._identity: tuple[int, int] = (0, 0)
 
-    def connection(self) -> Connection:
+    def connection(self) -> sqlite3.Connection:
         """The connection, checked against the file at the path.
 
         Raises:
@@ -66,7 +67,7 @@ class _Session:
             connection = open_engine(self._path, patience=PATIENCE).connect()
             self._connection, self._identity = connection, (status.st_dev, status.st_ino)
             prepare_connection(connection)
-        return self._connection
+        return driver_of(self._connection)
 
     def close(self) -> None:
         """Close the connection; never fails."""
@@ -91,7 +92,7 @@ class _Lane:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[Any], future: asyncio.Future[Any] | None) -> None:
+    def submit(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
         self._jobs.put(_Job(operation, future))
 
     def stop(self) -> None:
@@ -123,10 +124,10 @@ class _Lane:
     def _write(self, group: list[_Job]) -> list[Outcome]:
         try:
             connection = self._session.connection()
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
             try:
                 results = [job.operation(connection) for job in group]
-                connection.exec_driver_sql("COMMIT")
+                connection.execute("COMMIT")
             except BaseException:
                 rollback(connection)
                 raise
@@ -189,13 +190,6 @@ class Database:
         future.add_done_callback(self._posted)
         self._writer.submit(operation, future)
 
-    async def drain(self) -> None:
-        """Wait until everything posted so far is done."""
-        try:
-            await self.write(lambda connection: None)
-        except DiskFault as fault:
-            self._on_fault(fault)
-
     async def close(self) -> None:
         """Finish what was submitted and close the connections."""
         await asyncio.to_thread(self._writer.stop)
@@ -217,7 +211,7 @@ class Database:
 def _deliver(outcomes: list[Outcome]) -> None:
     for job, result, error in outcomes:
         future = job.future
-        if future is None or future.done():
+        if future.done():
             continue
         if error is None:
             future.set_result(result)

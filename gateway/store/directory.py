@@ -48,8 +48,11 @@ class CacheDirectory:
 
     def join(self) -> None:
         """Create what is missing and become one of the workers of this start."""
-        for path in (self.root, Path(self._blobs), Path(self._tmp)):
-            path.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(self._tmp).mkdir(exist_ok=True)
+        if not os.path.isdir(f"{self._blobs}/ff"):
+            for number in range(256):
+                os.makedirs(f"{self._blobs}/{number:02x}", exist_ok=True)
         if self.joined():
             return
         self.leave()

@@ -1,6 +1,7 @@
 """Operations on objects, their blocks and their grants. Each takes a connection inside a transaction, or one to read from.
 
-Statements are written out instead of built, for they are on the path of every miss: building costs more than running.
+Statements are written out and run by the driver: they are on the path of every miss, and through SQLAlchemy's result
+objects recording one small object took 150 us of CPU instead of 45.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from sqlalchemy import Connection
+from sqlite3 import Connection
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
@@ -74,7 +74,7 @@ def _decode(text: str) -> tuple[Header, ...]:
 
 def lookup(connection: Connection, key: ObjectKey) -> ObjectRecord | None:
     """The row of a key."""
-    row = connection.exec_driver_sql(_SELECT, (key.origin, key.bucket, key.key)).first()
+    row = connection.execute(_SELECT, (key.origin, key.bucket, key.key)).fetchone()
     if row is None:
         return None
     checksums = None if row[5] is None else _decode(row[5])
@@ -83,11 +83,11 @@ def lookup(connection: Connection, key: ObjectKey) -> ObjectRecord | None:
 
 def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
     """The blobs of blocks ``first`` to ``last``, inclusive, as far as they are here."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT b.no, b.digest, blobs.size, blobs.crc32 FROM object_blocks b JOIN blobs ON blobs.digest = b.digest "
         "WHERE b.object_id = ? AND b.no BETWEEN ? AND ?",
         (row_id, first, last),
-    ).all()
+    ).fetchall()
     return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
 
 
@@ -110,10 +110,10 @@ def record(connection: Connection, recording: Recording, still_valid: Callable[[
     for block, mtime_ns in present.values():
         boot = block.boot if mtime_ns == block.mtime_ns else 0
         ref = block.ref
-        connection.exec_driver_sql(_BLOB, (ref.digest, ref.size, ref.crc32, recording.confirmed_at, mtime_ns, boot))
+        connection.execute(_BLOB, (ref.digest, ref.size, ref.crc32, recording.confirmed_at, mtime_ns, boot))
     ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
     if ties:
-        connection.exec_driver_sql(_TIE, ties)
+        connection.executemany(_TIE, ties)
     loose = _drop_untied(connection, replaced)
     return Recorded(row, tuple(loose))
 
@@ -142,7 +142,7 @@ def _same_object(old: ObjectRecord, recording: Recording) -> bool:
 def _insert(connection: Connection, new: Recording) -> ObjectRecord:
     key, meta = new.key, new.meta
     checksums = None if meta.checksums is None else _encode(meta.checksums)
-    row_id = connection.exec_driver_sql(
+    row_id = connection.execute(
         _INSERT,
         (
             *(key.origin, key.bucket, key.key, slot_of(key)),
@@ -150,6 +150,7 @@ def _insert(connection: Connection, new: Recording) -> ObjectRecord:
             *(new.block_size, new.confirmed_at),
         ),
     ).lastrowid
+    assert row_id is not None
     return ObjectRecord(row_id, meta, new.block_size, new.confirmed_at)
 
 
@@ -160,7 +161,7 @@ def _refresh(connection: Connection, old: ObjectRecord, new: Recording) -> Objec
         old.row_id, replace(new.meta, checksums=checksums), old.block_size, max(old.confirmed_at, new.confirmed_at)
     )
     stored = None if checksums is None else _encode(checksums)
-    connection.exec_driver_sql(
+    connection.execute(
         _REFRESH, (row.meta.last_modified, _encode(row.meta.headers), stored, row.confirmed_at, row.row_id)
     )
     return row
@@ -181,10 +182,10 @@ def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
 
 def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
     """Delete up to 500 objects of a prefix; how many there were, and the digests whose blobs went with them."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? ORDER BY key LIMIT ?",
         (origin, bucket, prefix, _PAGE),
-    ).all()
+    ).fetchall()
     row_ids = [row[0] for row in rows if row[1].startswith(prefix)]
     return len(row_ids), delete_rows(connection, row_ids)
 
@@ -198,7 +199,7 @@ def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
     """Delete every object whose key is in one of these slots; the digests whose blobs went with them."""
     ids: list[int] = []
     for slot in slots:
-        ids += connection.exec_driver_sql("SELECT id FROM objects WHERE slot = ?", (slot,)).scalars().all()
+        ids += [row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ?", (slot,))]
     return delete_rows(connection, ids)
 
 
@@ -206,35 +207,33 @@ def _delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
     """Delete objects, their ties and grants; the digests they were tied to."""
     digests: list[bytes] = []
     for row_id in row_ids:
-        digests += connection.exec_driver_sql(
-            "SELECT digest FROM object_blocks WHERE object_id = ?", (row_id,)
-        ).scalars().all()  # fmt: skip
-        connection.exec_driver_sql("DELETE FROM objects WHERE id = ?", (row_id,))
+        rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ?", (row_id,))
+        digests += [row[0] for row in rows]
+        connection.execute("DELETE FROM objects WHERE id = ?", (row_id,))
     return digests
 
 
 def _tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[bytes]:
     digests: list[bytes] = []
     for number in numbers:
-        digests += connection.exec_driver_sql(
-            "SELECT digest FROM object_blocks WHERE object_id = ? AND no = ?", (row_id, number)
-        ).scalars().all()  # fmt: skip
+        rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ? AND no = ?", (row_id, number))
+        digests += [row[0] for row in rows]
     return digests
 
 
 def _drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
-    return [digest for digest in dict.fromkeys(digests) if connection.exec_driver_sql(_DROP_UNTIED, (digest,)).rowcount]
+    return [digest for digest in dict.fromkeys(digests) if connection.execute(_DROP_UNTIED, (digest,)).rowcount]
 
 
 def grants(connection: Connection, row_id: int) -> dict[str, float]:
     """Who was granted the object, and when."""
-    rows = connection.exec_driver_sql("SELECT identity, granted_at FROM grants WHERE object_id = ?", (row_id,)).all()
+    rows = connection.execute("SELECT identity, granted_at FROM grants WHERE object_id = ?", (row_id,)).fetchall()
     return {row[0]: row[1] for row in rows}
 
 
 def grant(connection: Connection, row_id: int, identity: str, now: float) -> None:
     """Remember a grant, if the object still has its row."""
-    connection.exec_driver_sql(
+    connection.execute(
         "INSERT OR REPLACE INTO grants (object_id, identity, granted_at) SELECT id, ?, ? FROM objects WHERE id = ?",
         (identity, now, row_id),
     )
@@ -242,4 +241,4 @@ def grant(connection: Connection, row_id: int, identity: str, now: float) -> Non
 
 def revoke(connection: Connection, row_id: int, identity: str) -> None:
     """Forget a grant."""
-    connection.exec_driver_sql("DELETE FROM grants WHERE object_id = ? AND identity = ?", (row_id, identity))
+    connection.execute("DELETE FROM grants WHERE object_id = ? AND identity = ?", (row_id, identity))

@@ -12,6 +12,7 @@ consistency (https://www.sqlite.org/pragma.html#pragma_synchronous); a cache can
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 from sqlalchemy import (
@@ -130,10 +131,17 @@ def prepare_connection(connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA {pragma}").close()
 
 
-def rollback(connection: Connection) -> None:
+def rollback(connection: sqlite3.Connection) -> None:
     """End a transaction without its effects, unless SQLite has already done so, as it does on a full disk."""
-    if connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]
-        connection.exec_driver_sql("ROLLBACK")
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def driver_of(connection: Connection) -> sqlite3.Connection:
+    """The driver's connection behind one of SQLAlchemy."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
 
 
 def create_schema(connection: Connection, born: int) -> None:
@@ -155,7 +163,7 @@ def create_schema(connection: Connection, born: int) -> None:
             connection.exec_driver_sql("INSERT INTO sqlite_sequence VALUES ('objects', ?)", (first_id,))
         connection.exec_driver_sql("COMMIT")
     except BaseException:
-        rollback(connection)
+        rollback(driver_of(connection))
         raise
     found = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'schema'").scalar()
     if found != SCHEMA_VERSION:

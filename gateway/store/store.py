@@ -277,6 +277,11 @@ class Store:
             keeper=self.directory.locked,
         )
 
+    @property
+    def usable(self) -> bool:
+        """Whether the disk takes and gives bytes; when not, reads had better go to the origin at once."""
+        return self._disk.usable()
+
     # --- the keeper's duties
 
     def try_lock(self) -> bool:
