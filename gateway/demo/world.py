@@ -19,7 +19,7 @@ from botocore.config import Config
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.origin import COUNTS_PATH
-from gateway.demo.processes import Child, start
+from gateway.demo.processes import Child, DemoFailed, start
 
 THREADS = 16
 
@@ -122,7 +122,7 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
     store.wait_until(port_file.exists)
     origin = f"http://127.0.0.1:{port_file.read_text()}"
 
-    endpoint = f"http://127.0.0.1:{port or _free_port()}"
+    endpoint = f"http://127.0.0.1:{_free_port(port)}"
     configuration = folder / "larder.toml"
     configuration.write_text(
         CONFIGURATION.format(
@@ -135,10 +135,13 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
     return World(folder, origin, endpoint, gateway)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def _free_port(wanted: int) -> int:
+    try:
+        with socket.create_server(("127.0.0.1", wanted)) as listener:
+            port: int = listener.getsockname()[1]
+            return port
+    except OSError as error:
+        raise DemoFailed(f"port {wanted} cannot be used: {error.strerror}") from None
 
 
 def _ready(endpoint: str) -> bool:

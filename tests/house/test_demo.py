@@ -1,0 +1,93 @@
+"""`make demo` as a newcomer meets it: it proves what it prints, and leaves nothing behind, whatever ends it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "gateway", "demo")
+DEADLINE = 90
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Command lines of the processes that work in ``folder``; every part of the demo does."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder) in os.readlink(process / "cwd"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def run_until(folder: Path, reached: Callable[[], bool], *flags: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a demo whose files are in ``folder``, interrupt it once ``reached()``, and return it with its output."""
+    output = folder.with_suffix(".txt")
+    with output.open("w") as stream:
+        demo = subprocess.Popen(
+            [*COMMAND, *flags], stdout=stream, stderr=stream, env={**os.environ, "TMPDIR": str(folder)}
+        )
+    deadline = time.monotonic() + DEADLINE
+    while demo.poll() is None and not reached():
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.01)
+    if demo.poll() is None:
+        demo.send_signal(signal.SIGINT)
+    demo.wait(DEADLINE)
+    return demo, output.read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for temporary files."""
+    path = tmp_path / "t"
+    path.mkdir()
+    return path
+
+
+def test_the_demo_proves_what_it_prints(folder: Path):
+    """It ends well, with a warm reading that cost no origin request, and with nothing left of it."""
+    demo, output = run_until(folder, lambda: False)
+    assert demo.returncode == 0, output
+    rows = {
+        cells[1]: cells for line in output.splitlines() if len(cells := [cell.strip() for cell in line.split("│")]) > 7
+    }
+    assert (rows["images, cold"][6:8], rows["images, warm"][6:8]) == (["0", "1,797"], ["1,797", "0"])
+    assert "AccessDenied" in output
+    assert "AWS_ENDPOINT_URL=http://127.0.0.1:" in output
+    assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
+
+
+@pytest.mark.parametrize("moment", ["*", "*/origin.port", "*/gateway.log", "*/cache/blobs/*/*"])
+def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
+    """Ctrl-C while it creates, starts, waits or reads ends every process and removes every file."""
+    demo, output = run_until(folder, lambda: any(folder.glob(f"larder-demo-{moment}")))
+    assert demo.returncode == 130, output
+    assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
+
+
+def test_a_kept_demo_runs_until_interrupted(folder: Path):
+    """With --keep the gateway goes on answering after the tables, until Ctrl-C ends it as well."""
+    output = folder.with_suffix(".txt")
+    demo, text = run_until(
+        folder, lambda: "aws s3 ls" in output.read_text() and bool(processes_below(folder)), "--keep"
+    )
+    assert demo.returncode == 130, text
+    assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
+
+
+def test_a_taken_port_is_a_clear_failure(folder: Path):
+    """Another server's port is refused; the demo must never take that server for its own gateway."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        demo, output = run_until(folder, lambda: False, "--port", str(port))
+    assert demo.returncode == 1
+    assert f"port {port} cannot be used" in output
+    assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
