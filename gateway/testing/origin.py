@@ -80,7 +80,7 @@ class FakeOrigin:
 
     async def start(self) -> None:
         """Listen; on the same port as before after a ``stop``."""
-        server = web.Server(self._handle)
+        server = web.Server(self._handle, auto_decompress=False)
         self._runner = web.ServerRunner(server, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
