@@ -78,7 +78,7 @@ def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermark
         over_capacity = space.used + taken - int(marks.low * space.capacity)
     over_reserve = 0
     if space.free - taken < space.reserve:
-        stride = int((marks.high - marks.low) * space.capacity)
+        stride = round((marks.high - marks.low) * space.capacity)
         over_reserve = space.reserve + taken - space.free + stride
     size = min(space.used, max(over_capacity, over_reserve))
     if size <= 0:

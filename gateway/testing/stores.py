@@ -1,0 +1,112 @@
+"""Short ways to put objects into a store, to read them back as the engine would, and to compare index and disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+from gateway.store.store import Store
+
+BLOCK = 4096
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def key_of(name: str) -> ObjectKey:
+    """A key of the bucket that the tests use."""
+    return ObjectKey("default", "bucket", name)
+
+
+def meta_of(content: bytes, etag: str = '"e1"') -> ObjectMeta:
+    """Metadata that fits the content."""
+    return ObjectMeta(etag, len(content), "Fri, 20 Nov 2026 10:00:00 GMT", (("Content-Type", "a/b"),), ())
+
+
+def write_blob(store: Store, content: bytes) -> BlobRef:
+    """Write and commit one blob."""
+    writer = store.begin(len(content))
+    writer.write(content)
+    return writer.commit()
+
+
+async def put(
+    store: Store, name: str, content: bytes, *, etag: str = '"e1"', confirmed_at: float = 1.0
+) -> tuple[ObjectRecord, list[BlobRef]]:
+    """Store an object as a fill would, in blocks of 4096 bytes."""
+    pieces = [content[at : at + BLOCK] for at in range(0, max(1, len(content)), BLOCK)]
+    generation = store.generations.of(key_of(name))
+    refs = [write_blob(store, piece) for piece in pieces]
+    record = await store.record(
+        key_of(name),
+        meta_of(content, etag),
+        BLOCK,
+        dict(enumerate(refs)),
+        generation=generation,
+        confirmed_at=confirmed_at,
+    )
+    assert record is not None
+    return record, refs
+
+
+async def get(store: Store, name: str) -> bytes | None:
+    """Read an object as a hit would; ``None`` unless all of it is there."""
+    record = await store.lookup(key_of(name))
+    if record is None:
+        return None
+    refs = await store.blocks(record.row_id, 0, record.block_count - 1)
+    if len(refs) < record.block_count:
+        return None
+    pieces = []
+    for _, ref in sorted(refs.items()):
+        blob = await store.open_blob(ref)
+        pieces.append(os.pread(blob.fd, blob.size + 1, 0))
+    return b"".join(pieces)
+
+
+def files_of(root: Path) -> dict[str, int]:
+    """Digests (hex) and sizes of the blob files."""
+    return {path.parent.name + path.name: path.stat().st_size for path in (root / "blobs").glob("*/*")}
+
+
+def query(root: Path, statement: str) -> list[tuple[Any, ...]]:
+    """Ask the index, from outside."""
+    connection = sqlite3.connect(root / "index.db", timeout=10)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def assert_index_equals_disk(root: Path) -> None:
+    """Every blob has a file and every file a blob; ties, objects and counts fit together."""
+    rows = dict(query(root, "SELECT lower(hex(digest)), size FROM blobs"))
+    assert rows == files_of(root)
+    assert query(root, "SELECT bytes, blobs FROM spaces") == [(sum(rows.values()), len(rows))]
+    assert query(root, "SELECT count(*) FROM blobs WHERE digest NOT IN (SELECT digest FROM object_blocks)") == [(0,)]
+    assert query(root, "SELECT count(*) FROM object_blocks WHERE digest NOT IN (SELECT digest FROM blobs)") == [(0,)]
+    assert query(root, "SELECT count(*) FROM objects WHERE id NOT IN (SELECT object_id FROM object_blocks)") == [(0,)]
+    assert query(root, "SELECT count(*) FROM object_blocks WHERE object_id NOT IN (SELECT id FROM objects)") == [(0,)]
+    assert query(root, "SELECT count(*) FROM grants WHERE object_id NOT IN (SELECT id FROM objects)") == [(0,)]
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.01)

@@ -1,0 +1,74 @@
+"""How much has to go: watermarks, reserve, and what is wanted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.policies.eviction import EvictionReason, Order, Space, Watermarks, admits, decide_eviction
+
+sizes = st.integers(0, 10**12)
+PLENTY = 10**15
+
+
+def test_nothing_goes_up_to_the_high_watermark():
+    """At exactly 95 % of the capacity nothing is evicted."""
+    decision = decide_eviction(Space(used=950, capacity=1000, free=PLENTY, reserve=0))
+    assert (decision.size, decision.reason) == (0, EvictionReason.WITHIN_LIMITS)
+
+
+def test_above_the_high_watermark_it_goes_down_to_the_low_one():
+    """Above 95 % the decision frees down to 90 %, least recently used first."""
+    decision = decide_eviction(Space(used=951, capacity=1000, free=PLENTY, reserve=0))
+    assert (decision.size, decision.reason, decision.order) == (51, EvictionReason.CAPACITY, Order.LEAST_RECENTLY_USED)
+
+
+def test_fills_under_way_count_as_used():
+    """What fills were promised is taken, although no blob shows it yet."""
+    assert decide_eviction(Space(used=900, capacity=1000, free=PLENTY, reserve=0, filling=60)).size == 60
+
+
+def test_room_is_made_for_what_is_wanted():
+    """A wanted size that would cross the high watermark is freed in advance."""
+    assert decide_eviction(Space(used=900, capacity=1000, free=PLENTY, reserve=0), wanted=200).size == 200
+
+
+def test_the_reserve_of_the_file_system_is_restored_with_a_stride():
+    """When others fill the file system, blobs go until the reserve and 5 % of the capacity are free."""
+    decision = decide_eviction(Space(used=500, capacity=1000, free=90, reserve=100))
+    assert (decision.size, decision.reason) == (60, EvictionReason.RESERVE)
+
+
+def test_no_more_than_everything_can_go():
+    """A reserve that blobs cannot restore asks for all of them and not more."""
+    assert decide_eviction(Space(used=500, capacity=1000, free=0, reserve=10**9)).size == 500
+
+
+def test_admission_keeps_the_capacity():
+    """The last byte of the capacity may be used, the one after it may not."""
+    space = Space(used=900, capacity=1000, free=PLENTY, reserve=0, filling=50)
+    assert admits(space, 50)
+    assert not admits(space, 51)
+
+
+def test_admission_keeps_the_reserve():
+    """What would eat into the reserve is refused."""
+    space = Space(used=0, capacity=1000, free=200, reserve=100, filling=50)
+    assert admits(space, 50)
+    assert not admits(space, 51)
+
+
+@given(used=sizes, capacity=sizes, free=sizes, reserve=sizes, filling=sizes, wanted=sizes)
+def test_after_eviction_what_is_wanted_fits_or_nothing_is_left(used, capacity, free, reserve, filling, wanted):
+    """Freeing what was decided admits what was wanted, unless the cache would then be empty."""
+    size = decide_eviction(Space(used, capacity, free, reserve, filling), wanted).size
+    assert 0 <= size <= used
+    after = Space(used - size, capacity, free + size, reserve, filling)
+    assert admits(after, wanted) or after.used == 0
+
+
+@given(used=sizes, capacity=st.integers(1, 10**12), low=st.floats(0, 1), span=st.floats(0, 1))
+def test_a_second_decision_finds_nothing_to_do(used, capacity, low, span):
+    """Eviction does not repeat itself: after one stride the watermarks hold."""
+    marks = Watermarks(high=low + (1 - low) * span, low=low)
+    space = Space(used, capacity, PLENTY, 0)
+    size = decide_eviction(space, marks=marks).size
+    assert decide_eviction(Space(used - size, capacity, PLENTY, 0), marks=marks).size == 0

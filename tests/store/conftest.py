@@ -1,0 +1,53 @@
+"""Stores in temporary directories; whatever a test leaves open is closed."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import CacheSettings
+from gateway.store.store import Store
+from gateway.testing.stores import BLOCK, FakeClock
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The cache directory."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The stores' clock."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def open_store(root: Path, clock: FakeClock):
+    """Opens stores on ``root``; what a test leaves open is closed."""
+    opened: list[Store] = []
+
+    async def open_one(**settings) -> Store:
+        directory = settings.pop("directory", None)
+        path = settings.pop("dir", str(root))
+        settings = {"capacity": 10**9, "reserve": 0, "block_size": BLOCK, **settings}
+        store = await Store.open(CacheSettings(dir=path, **settings), now=clock, directory=directory)
+        opened.append(store)
+        closed = store.close
+
+        async def close() -> None:
+            if store in opened:
+                opened.remove(store)
+                await closed()
+
+        store.close = close
+        return store
+
+    yield open_one
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def store(open_store):
+    """One open store."""
+    return await open_store()

@@ -1,0 +1,101 @@
+"""The table by which workers tell each other of writes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gateway.model.keys import ObjectKey
+from gateway.store.generations import SLOTS, Generations, slot_of
+
+KEY = ObjectKey("default", "bucket", "dir/ключ")
+OTHER = ObjectKey("default", "bucket", "other")
+
+
+@pytest.fixture
+def table(tmp_path):
+    """An attached table."""
+    table = Generations()
+    assert table.attach(tmp_path / "generations")
+    return table
+
+
+def test_a_bump_changes_the_number_of_the_key_only(table):
+    """A write of one key leaves keys of other slots valid."""
+    before, other = table.of(KEY), table.of(OTHER)
+    table.bump(KEY)
+    assert table.of(KEY) != before
+    assert table.of(OTHER) == other
+
+
+def test_every_worker_sees_a_bump(table, tmp_path):
+    """Two tables on one file are one table."""
+    second = Generations()
+    second.attach(tmp_path / "generations")
+    assert second.of(KEY) == table.of(KEY)
+    table.bump(KEY)
+    assert second.of(KEY) == table.of(KEY)
+
+
+def test_the_slot_of_a_key_is_the_same_in_every_process():
+    """The hash does not depend on Python's per-process seed."""
+    code = "from gateway.store.generations import *; print(slot_of(ObjectKey('default', 'bucket', 'dir/ключ')))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": "7"})
+    assert int(printed.stdout) == slot_of(KEY)
+
+
+def test_bucket_and_key_are_told_apart():
+    """``a/b`` in one bucket and ``b`` in bucket ``a`` hash differently, as does another origin."""
+    assert len({slot_of(ObjectKey(*parts)) for parts in (("o", "a", "bc"), ("o", "ab", "c"), ("oa", "b", "c"))}) == 3
+
+
+def test_bump_all_changes_every_slot(table, tmp_path):
+    """No key keeps its number."""
+    before = (tmp_path / "generations").read_bytes()[: 8 * SLOTS]
+    table.bump_all()
+    after = (tmp_path / "generations").read_bytes()[: 8 * SLOTS]
+    assert [slot for slot in range(SLOTS) if before[8 * slot : 8 * slot + 8] == after[8 * slot : 8 * slot + 8]] == []
+
+
+def test_distrust_is_shared_and_ends_when_cleared(table, tmp_path):
+    """A mark set by one worker is seen by all, for its slot only, until it is cleared."""
+    second = Generations()
+    second.attach(tmp_path / "generations")
+    table.distrust(KEY)
+    assert (second.trusts(KEY), second.trusts(OTHER), second.distrusted()) == (False, True, [slot_of(KEY)])
+    second.clear([slot_of(KEY)])
+    assert table.trusts(KEY)
+
+
+def test_a_table_survives_its_processes(table, tmp_path):
+    """A fill fenced before a restart stays fenced after it."""
+    table.bump(KEY)
+    second = Generations()
+    second.attach(tmp_path / "generations")
+    assert second.of(KEY) == table.of(KEY)
+
+
+def test_attaching_again_finds_the_same_table(table, tmp_path):
+    """Nothing is remapped while the file is the same."""
+    assert not table.attach(tmp_path / "generations")
+
+
+def test_a_deleted_table_is_replaced_by_one_with_other_numbers(table, tmp_path):
+    """What was valid under a lost table is valid under no other; marks are carried over."""
+    before = table.of(KEY)
+    table.distrust(OTHER)
+    (tmp_path / "generations").unlink()
+    assert table.attach(tmp_path / "generations")
+    assert table.of(KEY) != before
+    assert not table.trusts(OTHER)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 10 * SLOTS])
+def test_a_file_of_the_wrong_size_is_replaced(tmp_path, size):
+    """A table that was truncated would kill the process at the first access."""
+    (tmp_path / "generations").write_bytes(bytes(size))
+    table = Generations()
+    table.attach(tmp_path / "generations")
+    table.bump(KEY)
+    assert (tmp_path / "generations").stat().st_size == 9 * SLOTS
+    assert [path.name for path in tmp_path.iterdir()] == ["generations"]
