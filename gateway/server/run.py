@@ -59,8 +59,8 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
     """
     os.environ.update(launch.environ)
     _raise_file_limit()
-    listener = listen(settings)
     config = _config(settings, launch)
+    listener = listen(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     launch.announce(f"listening on {address_of(listener, tls=bool(settings.tls_cert))}")
@@ -162,6 +162,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 class _Supervisor(Multiprocess):
+    def terminate_all(self) -> None:
+        """Stop listening first: connections made while the workers drain would wait for nobody."""
+        for each in self.sockets:
+            each.close()
+        super().terminate_all()
+
     def handle_hup(self) -> None:
         """Pass SIGHUP on instead of replacing the workers: requests in flight go on."""
         for process in self.processes:

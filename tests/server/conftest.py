@@ -176,7 +176,13 @@ def start(loop_name: str) -> Iterator[Callable[..., Running]]:
             ws="none",
             interface="asgi3",
             log_config=None,
-            **{"server_header": False, "date_header": False, "proxy_headers": False, "timeout_graceful_shutdown": 5, **options},
+            **{
+                "server_header": False,
+                "date_header": False,
+                "proxy_headers": False,
+                "timeout_graceful_shutdown": 5,
+                **options,
+            },
         )
         server = Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -40,7 +40,7 @@ def test_file_objects_and_defaults_follow_the_asgi_extension(start, make_file):
     file = make_file(300_000)
 
     async def handler(scope, receive, send):
-        with open(f"/proc/self/fd/{file.fd}", "rb") as opened:
+        with os.fdopen(os.dup(file.fd), "rb") as opened:
             os.lseek(opened.fileno(), 100_000, os.SEEK_SET)
             await send(head(200_000))
             await send({"type": "http.response.zerocopysend", "file": opened})

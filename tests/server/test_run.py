@@ -1,0 +1,160 @@
+"""Server processes: addresses, workers and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from http.client import HTTPConnection
+
+import pytest
+
+from gateway.config import ServerSettings
+from gateway.model.errors import ConfigError
+from gateway.server.run import Launch, address_of, listen, serve
+from tests.server.conftest import read_response, wait_until
+
+
+@pytest.fixture
+def launch():
+    """Starts server processes and ends those that are left."""
+    processes = []
+
+    def begin(workers=1, drain=20.0):
+        command = [sys.executable, "-m", "tests.server.processes", "0", str(workers), str(drain)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        processes.append(process)
+        line = process.stdout.readline()
+        assert line.startswith("listening on http://127.0.0.1:"), line + process.stdout.read()
+        return process, int(line.rpartition(":")[2])
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _ask(port, path="/"):
+    with suppress(OSError):
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        try:
+            connection.request("GET", path)
+            pid, _, flavour = connection.getresponse().read().decode().partition(" ")
+            return int(pid), flavour
+        finally:
+            connection.close()
+    return None
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_announced_address_answers_and_the_environment_is_passed_on(launch):
+    """Rule: port 0 picks one and says which; the application is made in that process with the environment given."""
+    process, port = launch()
+    assert _ask(port) == (process.pid, "plum.")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_signals_let_the_requests_in_flight_finish(launch, tmp_path, number, workers):
+    """Rule: SIGTERM and SIGINT stop accepting, wait for what is under way, and exit with 0 without a traceback."""
+    process, port = launch(workers)
+    marker = tmp_path / "go on"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(f"GET /wait?{marker} HTTP/1.1\r\nhost: x\r\n\r\n".replace("go on", "go_on").encode())
+        assert sock.recv(1, socket.MSG_PEEK)
+        process.send_signal(number)
+        wait_until(lambda: _ask(port) is None)
+        assert process.poll() is None
+        (tmp_path / "go_on").touch()
+        assert read_response(sock)[1].endswith(b"plum.")
+    assert process.wait(20) == 0
+    assert process.stdout.read() == ""
+
+
+def test_draining_is_bounded(launch, tmp_path):
+    """Rule: a request that never ends does not keep a stopped server alive beyond the drain time."""
+    process, port = launch(drain=0.0)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(f"GET /wait?{tmp_path}/never HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert sock.recv(1, socket.MSG_PEEK)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_stops_nothing(launch, workers):
+    """Rule: SIGHUP, as a closing terminal sends it, leaves the server and its workers as they are."""
+    process, port = launch(workers)
+    before = _ask(port)
+    for pid in {process.pid, before[0]}:
+        os.kill(pid, signal.SIGHUP)
+    process.send_signal(0)
+    wait_until(lambda: _ask(port) == before)
+    assert process.poll() is None
+
+
+def test_a_dead_worker_is_replaced(launch):
+    """Rule: a worker that is killed gives way to a new one on the same port."""
+    process, port = launch(2)
+    wait_until(lambda: len({_ask(port), _ask(port), _ask(port)} - {None}) >= 1)
+    dead = _ask(port)[0]
+    os.kill(dead, signal.SIGKILL)
+    wait_until(lambda: len(_children(process.pid) - {dead}) == 2)
+    wait_until(lambda: _ask(port))
+    assert dead not in _children(process.pid)
+
+
+def test_workers_end_with_their_supervisor(launch):
+    """Rule: kill -9 of the supervisor leaves no worker behind to hold the port."""
+    process, port = launch(2)
+    wait_until(lambda: _ask(port))
+    workers = wait_until(lambda: found if len(found := _children(process.pid)) == 2 else None)
+    wait_until(lambda: {pid for pid, _ in filter(None, [_ask(port)])} <= workers)
+    process.kill()
+    wait_until(lambda: not any(_alive(pid) for pid in workers))
+    assert _ask(port) is None
+
+
+def _children(pid):
+    """The workers: children that run our program, not multiprocessing's resource tracker."""
+    found = set()
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        for child in children.read().split():
+            with suppress(FileNotFoundError), open(f"/proc/{child}/cmdline") as command:
+                if "spawn_main" in command.read() and _alive(int(child)):
+                    found.add(int(child))
+    return found
+
+
+def test_an_address_in_use_is_named():
+    """Rule: a port that is taken is an error of the configuration that says which and why."""
+    with listen(ServerSettings(port=0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"server\.port: cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+        ):
+            listen(ServerSettings(port=port))
+
+
+def test_tls_files_that_cannot_be_read_are_named(tmp_path):
+    """Rule: a missing certificate is an error of the configuration that names the setting."""
+    settings = ServerSettings(port=0, tls_cert=str(tmp_path / "none.pem"), tls_key=str(tmp_path / "none.key"))
+    with pytest.raises(ConfigError, match=r"server\.tls_cert: .*none\.pem cannot be read"):
+        serve(settings, Launch("tests.server.processes:create"))
+
+
+def test_addresses_of_ipv6_are_bracketed():
+    """Rule: an IPv6 address is written as URLs want it (RFC 3986 section 3.2.2)."""
+    with listen(ServerSettings(host="::1", port=0)) as listener:
+        assert address_of(listener, tls=True) == f"https://[::1]:{listener.getsockname()[1]}"
