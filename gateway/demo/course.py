@@ -37,9 +37,7 @@ def _show(world: World) -> None:
     rows = steps.cold_and_warm(world, client, small, large)
     console.print()
     console.print(table.passes(rows))
-    console.print(
-        "  Every body was compared with what was stored. The origin is on this machine; a real one is further.\n"
-    )
+    console.print("  Every body was compared with what was stored. The origin is on this machine.\n")
     facts = {
         "Saved": steps.saved(rows),
         "Stored once": steps.stored_once(world, client, large),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -27,10 +28,10 @@ class Pass:
 
 def passes(rows: Sequence[Pass]) -> Table:
     """The readings side by side."""
-    table = Table(title="The same reads, cold and warm", title_justify="left")
-    table.add_column("read")
+    table = Table(title="The same reads, cold and warm", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("read", no_wrap=True)
     for column in ("objects", "time", "objects/s", "throughput", "hits", "origin reads"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.name,
