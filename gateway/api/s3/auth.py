@@ -187,15 +187,21 @@ class Authenticator:
         account = self._known(claim.access_key_id)
         if now > claim.expires:
             raise _expired(claim.expires, now, {})
-        bucket = _host_bucket(request, self._settings.domain) or ""
-        text = sigv2.string_to_sign(request.method.encode(), request.raw_path, request.query, fields, bucket)
-        expected = sigv2.signature(account.secret_access_key, text)
-        if not hmac.compare_digest(expected, claim.signature):
+        if not self._sigv2_matches(request, fields, claim.signature, account.secret_access_key):
             raise _mismatch(claim.access_key_id)
         token = next((value for name, value in pairs if name == _TOKEN), fields.get(_TOKEN, b""))
         _check_token(account, token, now)
         content = fields.get(_CONTENT_SHA256, b"").decode("latin-1")
         return Authenticated(account.principal, payload_form(content), content, None, True, sigv2.QUERY_PARAMETERS)
+
+    def _sigv2_matches(self, request: WireRequest, fields: Fields, claimed: bytes, secret: str) -> bool:
+        bucket = _host_bucket(request, self._settings.domain) or ""
+        paths = [request.raw_path]
+        if not bucket and request.raw_path.count(b"/") == 1:
+            # botocore sends "/bucket" and signs "/bucket/".
+            paths.append(request.raw_path + b"/")
+        texts = [sigv2.string_to_sign(request.method.encode(), path, request.query, fields, bucket) for path in paths]
+        return any(hmac.compare_digest(sigv2.signature(secret, text), claimed) for text in texts)
 
     def _known(self, access_key_id: str) -> Account:
         account = self.find(access_key_id)
