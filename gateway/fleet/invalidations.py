@@ -7,8 +7,8 @@ sure to have heard everything is not ``healthy``; it then asks the origin about 
 Why this is enough. Each worker publishes a heartbeat to itself on the connection on which announcements come. Redis
 delivers in order, and messages are handled one after the other, so a heartbeat heard means that everything published
 before it was *sent* has been handled. A worker is healthy for ``silence`` seconds after the sending of the last
-heartbeat that it heard. The announcer waits at most ``ack`` seconds, and ``silence`` is not larger. So when
-``announce`` returns, for each worker that was subscribed, one of these holds:
+heartbeat that it heard. The announcer waits for answers at most ``answer`` seconds after Redis took the announcement,
+and ``silence`` is not larger. So when ``announce`` returns, for each worker that was subscribed, one of these holds:
 
 1. it has answered: it has forgotten;
 2. it has not, and has heard no heartbeat sent after the announcement: it is no longer healthy;
@@ -57,17 +57,17 @@ OnGap = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. ``silence`` must not exceed ``ack``: see the top of this module.
+    """Seconds. ``silence`` must not exceed ``answer``: see the top of this module.
 
-    ``ack``: longest wait of one announcement. ``hurry``: the same while this worker is not healthy. ``heartbeat``:
-    between two heartbeats. ``connect``: for opening a subscription. ``dead``: silence after which the connection is
-    given up. ``retry``: between two attempts to subscribe.
+    ``publish``: for Redis to take an announcement. ``answer``: for the others to answer it, counted from then.
+    ``heartbeat``: between two heartbeats. ``connect``: for opening a subscription. ``dead``: silence after which the
+    connection is given up. ``retry``: between two attempts to subscribe.
     """
 
-    heartbeat: float = 0.5
-    silence: float = 2.0
-    ack: float = 2.0
-    hurry: float = 0.3
+    publish: float = 0.5
+    answer: float = 1.5
+    silence: float = 1.5
+    heartbeat: float = 0.4
     connect: float = 1.0
     dead: float = 5.0
     retry: float = 0.3
@@ -133,8 +133,8 @@ class Invalidations:
 
     def __init__(self, url: str, *, on_forget: OnForget, on_gap: OnGap, timing: Timing | None = None) -> None:
         timing = timing or Timing()
-        if timing.silence > timing.ack:
-            raise ValueError("silence must not exceed ack, or announce returns while others still trust their cache")
+        if timing.silence > timing.answer:
+            raise ValueError("silence must not exceed answer, or announce returns while others still trust their cache")
         self._url = url
         self._on_forget = on_forget
         self._on_gap = on_gap
@@ -181,8 +181,8 @@ class Invalidations:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell every other worker to forget these objects; return when all have, or are no longer healthy.
 
-        Never raises. With Redis down it returns at once, with Redis hanging after ``ack`` seconds (``hurry`` while not
-        healthy); the objects are counted in ``unannounced`` and announced again when Redis answers.
+        Never raises. With Redis down it returns at once, with Redis hanging after ``publish`` seconds; the objects are
+        counted in ``unannounced`` and announced when Redis answers again.
         """
         batches = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
         await asyncio.gather(*map(self._announce, batches))
@@ -190,10 +190,10 @@ class Invalidations:
     async def _announce(self, keys: Sequence[ObjectKey]) -> None:
         number = next(self._numbers)
         waiting = self._waiting[number] = _Waiting()
-        patience = self._timing.ack if self.healthy else self._timing.hurry
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(self._timing.publish):
                 waiting.update(wanted=await self._publish_forget(number, keys))
+            async with asyncio.timeout(self._timing.answer):
                 await waiting.done.wait()
         except _DOWN as error:
             if waiting.wanted >= 0:

@@ -66,7 +66,7 @@ class DieAfter(Fault):
 
 @dataclass(kw_only=True)
 class DieBeforeHeaders(Fault):
-    """The connection is closed instead of an answer."""
+    """The connection is closed instead of an answer; clients repeat a GET once, so ``times`` must be 2 to be seen."""
 
 
 @dataclass(kw_only=True)

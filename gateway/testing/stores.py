@@ -24,6 +24,7 @@ class FakeClock:
         self.time = 1_000_000.0
 
     def __call__(self) -> float:
+        """The time, in seconds."""
         return self.time
 
 

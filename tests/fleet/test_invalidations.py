@@ -94,7 +94,7 @@ async def test_many_objects_are_announced_in_batches(redis_server: EmbeddedRedis
 
 
 async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up(redis_server: EmbeddedRedis) -> None:
-    """Either a worker has forgotten, or it no longer believes that it knows: silence is not longer than ack."""
+    """Either a worker has forgotten, or it no longer believes that it knows: silence is not longer than answer."""
     async with workers(redis_server.url) as (writer, other):
         assert other.channel.healthy
         other.may_forget.clear()
@@ -106,17 +106,17 @@ async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up
         assert other.forgotten == [KEY]
 
 
-def test_silence_longer_than_ack_is_refused() -> None:
+def test_silence_longer_than_the_wait_for_answers_is_refused() -> None:
     """Such timing would let an announcer return while another worker still trusts its cache."""
     with pytest.raises(ValueError, match="must not exceed"):
-        Worker("redis://127.0.0.1:1", Timing(silence=3, ack=2))
+        Worker("redis://127.0.0.1:1", Timing(silence=3, answer=2))
 
 
 async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_health_returns(
     redis_server: EmbeddedRedis,
 ) -> None:
     """From the loss to the new subscription anything may have been missed."""
-    async with workers(redis_server.url, timing=Timing(silence=1000, ack=1000, heartbeat=0.1)) as (writer, other):
+    async with workers(redis_server.url, timing=Timing(silence=1000, answer=1000)) as (writer, other):
         assert redis_server.pid is not None
         assert (writer.gaps, other.gaps) == (0, 0)
         os.kill(redis_server.pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ async def test_what_could_not_be_announced_is_announced_later(run_dir: Path) -> 
     """With Redis down a write goes on, is counted, and the others hear of it when Redis is back."""
     server = EmbeddedRedis(run_dir)
     await server.start()
-    async with workers(server.url, timing=Timing(ack=1000)) as (writer, other):
+    async with workers(server.url, timing=Timing(answer=1000)) as (writer, other):
         await server.stop()
         await until(lambda: not writer.channel.healthy)
         await writer.channel.announce([KEY])
@@ -155,7 +155,7 @@ async def test_more_than_can_be_owed_makes_the_others_distrust_everything(run_di
 
 
 async def test_a_frozen_redis_bounds_writes_and_ends_trust(redis_server: EmbeddedRedis) -> None:
-    """A Redis that takes connections and never answers costs a write at most ack seconds, and hits their freshness."""
+    """A Redis that takes connections and never answers costs a write half a second, and hits their freshness."""
     async with workers(redis_server.url) as (writer, other):
         pid = redis_server.pid
         assert pid is not None

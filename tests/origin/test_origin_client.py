@@ -23,6 +23,7 @@ EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 def origin_at(endpoint: str, **settings: object) -> Origin:
+    """An origin that is asked with Alice's keys."""
     keys = {"access_key_id": ALICE.access_key_id, "secret_access_key": ALICE.secret_access_key}
     return Origin.model_validate({"endpoint": endpoint, **keys, **settings})
 
@@ -55,6 +56,7 @@ class RawServer:
 
 
 async def client_for(origin: Origin, *credentials: Credential) -> OriginClient:
+    """A client of one origin."""
     return OriginClient([origin], credentials, now=time.time)
 
 
@@ -62,7 +64,8 @@ async def client_for(origin: Origin, *credentials: Credential) -> OriginClient:
     "raw_path",
     [
         "/b/a/../c", "/b/./k", "/b//k", "/b/k%2Fl", "/b/k%2fl", "/b/100%25", "/b/a+b", "/b/%C3%A9", "/b/k%20l", "/b/k;v=1",
-        "/b/http://evil.example/x", "/b/user@evil.example", "/b/\\evil.example", "//evil.example/k", "/@evil.example/", "/b/k'()*!",
+        "/b/http://evil.example/x", "/b/user@evil.example", "/b/\\evil.example", "//evil.example/k", "/@evil.example/",
+        "/b/k'()*!",
     ],
 )  # fmt: skip
 async def test_path_goes_to_the_wire_byte_for_byte(raw_path: str) -> None:
@@ -117,6 +120,7 @@ async def test_only_our_own_default_headers_are_sent() -> None:
 
 
 async def content(*pieces: bytes) -> AsyncIterator[bytes]:
+    """A body in pieces."""
     for piece in pieces:
         yield piece
 
@@ -273,6 +277,7 @@ async def test_a_released_connection_is_used_again_and_an_aborted_one_is_not() -
 
 
 async def fails_after(piece: bytes) -> AsyncIterator[bytes]:
+    """A body that turns out to be wrong after its first piece."""
     yield piece
     raise S3Error("BadDigest")
 
@@ -386,6 +391,7 @@ async def test_the_origin_comes_back_on_the_same_port() -> None:
 
 
 async def status_of(client: OriginClient) -> int:
+    """The status of a GET."""
     response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
     await response.read(10_000)
     return response.status

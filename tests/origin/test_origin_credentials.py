@@ -1,0 +1,142 @@
+"""With whose keys a request goes out, and how the credential chain is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from botocore.exceptions import MetadataRetrievalError
+
+from gateway.config import Credential, Origin
+from gateway.model.errors import OriginUnavailable
+from gateway.model.keys import OriginIdentity
+from gateway.origin.credentials import CHAIN_KEY, CredentialChain, KeyRing, Keys, identity_of
+
+KEYLESS = Origin(endpoint="http://127.0.0.1:1")
+PLAIN = Credential(access_key_id="g", secret_access_key="s")
+
+
+class Chain:
+    """A botocore session whose credentials a test can change; counts how often they are looked up."""
+
+    def __init__(self, access_key: str = "temporary-1") -> None:
+        self.access_key = access_key
+        self.lookups = 0
+        self.threads: set[int] = set()
+        self.failing = False
+
+    def __call__(self) -> Chain:
+        """Stand in for the session's constructor."""
+        return self
+
+    def get_credentials(self) -> Chain | None:
+        """The chain's source, or ``None`` when it has none."""
+        self.threads.add(threading.get_ident())
+        self.lookups += not self.access_key
+        return self if self.access_key else None
+
+    def get_frozen_credentials(self) -> SimpleNamespace:
+        """The keys of now."""
+        self.lookups += 1
+        if self.failing:
+            raise MetadataRetrievalError(error_msg="no answer")
+        return SimpleNamespace(access_key=self.access_key, secret_key="secret", token="token")
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.time
+
+
+def test_identity_is_the_tenants_own_key_then_the_origins_then_the_chain() -> None:
+    """Each principal is seen by the origin under the most particular keys there are."""
+    keyed = Origin(endpoint="http://127.0.0.1:1", access_key_id="o", secret_access_key="s")
+    own = Credential(access_key_id="g", secret_access_key="s", origin_access_key_id="t", origin_secret_access_key="s")
+    assert identity_of(keyed, own) == OriginIdentity("default", "t")
+    assert identity_of(keyed, PLAIN) == OriginIdentity("default", "o")
+    assert identity_of(KEYLESS, PLAIN) == OriginIdentity("default", CHAIN_KEY)
+    assert identity_of(keyed, None) == OriginIdentity("default", "")
+
+
+async def test_an_anonymous_caller_does_not_get_the_chains_keys() -> None:
+    """The gateway lends its role to nobody who did not authenticate."""
+    ring = KeyRing([KEYLESS], [], CredentialChain(Clock(), Chain()))
+    assert await ring.keys(identity_of(KEYLESS, None)) is None
+    assert await ring.keys(identity_of(KEYLESS, PLAIN)) == Keys("temporary-1", "secret", "token")
+
+
+async def test_the_chain_is_asked_off_the_loop_and_trusted_for_a_minute() -> None:
+    """The chain reads files and may ask the network; requests must neither wait for it each time nor be held up."""
+    clock, session = Clock(), Chain()
+    chain = CredentialChain(clock, session)
+    await asyncio.gather(*(chain.current() for _ in range(10)))
+    clock.time += 59
+    await chain.current()
+    assert session.lookups == 1
+    assert threading.get_ident() not in session.threads
+
+
+async def test_renewal_goes_on_behind_the_callers_back() -> None:
+    """After a minute the next caller still gets the keys at once, and later ones the new keys."""
+    clock, session = Clock(), Chain()
+    chain = CredentialChain(clock, session)
+    await chain.current()
+    session.access_key = "temporary-2"
+    clock.time += 61
+    keys = await chain.current()
+    assert keys == Keys("temporary-1", "secret", "token")
+    async with asyncio.timeout(10):
+        while keys != Keys("temporary-2", "secret", "token"):
+            await asyncio.sleep(0.001)
+            keys = await chain.current()
+
+
+async def test_after_a_long_idle_time_the_caller_waits_for_new_keys() -> None:
+    """Keys that may have expired meanwhile are not used."""
+    clock, session = Clock(), Chain()
+    chain = CredentialChain(clock, session)
+    await chain.current()
+    session.access_key = "temporary-2"
+    clock.time += 3600
+    assert await chain.current() == Keys("temporary-2", "secret", "token")
+
+
+async def test_keys_that_cannot_be_renewed_are_an_unavailable_origin() -> None:
+    """Sending the request unsigned instead would ask for something else."""
+    session = Chain()
+    session.failing = True
+    with pytest.raises(OriginUnavailable, match="no answer"):
+        await CredentialChain(Clock(), session).current()
+
+
+async def test_a_chain_without_keys_is_asked_once() -> None:
+    """On a machine without credentials requests go unsigned and do not pay for looking again."""
+    clock, session = Clock(), Chain(access_key="")
+    chain = CredentialChain(clock, session)
+    assert await chain.current() is None
+    clock.time += 3600
+    assert await chain.current() is None
+    assert session.lookups == 1
+
+
+async def test_the_real_chain_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """AWS_* variables are the first link of the chain (boto3 documentation, "Credentials")."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    assert await CredentialChain(Clock()).current() == Keys("from-environment", "s", "t")
+
+
+def test_secrets_do_not_show() -> None:
+    """A log line with keys in it names the key only."""
+    assert repr(Keys("id", "the-secret", "the-token")) == "Keys(access_key_id='id')"

@@ -1,0 +1,107 @@
+"""Which headers cross the gateway, and what they say of the object."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.origin.headers import content_range, entity_headers, forwardable, relayable
+
+ANSWER = [
+    ("Date", "Tue, 18 Nov 2026 10:00:00 GMT"), ("Server", "AmazonS3"), ("x-amz-request-id", "1"), ("x-amz-id-2", "2"),
+    ("ETag", '"abc"'), ("Last-Modified", "Mon, 17 Nov 2026 10:00:00 GMT"), ("Content-Type", "image/jpeg"),
+    ("x-amz-meta-Class", "cat"), ("Content-Length", "11"), ("x-amz-version-id", "v"), ("x-amz-storage-class", "STANDARD_IA"),
+    ("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-checksum-type", "FULL_OBJECT"), ("Connection", "keep-alive, X-Private"),
+    ("X-Private", "1"), ("Keep-Alive", "timeout=5"), ("x-amz-server-side-encryption", "AES256"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization", "Host", "Connection", "Keep-Alive", "TE", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
+        "Proxy-Authorization", "Proxy-Connection", "Expect", "Date", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-SHA256",
+        "X-Amz-Decoded-Content-Length", "X-Amz-Trailer", "Accept-Encoding", "User-Agent", "Forwarded", "X-Forwarded-For",
+        "X-Forwarded-Host", "X-Original-URL", "Via", "Cookie", "X-Larder-Peer", "x-larder-anything", "HTTP2-Settings",
+    ],
+)  # fmt: skip
+def test_what_was_said_to_the_gateway_stays_there(name: str) -> None:
+    """Signatures, connection headers and claims of proxies never reach the origin, in whatever spelling."""
+    for spelling in (name, name.lower(), name.upper()):
+        assert forwardable([(spelling, "1"), ("Range", "bytes=0-1")]) == [("Range", "bytes=0-1")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Range", "If-Match", "If-None-Match", "Content-Type", "Content-Encoding", "Content-MD5", "Cache-Control", "x-amz-meta-a",
+        "x-amz-acl", "x-amz-checksum-crc32", "x-amz-checksum-mode", "x-amz-copy-source", "x-amz-tagging", "Referer",
+        "x-amz-server-side-encryption-customer-key", "x-amz-request-payer", "x-amz-expected-bucket-owner",
+    ],
+)  # fmt: skip
+def test_what_concerns_the_object_is_forwarded(name: str) -> None:
+    """The gateway supports what its origin supports, also what it does not know."""
+    assert forwardable([(name, "v")]) == [(name, "v")]
+
+
+def test_headers_that_connection_names_are_not_forwarded() -> None:
+    """RFC 9110, 7.6.1: what Connection nominates concerns this connection only."""
+    sent = [("connection", "close, X-Hop"), ("x-hop", "1"), ("X-Keep", "2")]
+    assert forwardable(sent) == [("X-Keep", "2")]
+    assert relayable(sent) == [("X-Keep", "2")]
+
+
+def test_an_answer_is_relayed_whole_but_for_its_connection() -> None:
+    """Order, spelling and everything else of the origin's answer reach the client."""
+    gone = {"Connection", "X-Private", "Keep-Alive"}
+    assert relayable(ANSWER) == [pair for pair in ANSWER if pair[0] not in gone]
+
+
+def test_entity_headers_of_a_whole_object() -> None:
+    """What is replayed on a hit: the object's headers, not the answer's."""
+    meta = entity_headers(ANSWER)
+    assert (meta.etag, meta.size, meta.last_modified) == ('"abc"', 11, "Mon, 17 Nov 2026 10:00:00 GMT")
+    assert meta.checksums == (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-checksum-type", "FULL_OBJECT"))
+    assert [name for name, _ in meta.headers] == [
+        "Last-Modified", "Content-Type", "x-amz-meta-Class", "x-amz-version-id", "x-amz-storage-class",
+        "x-amz-server-side-encryption",
+    ]  # fmt: skip
+
+
+def test_no_checksums_differ_from_unknown_checksums() -> None:
+    """Asked for and absent is "the origin has none"; not asked for, or a range, is "not known"."""
+    plain = [("ETag", '"a"'), ("Content-Length", "1")]
+    assert entity_headers(plain).checksums == ()
+    assert entity_headers(plain, checksums_asked=False).checksums is None
+    ranged = [*plain, ("Content-Range", "bytes 0-0/7"), ("x-amz-checksum-crc32", "AAAAAA==")]
+    assert entity_headers(ranged).checksums is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "size"),
+    [
+        ([("Content-Length", "3"), ("Content-Range", "bytes 4-6/99")], 99),
+        ([("Content-Length", "3"), ("Content-Range", "bytes 4-6/*")], -1),
+        ([], -1),
+        ([("Content-Length", "٣")], -1),
+        ([("Content-Length", "-3")], -1),
+    ],
+)
+def test_size_is_the_objects_or_unknown(headers: list[tuple[str, str]], size: int) -> None:
+    """A 206 tells the length after the slash; an answer that does not tell makes the object uncacheable."""
+    assert entity_headers(headers).size == size
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("bytes 0-4/5", (0, 4, 5)),
+        ("bytes */5", None),
+        ("items 0-4/5", None),
+        ("bytes 0-4/*", None),
+        ("bytes 0-/5", None),
+        ("", None),
+    ],
+)
+def test_only_an_exact_content_range_counts(value: str, expected: tuple[int, int, int] | None) -> None:
+    """RFC 9110, 14.4: a fill is kept only when the origin said exactly which bytes it sent."""
+    assert content_range(value) == expected
