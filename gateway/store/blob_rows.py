@@ -52,6 +52,20 @@ def born(connection: Connection) -> int:
     return int(value[0])
 
 
+def want(connection: Connection, size: int) -> None:
+    """Leave word for the keeper that room for ``size`` bytes is needed."""
+    connection.execute(
+        "INSERT INTO meta VALUES ('wanted', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+        (size,),
+    )
+
+
+def take_wanted(connection: Connection) -> int:
+    """The most that was wanted since the last call."""
+    row = connection.execute("DELETE FROM meta WHERE name = 'wanted' RETURNING value").fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def miscount(connection: Connection) -> Counts:
     """By how much the kept counts are wrong. One statement, so both sides are of the same moment."""
     row = connection.execute(

@@ -43,6 +43,7 @@ class Disk:
         if self._probe is not None:
             await self._probe
         await self._database.close()
+        self.generations.detach()
         self.directory.leave()
 
     def usable(self) -> bool:

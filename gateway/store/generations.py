@@ -37,10 +37,7 @@ class Generations:
     """The mapped table. Until ``attach`` succeeds it is private to this process."""
 
     def __init__(self) -> None:
-        table = mmap.mmap(-1, _TABLE_BYTES)
-        table[:_SLOT_BYTES] = os.urandom(_SLOT_BYTES)
-        self._identity: tuple[int, int] | None = None
-        self._use(table)
+        self.detach()
 
     def _use(self, table: mmap.mmap) -> None:
         self._slots = memoryview(table)[:_SLOT_BYTES].cast("Q")
@@ -80,6 +77,13 @@ class Generations:
         """Believe the index again about these slots."""
         for slot in slots:
             self._marks[slot] = 0
+
+    def detach(self) -> None:
+        """Give up the shared table for a private one."""
+        table = mmap.mmap(-1, _TABLE_BYTES)
+        table[:_SLOT_BYTES] = os.urandom(_SLOT_BYTES)
+        self._identity: tuple[int, int] | None = None
+        self._use(table)
 
     def attach(self, path: Path) -> bool:
         """Map the table at ``path``, creating it when there is none; ``False`` when it is the one already mapped.

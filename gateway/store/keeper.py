@@ -66,7 +66,8 @@ class Keeper:
         if self._disk.new_index:
             self._disk.new_index = False
             await self.recover()
-        await self.free(0)
+        wanted = await self._disk.write(blob_rows.take_wanted)
+        await self.free(wanted)
         now = self._disk.now()
         if now >= self._audit_at:
             self._audit_at = now + _AUDIT_EVERY

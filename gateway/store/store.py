@@ -242,13 +242,13 @@ class Store:
     async def make_room(self, size: int) -> bool:
         """Whether capacity and reserve allow ``size`` more bytes, after evicting for them.
 
-        The worker with the node lock evicts; another one waits up to two seconds for it.
+        The worker with the node lock evicts; another one leaves word for its next ``sweep`` and waits up to two seconds.
         """
         try:
             if size > self._settings.capacity or not self._disk.usable():
                 return False
             space = self._space.current()
-            if self._space.recent() and not decide_eviction(space, size).size:
+            if self._space.recent() and admits(space, size) and not decide_eviction(space, size).size:
                 return True
             if admits(await self._space.refresh(), size):
                 return True
@@ -392,6 +392,7 @@ class Store:
     async def _wait_for_keeper(self, size: int) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _WAIT_FOR_KEEPER
+        await self._disk.write(lambda connection: blob_rows.want(connection, size))
         while loop.time() < deadline:
             await asyncio.sleep(_ASK_AGAIN)
             if admits(await self._space.refresh(), size):

@@ -21,6 +21,7 @@ PARAMS = BreakerParams(failures=3, window=10, calm=5, slow_write=2, first_probe=
 
 
 def breaker_that_is_down(now: float = 0.0) -> Breaker:
+    """A breaker that went down at ``now``."""
     breaker = Breaker(PARAMS)
     breaker.handle(Failed(FailureKind.GONE), now)
     return breaker

@@ -1,0 +1,291 @@
+"""What the store promises about bytes: written whole, verified once per start, readable while anybody reads."""
+
+import asyncio
+import errno
+import hashlib
+import os
+from zlib import crc32
+
+import pytest
+
+from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.model.objects import BlobRef
+from gateway.testing.faults import FaultyDirectory
+from gateway.testing.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
+
+
+def path_of(root, ref: BlobRef):
+    """The file of a blob."""
+    return root / "blobs" / ref.digest.hex()[:2] / ref.digest.hex()[2:]
+
+
+def open_files(root) -> list[str]:
+    """What this process has open below the cache directory."""
+    targets = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return [target for target in targets if target.startswith(str(root))]
+
+
+def is_open(fd: int, content: bytes) -> bool:
+    """Whether a descriptor still leads to these bytes."""
+    try:
+        return os.pread(fd, len(content) + 1, 0) == content
+    except OSError:
+        return False
+
+
+async def test_a_committed_blob_is_named_by_what_was_written(store, root):
+    """Digest, size and checksum are those of the bytes, in however many pieces they came."""
+    writer = store.begin(6)
+    writer.write(b"ab")
+    writer.write(memoryview(b"cdef"))
+    ref = writer.commit()
+    assert ref == BlobRef(hashlib.sha256(b"abcdef").digest(), 6, crc32(b"abcdef"))
+    assert path_of(root, ref).read_bytes() == b"abcdef"
+    assert list((root / "tmp").iterdir()) == []
+
+
+async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
+    """What is below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
+    writer = store.begin(6)
+    writer.hold()
+    writer.write(b"abc")
+    assert os.pread(writer.fd, writer.written, 0) == b"abc"
+    writer.write(b"def")
+    writer.commit()
+    fd = writer.fd
+    assert os.pread(fd, 10, 3) == b"def"
+    writer.release()
+    assert writer.fd == -1
+
+
+async def test_readers_of_an_aborted_blob_keep_their_descriptor(store, root):
+    """Aborting removes the file at once and closes the descriptor when the last reader has left."""
+    writer = store.begin(6)
+    writer.write(b"abc")
+    writer.hold()
+    writer.abort()
+    writer.abort()
+    fd = writer.fd
+    assert list((root / "tmp").iterdir()) == []
+    assert os.pread(fd, 10, 0) == b"abc"
+    writer.release()
+    assert not is_open(fd, b"abc")
+
+
+async def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(open_store, root):
+    """Short writes are continued where they ended."""
+    directory = FaultyDirectory(root)
+    directory.most_bytes = 3
+    store = await open_store(directory=directory)
+    ref = write_blob(store, b"0123456789")
+    assert path_of(root, ref).read_bytes() == b"0123456789"
+    assert directory.appended == 4
+
+
+async def test_equal_bytes_keep_the_file_that_is_known_to_be_right(store, root):
+    """Committing what is resident keeps the existing file and drops the new one."""
+    first = write_blob(store, b"same")
+    inode = path_of(root, first).stat().st_ino
+    assert write_blob(store, b"same") == first
+    assert path_of(root, first).stat().st_ino == inode
+    assert list((root / "tmp").iterdir()) == []
+
+
+async def test_a_fresh_copy_replaces_a_damaged_file(store, root):
+    """When the file under the name is not what it was, the bytes just received take its place."""
+    _, (ref,) = await put(store, "a", b"good")
+    path_of(root, ref).write_bytes(b"evil")
+    await put(store, "b", b"good")
+    assert path_of(root, ref).read_bytes() == b"good"
+    assert await get(store, "a") == b"good"
+    assert store.status().corrupt_dropped == 0
+
+
+async def test_what_was_just_written_is_resident(store):
+    """The bytes were hashed on their way in, so the first hit needs neither thread nor index."""
+    ref = write_blob(store, b"abc")
+    blob = store.resident(ref)
+    assert (os.pread(blob.fd, 9, 0), blob.size, blob.crc32) == (b"abc", 3, crc32(b"abc"))
+
+
+async def test_nothing_is_resident_before_it_was_opened(open_store):
+    """After a start, a blob must be opened, and so verified, before it counts as resident."""
+    first = await open_store()
+    _, (ref,) = await put(first, "a", b"abc")
+    await first.close()
+    second = await open_store()
+    assert second.resident(ref) is None
+    blob = await second.open_blob(ref)
+    assert second.resident(ref) is blob
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "lengthened", "deleted", "replaced"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_damaged_files_are_dropped_and_never_served(open_store, root, damage, restarted):
+    """Whatever happens to a file, during a run or between two, its rows and bytes go and nobody reads it."""
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"precious bytes")
+    await put(store, "b", b"precious bytes")
+    await put(store, "c", b"others")
+    if restarted:
+        await store.close()
+    path = path_of(root, ref)
+    before = path.stat()
+    match damage:
+        case "flipped":
+            path.write_bytes(b"precious bytEs")
+        case "truncated":
+            os.truncate(path, 3)
+        case "lengthened":
+            path.write_bytes(b"precious bytes and more")
+        case "deleted":
+            path.unlink()
+        case "replaced":
+            path.with_name("other").write_bytes(b"precious bytEs")
+            path.with_name("other").rename(path)
+    if restarted:
+        if path.exists():
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        store = await open_store()
+    assert store.resident(ref) is None
+    with pytest.raises(BlobGone):
+        await store.open_blob(ref)
+    assert [await store.lookup(key_of(name)) is None for name in "abc"] == [True, True, False]
+    status = store.status()
+    assert (status.corrupt_dropped, status.missing_dropped) == ((0, 1) if damage == "deleted" else (1, 0))
+    assert_index_equals_disk(root)
+
+
+async def test_a_file_is_read_through_once_per_start(open_store, root):
+    """What one worker verified, another of the same start trusts; the next start does not."""
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"precious bytes")
+    path = path_of(root, ref)
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"X")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    second = await open_store()
+    blob = await second.open_blob(ref)
+    assert os.pread(blob.fd, 1, 0) == b"X"
+    await store.close()
+    await second.close()
+    third = await open_store()
+    with pytest.raises(BlobGone):
+        await third.open_blob(ref)
+
+
+async def test_verification_is_remembered(open_store, root):
+    """After a start the first opening writes down that the file was found right under this start."""
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"abc")
+    await store.close()
+    store = await open_store()
+    assert query(root, "SELECT boot FROM blobs") != [(store.directory.boot,)]
+    await store.open_blob(ref)
+    await store.forget([])
+    assert query(root, "SELECT boot FROM blobs") == [(store.directory.boot,)]
+
+
+async def test_a_file_that_was_only_touched_is_verified_and_kept(store, root):
+    """A new modification time alone, as after a restore from backup, costs one reading and no bytes."""
+    _, (ref,) = await put(store, "a", b"abc")
+    os.utime(path_of(root, ref), ns=(1, 1))
+    assert store.resident(ref) is None
+    assert await get(store, "a") == b"abc"
+    assert store.resident(ref) is not None
+
+
+async def test_concurrent_openings_share_one_descriptor(open_store):
+    """A hundred readers of one cold blob open and verify it once."""
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"abc")
+    await store.close()
+    store = await open_store()
+    blobs = await asyncio.gather(*(store.open_blob(ref) for _ in range(100)))
+    assert len({blob.fd for blob in blobs}) == 1
+
+
+async def test_a_held_blob_stays_open_when_others_push_it_out(open_store):
+    """The cache of open files is bounded, but never closes a file that is being read."""
+    store = await open_store(open_files=8)
+    ref = write_blob(store, b"first")
+    blob = store.resident(ref)
+    blob.hold()
+    fd = blob.fd
+    del blob
+    for number in range(20):
+        write_blob(store, b"%d" % number)
+    assert store.resident(ref) is None
+    assert store.status().open_files == 8
+    assert os.pread(fd, 9, 0) == b"first"
+
+
+async def test_the_last_release_closes_what_was_pushed_out(open_store):
+    """Two readers, then none: the descriptor is closed after the second one's release, not before."""
+    store = await open_store(open_files=8)
+    ref = write_blob(store, b"first")
+    blob = store.resident(ref)
+    blob.hold()
+    blob.hold()
+    fd = blob.fd
+    for number in range(20):
+        write_blob(store, b"%d" % number)
+    blob.release()
+    assert is_open(fd, b"first")
+    blob.release()
+    del blob
+    assert not is_open(fd, b"first")
+
+
+async def test_no_descriptor_is_left_after_close(open_store, root):
+    """Opening, filling, reading and closing a store leaves no file open."""
+    store = await open_store()
+    for number in range(20):
+        await put(store, f"{number}", b"%d" % number)
+    assert len(open_files(root)) > 20
+    await store.close()
+    assert open_files(root) == []
+
+
+@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "no-space"), (errno.EIO, "disk"), (errno.EROFS, "disk")])
+async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, root, code, reason):
+    """A write or a commit that fails raises DiskUnavailable; after it there is no file and no reservation."""
+    directory = FaultyDirectory(root)
+    store = await open_store(directory=directory)
+    writer = store.begin(3)
+    directory.write_errno = code
+    with pytest.raises(DiskUnavailable) as failure:
+        writer.write(b"abc")
+    writer.abort()
+    assert failure.value.reason == reason
+    assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
+
+
+async def test_a_commit_that_fails_leaves_nothing(open_store, root):
+    """When the rename fails the temporary file is removed and the reservation ends."""
+    directory = FaultyDirectory(root)
+    store = await open_store(directory=directory)
+    writer = store.begin(3)
+    writer.write(b"abc")
+    directory.publish_errno = errno.EIO
+    with pytest.raises(DiskUnavailable):
+        writer.commit()
+    assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
+    assert writer.fd == -1
+
+
+async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):
+    """A chore closes files that were unlinked, so that their bytes become free."""
+    _, (ref,) = await put(store, "a", b"abc")
+    assert store.status().open_files == 1
+    await store.forget([key_of("a")])
+    await eventually(lambda: files_of(root) == {})
+    await store.sweep()
+    assert store.status().open_files == 0
+    assert store.resident(ref) is None

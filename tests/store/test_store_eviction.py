@@ -1,0 +1,233 @@
+"""Who goes when the cache is full, and who may still read."""
+
+import asyncio
+import os
+
+import pytest
+
+from gateway.model.errors import DiskUnavailable
+from gateway.testing.faults import FaultyDirectory
+from gateway.testing.stores import (
+    BLOCK,
+    assert_index_equals_disk,
+    eventually,
+    files_of,
+    get,
+    key_of,
+    meta_of,
+    put,
+    write_blob,
+)
+
+
+async def present(store, count: int) -> list[int]:
+    """Which of the objects 0, 1, ... are in the cache."""
+    return [number for number in range(count) if await store.lookup(key_of(f"{number}")) is not None]
+
+
+async def fill(store, count: int, size: int = 1000) -> list:
+    """Objects 0, 1, ... of different bytes, used in that order."""
+    return [
+        (await put(store, f"{number}", b"%04d" % number * (size // 4), confirmed_at=float(number)))[1][0]
+        for number in range(count)
+    ]
+
+
+async def test_a_sweep_evicts_down_to_the_low_watermark(open_store, root):
+    """Above 95 % of the capacity the least recently used go until 90 % are left; index and disk agree."""
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    for number in range(10):
+        await put(store, f"{number}", b"%04d" % number * 250, confirmed_at=float(number))
+    await store.sweep()
+    assert await present(store, 10) == list(range(1, 10))
+    status = store.status()
+    assert (status.bytes, status.blobs, status.evicted_blobs, status.evicted_bytes) == (9000, 9, 1, 1000)
+    assert_index_equals_disk(root)
+
+
+async def test_below_the_high_watermark_nothing_goes(open_store):
+    """At 90 % a sweep leaves everything."""
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    await fill(store, 9)
+    await store.sweep()
+    assert await present(store, 9) == list(range(9))
+
+
+async def test_what_was_touched_stays_longer(open_store):
+    """Recency is what touch said, although it was only in memory when the sweep began."""
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    refs = await fill(store, 10)
+    store.touch(refs[0].digest, 100.0)
+    await store.sweep()
+    assert await present(store, 10) == [0, *range(2, 10)]
+
+
+async def test_recency_survives_a_restart(open_store):
+    """A close writes down what was touched."""
+    store = await open_store()
+    refs = await fill(store, 10)
+    store.touch(refs[0].digest, 100.0)
+    await store.close()
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    await store.sweep()
+    assert 0 in await present(store, 10)
+
+
+async def test_eviction_takes_a_blob_with_all_its_references(open_store, root):
+    """Two objects of equal bytes lose them together, and both their rows."""
+    store = await open_store(capacity=4000)
+    assert store.try_lock()
+    await put(store, "a", b"s" * 1000, confirmed_at=1.0)
+    await put(store, "b", b"s" * 1000, confirmed_at=1.0)
+    for number in range(3):
+        await put(store, f"{number}", b"%04d" % number * 250, confirmed_at=10.0)
+    await store.sweep()
+    assert [await store.lookup(key_of(name)) for name in ("a", "b")] == [None, None]
+    assert_index_equals_disk(root)
+
+
+async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root):
+    """Blocks are evicted one by one; the row goes with the last one."""
+    store = await open_store(capacity=3 * BLOCK)
+    assert store.try_lock()
+    record, refs = await put(store, "big", b"a" * BLOCK + b"b" * BLOCK + b"c" * BLOCK)
+    store.touch(refs[0].digest, 50.0)
+    store.touch(refs[2].digest, 60.0)
+    await store.sweep()
+    assert await store.blocks(record.row_id, 0, 2) == {0: refs[0], 2: refs[2]}
+    assert await store.lookup(key_of("big")) == record
+    assert_index_equals_disk(root)
+
+
+async def test_a_reader_finishes_when_its_blob_is_evicted(open_store, root):
+    """The file is unlinked under a reader, who reads on to the end."""
+    store = await open_store(capacity=1000)
+    assert store.try_lock()
+    (ref,) = await fill(store, 1)
+    blob = store.resident(ref)
+    blob.hold()
+    await store.sweep()
+    assert files_of(root) == {}
+    assert os.pread(blob.fd, 2000, 0) == b"0000" * 250
+    assert store.resident(ref) is None
+    blob.release()
+
+
+async def test_the_keeper_makes_room_on_demand(open_store, root):
+    """make_room evicts before it says yes, and says yes only if the bytes fit."""
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    await fill(store, 10)
+    assert await store.make_room(3000)
+    assert store.status().bytes <= 7000
+    assert_index_equals_disk(root)
+
+
+async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
+    """What can never fit evicts nothing."""
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    await fill(store, 5)
+    assert not await store.make_room(10_001)
+    assert await present(store, 5) == list(range(5))
+
+
+async def test_reservations_count_until_they_end(open_store):
+    """Fills under way are counted by what they were promised; commit and abort end the reservation."""
+    store = await open_store(capacity=10_000)
+    writers = [store.begin(4000), store.begin(4000)]
+    with pytest.raises(DiskUnavailable) as refusal:
+        store.begin(4000)
+    assert refusal.value.reason == "no-space"
+    assert not await store.make_room(4000)
+    for writer in writers:
+        writer.abort()
+    store.begin(4000).abort()
+
+
+async def test_refusing_for_lack_of_space_is_no_failure_of_the_disk(open_store):
+    """A full cache does not open the breaker."""
+    store = await open_store(capacity=10_000)
+    for _ in range(10):
+        with pytest.raises(DiskUnavailable):
+            store.begin(20_000)
+    assert store.status().state == "normal"
+
+
+async def test_the_reserve_is_kept(open_store, root):
+    """When the file system has no more than the reserve, fills are refused and the keeper gives space back."""
+    directory = FaultyDirectory(root)
+    store = await open_store(directory=directory, reserve=5000, capacity=100_000)
+    assert store.try_lock()
+    await fill(store, 10)
+    directory.free = 5500
+    with pytest.raises(DiskUnavailable):
+        store.begin(1000)
+    directory.free = 4000
+    await store.sweep()
+    assert await present(store, 10) == [6, 7, 8, 9]
+
+
+async def test_a_worker_without_the_lock_does_not_evict(open_store):
+    """Only the keeper evicts: another worker's sweep leaves everything."""
+    keeper = await open_store(capacity=10_000)
+    worker = await open_store(capacity=10_000)
+    assert keeper.try_lock()
+    assert not worker.try_lock()
+    await fill(worker, 10)
+    await worker.sweep()
+    assert await present(worker, 10) == list(range(10))
+
+
+async def test_a_worker_waits_for_the_keeper_to_make_the_room_it_needs(open_store):
+    """What a worker wants reaches the keeper's next sweep, even when it is more than the watermarks would free."""
+    keeper = await open_store(capacity=10_000)
+    worker = await open_store(capacity=10_000)
+    assert keeper.try_lock()
+    await fill(worker, 9)
+    waiting = asyncio.ensure_future(worker.make_room(3000))
+    while not waiting.done():
+        await keeper.sweep()
+    assert await waiting
+    assert worker.status().bytes <= 7000
+
+
+async def test_a_worker_without_a_keeper_gives_up(open_store):
+    """Room that nobody makes is refused after a while."""
+    keeper = await open_store(capacity=10_000)
+    worker = await open_store(capacity=10_000)
+    assert keeper.try_lock()
+    await fill(worker, 10)
+    assert not await worker.make_room(3000)
+
+
+async def test_a_fill_of_bytes_that_are_being_evicted_is_whole_or_absent(open_store, root):
+    """Filling, evicting and reading the same few blobs at once never leaves a row without its file."""
+    store = await open_store(capacity=6 * BLOCK)
+    assert store.try_lock()
+
+    async def keep_filling(name: str) -> None:
+        for round_number in range(30):
+            key, content = key_of(name), b"%d" % (round_number % 3) * BLOCK
+            try:
+                ref = write_blob(store, content)
+            except DiskUnavailable:
+                await store.sweep()
+                continue
+            generation = store.generations.of(key)
+            meta = meta_of(content, f'"{round_number}"')
+            await store.record(key, meta, BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)
+            assert await get(store, name) in (None, content, *(b"%d" % n * BLOCK for n in range(3)))
+
+    async def keep_evicting() -> None:
+        for _ in range(30):
+            await store.make_room(6 * BLOCK)
+
+    await asyncio.gather(keep_evicting(), *(keep_filling(name) for name in "abcd"))
+    await store.forget([])
+    await eventually(lambda: len(list((root / "tmp").iterdir())) == 0)
+    assert_index_equals_disk(root)
