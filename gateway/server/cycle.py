@@ -13,19 +13,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.server.channel import Channel
 from gateway.server.head import Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
-
-if TYPE_CHECKING:
-    from gateway.server.protocol import GatewayProtocol
 
 HIGH_WATER = 256 * 1024
 """Bytes of a request body that wait for the application before reading pauses."""
 
 logger = logging.getLogger("gateway.server")
+
+
+class Connection(Protocol):
+    """What a cycle needs of the connection it belongs to."""
+
+    channel: Channel
+    tasks: set[Any]
+
+    def await_body(self, cycle: Cycle) -> None:
+        """The application waits for more of the body: make it come, within the time that bodies have."""
+
+    def resume_reading(self) -> None:
+        """The application has taken what had been read."""
+
+    def on_response_complete(self, cycle: Cycle) -> None:
+        """The response has ended; the next request may be answered."""
 
 
 class Cycle:
@@ -36,7 +50,7 @@ class Cycle:
         "complete", "gone", "keep_alive", "more_body", "scope", "started", "task",
     )  # fmt: skip
 
-    def __init__(self, protocol: GatewayProtocol, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
+    def __init__(self, protocol: Connection, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.more_body = True
