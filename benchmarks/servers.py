@@ -1,0 +1,184 @@
+"""The servers that are measured, as real processes on loopback, and what the kernel says they used."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+BUCKET = "bench"
+ACCESS_KEY = "LARDERBENCH"
+SECRET_KEY = secrets.token_hex(20)
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+_NGINX = """
+user root; worker_processes 1; daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; sendfile on; keepalive_requests 100000000; types {{ }} default_type application/octet-stream;
+  client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u;
+  scgi_temp_path {dir}/s;
+  {http}
+}}
+"""
+_ORIGIN = "server {{ listen 127.0.0.1:{port}; root {root}; }}"
+_CACHE = """
+  proxy_cache_path {dir}/cache levels=1:2 keys_zone=k:10m max_size=10g inactive=1h use_temp_path=off;
+  upstream origin {{ server 127.0.0.1:{origin}; keepalive 64; }}
+  server {{ listen 127.0.0.1:{port};
+    location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_cache k;
+                  proxy_cache_key $uri; proxy_cache_valid 200 1h; }} }}
+"""
+_GATEWAY = """
+[server]
+port = {port}
+[cache]
+dir = "{dir}/cache"
+capacity = "20GB"
+reserve = "100MB"
+[log]
+level = "warning"
+[[origins]]
+endpoint = "http://127.0.0.1:{origin}"
+access_key_id = "origin"
+secret_access_key = "origin-secret"
+[[credentials]]
+access_key_id = "{access_key}"
+secret_access_key = "{secret_key}"
+[[rules]]
+match = "**"
+freshness = "1h"
+grant = "1h"
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server process with its children."""
+
+    name: str
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Time on a core of the whole process tree since it started.
+
+        From the scheduler's own clock, in nanoseconds: where user and system time are sampled at ticks, a server
+        that works in bursts shorter than a tick may seem to use none.
+        """
+        return sum(_scheduled(pid) for pid in _tree(self.pid)) / 1e9
+
+    def rss(self) -> int:
+        """Resident bytes of the whole process tree."""
+        return sum(int(_stat(pid)[21]) for pid in _tree(self.pid)) * _PAGE
+
+
+def _scheduled(pid: int) -> int:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += _tree(int(child))
+    return found
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def _process(
+    name: str, port: int, command: list[str], log: Path, environ: dict[str, str] | None = None
+) -> Iterator[Running]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environ or {})}
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not start:\n{log.read_text()[-2000:]}")
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield Running(name, port, process.pid)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _nginx(name: str, directory: Path, port: int, http: str) -> Iterator[Running]:
+    directory.mkdir()
+    config = directory / "nginx.conf"
+    config.write_text(_NGINX.format(dir=directory, http=http))
+    with _process(name, port, ["nginx", "-p", str(directory), "-c", str(config)], directory / "log") as running:
+        yield running
+
+
+@contextmanager
+def origin(directory: Path, root: Path) -> Iterator[Running]:
+    """nginx serving files with keep-alive: the fastest object store there is; it ignores signatures."""
+    port = free_port()
+    with _nginx("origin", directory / "origin", port, _ORIGIN.format(port=port, root=root)) as running:
+        yield running
+
+
+@contextmanager
+def nginx_cache(directory: Path, origin_port: int) -> Iterator[Running]:
+    """nginx proxy_cache with one worker in front of the origin; it verifies nothing."""
+    port = free_port()
+    http = _CACHE.format(dir=directory / "nginx", port=port, origin=origin_port)
+    with _nginx("nginx", directory / "nginx", port, http) as running:
+        yield running
+
+
+@contextmanager
+def gateway(directory: Path, origin_port: int) -> Iterator[Running]:
+    """Larder with one worker in front of the same origin, verifying SigV4."""
+    port = free_port()
+    home = directory / "gateway"
+    home.mkdir()
+    config = home / "larder.toml"
+    config.write_text(
+        _GATEWAY.format(dir=home, port=port, origin=origin_port, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    )
+    command = [str(Path(sys.executable).with_name("larder-gateway")), "serve", "--config", str(config)]
+    with _process("larder", port, command, home / "log") as running:
+        yield running
+
+
+@contextmanager
+def protocol_alone(directory: Path, root: Path) -> Iterator[Running]:
+    """Larder's server protocol with an application that only opens files: the floor under the gateway."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.files_app", str(port)]
+    with _process("protocol", port, command, directory / "protocol.log", {"BENCH_ROOT": str(root)}) as running:
+        yield running
