@@ -24,6 +24,7 @@ user root; worker_processes 1; daemon off; pid {dir}/nginx.pid; error_log {dir}/
 events {{ worker_connections 4096; }}
 http {{
   access_log off; sendfile on; keepalive_requests 100000000; types {{ }} default_type application/octet-stream;
+  sendfile_max_chunk 2m;
   client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u;
   scgi_temp_path {dir}/s;
   {http}

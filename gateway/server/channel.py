@@ -155,8 +155,9 @@ class Channel:
         out = cast(socket.socket, self._out).fileno()
         turn = TURN
         while turn > 0:
+            wanted = min(self._left, _PIECE)
             try:
-                sent = os.sendfile(out, self._fd, self._offset, min(self._left, _PIECE))
+                sent = os.sendfile(out, self._fd, self._offset, wanted)
             except BlockingIOError:
                 return False
             if not sent:
@@ -166,6 +167,8 @@ class Channel:
             turn -= sent
             if not self._left:
                 return True
+            if sent < wanted:
+                return False
         return False
 
     async def _wait_for_reader(self, out: socket.socket) -> None:
