@@ -25,7 +25,6 @@ not supported.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import random
@@ -33,44 +32,21 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
+from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer
 from gateway.fleet.subscription import Subscription, opened
+from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
 
 _LOG = logging.getLogger(__name__)
-_FORGET = "larder:forget"
-_WORKER = "larder:worker:"
-_BATCH = 1000
-_MOST_OWED = 10_000
-_DOWN = (RedisError, OSError)
 
 OnForget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 OnGap = Callable[[], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds. ``silence`` must not exceed ``answer``: see the top of this module.
-
-    ``publish``: for Redis to take an announcement. ``answer``: for the others to answer it, counted from then.
-    ``heartbeat``: between two heartbeats. ``connect``: for opening a subscription. ``dead``: silence after which the
-    connection is given up. ``retry``: between two attempts to subscribe.
-    """
-
-    publish: float = 0.5
-    answer: float = 1.5
-    silence: float = 1.5
-    heartbeat: float = 0.4
-    connect: float = 1.0
-    dead: float = 5.0
-    retry: float = 0.3
 
 
 class InvalidationChannel(Protocol):
@@ -101,21 +77,6 @@ class NullInvalidations:
         """Nobody to tell."""
 
 
-@dataclass
-class _Waiting:
-    """An announcement whose answers are being counted; ``wanted`` is -1 until Redis said how many received it."""
-
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    wanted: int = -1
-    answers: int = 0
-
-    def update(self, *, answers: int = 0, wanted: int | None = None) -> None:
-        self.answers += answers
-        self.wanted = self.wanted if wanted is None else wanted
-        if 0 <= self.wanted <= self.answers:
-            self.done.set()
-
-
 class Invalidations:
     """The invalidation channel of one worker.
 
@@ -125,10 +86,6 @@ class Invalidations:
             subscription counts as lost.
         on_gap: called whenever announcements may have been missed, before ``healthy`` becomes true again.
         timing: how long everything may take.
-
-    Attributes:
-        unannounced: objects whose announcement Redis did not take in time; they are announced later.
-        unanswered: announcements that not every worker answered in time.
     """
 
     def __init__(self, url: str, *, on_forget: OnForget, on_gap: OnGap, timing: Timing | None = None) -> None:
@@ -144,19 +101,24 @@ class Invalidations:
         self._subscribed = False
         self._heard = float("-inf")
         self._tried = asyncio.Event()
-        self._waiting: dict[int, _Waiting] = {}
-        self._numbers = itertools.count()
         self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-        self._owed: set[ObjectKey] = set()
-        self._owe_everything = False
+        self._announcer = Announcer(self._redis, self._me, timing)
         self._tasks: list[asyncio.Task[None]] = []
-        self.unannounced = 0
-        self.unanswered = 0
 
     @property
     def healthy(self) -> bool:
         """Whether every write of the fleet is known here. False, not an error, when Redis is down, slow or unknown."""
         return self._subscribed and time.monotonic() - self._heard < self._timing.silence
+
+    @property
+    def unannounced(self) -> int:
+        """Objects whose announcement Redis did not take in time, since the start; they are announced later."""
+        return self._announcer.unannounced
+
+    @property
+    def unanswered(self) -> int:
+        """Announcements that not every worker answered in time, since the start."""
+        return self._announcer.unanswered
 
     async def start(self) -> None:
         """Subscribe. With Redis down it returns all the same, not ``healthy``, and goes on trying.
@@ -164,7 +126,9 @@ class Invalidations:
         ``on_gap`` is not called for a subscription that succeeds at once: what was missed while this process did not
         run is for whoever opened the store to judge.
         """
-        self._tasks = [asyncio.create_task(run()) for run in (self._listen, self._beat, self._answer)]
+        self._tasks = [
+            asyncio.create_task(run()) for run in (self._listen, self._beat, self._answer, self._announcer.run)
+        ]
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._timing.connect):
                 await self._tried.wait()
@@ -184,49 +148,20 @@ class Invalidations:
         Never raises. With Redis down it returns at once, with Redis hanging after ``publish`` seconds; the objects are
         counted in ``unannounced`` and announced when Redis answers again.
         """
-        batches = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
-        await asyncio.gather(*map(self._announce, batches))
-
-    async def _announce(self, keys: Sequence[ObjectKey]) -> None:
-        number = next(self._numbers)
-        waiting = self._waiting[number] = _Waiting()
-        try:
-            async with asyncio.timeout(self._timing.publish):
-                waiting.update(wanted=await self._publish_forget(number, keys))
-            async with asyncio.timeout(self._timing.answer):
-                await waiting.done.wait()
-        except _DOWN as error:
-            if waiting.wanted >= 0:
-                self.unanswered += 1
-            else:
-                self.unannounced += len(keys)
-                self._owe(keys)
-            _LOG.debug("announcement %d: %r", number, error)
-        finally:
-            del self._waiting[number]
-
-    def _owe(self, keys: Sequence[ObjectKey]) -> None:
-        self._owed.update(keys)
-        if len(self._owed) > _MOST_OWED:
-            self._owed.clear()
-            self._owe_everything = True
-
-    async def _publish_forget(self, number: int, keys: Sequence[ObjectKey]) -> int:
-        names = [(key.origin, key.bucket, key.key) for key in keys]
-        return int(await self._redis.publish(_FORGET, json.dumps({"from": self._me, "number": number, "keys": names})))
+        await self._announcer.announce(keys)
 
     async def _listen(self) -> None:
         """Subscribe, listen, and subscribe again, for ever."""
         missed = False
         while True:
             try:
-                async with opened(self._url, (_FORGET, _WORKER + self._me), self._timing.connect) as subscription:
+                async with opened(self._url, (FORGET, WORKER + self._me), self._timing.connect) as subscription:
                     if missed:
                         await self._on_gap()
                     self._subscribed = True
                     await self._publish_beat()
                     await self._follow(subscription)
-            except _DOWN as error:
+            except DOWN as error:
                 _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)
             except Exception:
                 _LOG.exception("an announcement could not be handled; subscribing again")
@@ -240,18 +175,17 @@ class Invalidations:
         while True:
             channel, payload = await subscription.next(self._timing.dead)
             message = json.loads(payload)
-            if channel == _FORGET:
+            if channel == FORGET:
                 await self._handle_forget(message)
             elif "beat" in message:
                 self._heard = message["beat"]
                 self._tried.set()
-            elif (waiting := self._waiting.get(message["answer"])) is not None:
-                waiting.update(answers=1)
+            else:
+                self._announcer.answered(message["answer"])
 
     async def _handle_forget(self, message: dict[str, Any]) -> None:
         if message["from"] == self._me:
-            if (waiting := self._waiting.get(message["number"])) is not None:
-                waiting.update(answers=1)
+            self._announcer.answered(message["number"])
             return
         if message["keys"] is None:
             await self._on_gap()
@@ -267,29 +201,20 @@ class Invalidations:
                 pending.append(self._answers.get_nowait())
             pipeline = self._redis.pipeline(transaction=False)
             for worker, number in pending:
-                pipeline.publish(_WORKER + worker, json.dumps({"answer": number}))
-            with suppress(*_DOWN):
+                pipeline.publish(WORKER + worker, json.dumps({"answer": number}))
+            with suppress(*DOWN):
                 await pipeline.execute()
 
     async def _beat(self) -> None:
         """Publish heartbeats and what is owed. With Redis down both wait for the next round."""
         while True:
             await asyncio.sleep(self._timing.heartbeat)
-            with suppress(*_DOWN):
+            with suppress(*DOWN):
                 await self._publish_beat()
-                await self._settle()
+                await self._announcer.settle()
 
     async def _publish_beat(self) -> None:
-        await self._redis.publish(_WORKER + self._me, json.dumps({"beat": time.monotonic()}))
-
-    async def _settle(self) -> None:
-        if self._owe_everything:
-            await self._redis.publish(_FORGET, json.dumps({"from": self._me, "number": -1, "keys": None}))
-            self._owe_everything = False
-        while self._owed:
-            batch = list(itertools.islice(self._owed, _BATCH))
-            await self._publish_forget(-1, batch)
-            self._owed.difference_update(batch)
+        await self._redis.publish(WORKER + self._me, json.dumps({"beat": time.monotonic()}))
 
 
 def _commands(url: str, timeout: float) -> Redis:

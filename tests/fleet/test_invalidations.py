@@ -13,7 +13,8 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.invalidations import Invalidations, NullInvalidations, Timing
+from gateway.fleet.invalidations import Invalidations, NullInvalidations
+from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
 from tests.fleet.conftest import until
 
@@ -91,6 +92,32 @@ async def test_many_objects_are_announced_in_batches(redis_server: EmbeddedRedis
         await writer.channel.announce(keys)
         assert sorted(other.batches) == [500, 1000, 1000]
         assert set(other.forgotten) == set(keys)
+
+
+async def test_a_burst_of_writes_costs_few_messages(redis_server: EmbeddedRedis) -> None:
+    """Announcements that come up while one is under way go together in the next."""
+    keys = [ObjectKey("default", "b", str(number)) for number in range(2000)]
+    async with workers(redis_server.url) as (writer, other):
+        await asyncio.gather(*(writer.channel.announce([key]) for key in keys))
+        assert set(other.forgotten) == set(keys)
+        assert len(other.batches) < 10
+        assert (writer.channel.unanswered, writer.channel.unannounced) == (0, 0)
+
+
+async def test_a_stop_leaves_no_announcer_waiting(run_dir: Path) -> None:
+    """Whoever announces while the worker shuts down gets an end too."""
+    async with EmbeddedRedis(run_dir) as server:
+        writer = Worker(server.url)
+        await writer.channel.start()
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        announcing = asyncio.create_task(writer.channel.announce([KEY]))
+        await asyncio.sleep(0)
+        await writer.channel.stop()
+        await announcing
+        await writer.channel.announce([KEY])
+        assert writer.channel.unannounced == 2
+        os.kill(server.pid, signal.SIGCONT)
 
 
 async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up(redis_server: EmbeddedRedis) -> None:
