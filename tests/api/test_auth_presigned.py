@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from hashlib import md5
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -47,7 +48,7 @@ def refusal(request: WireRequest, credential: Credential = PLAIN, later: float =
     return refused.value
 
 
-def presigned_by_boto3(version: str, operation: str, token: str | None = None, **parameters: object) -> WireRequest:
+def presigned_by_boto3(version: str, operation: str, token: str | None = None, **parameters: Any) -> WireRequest:
     """The GET or PUT that a boto3 presigned address leads to; ``version`` is "s3" (SigV2) or "s3v4"."""
     client = boto3.client(
         "s3",
@@ -77,7 +78,7 @@ def presigned_by_boto3(version: str, operation: str, token: str | None = None, *
         ("get_object_tagging", {"Bucket": "b", "Key": "k"}),
     ],
 )
-def test_boto3_presigned_addresses(version: str, operation: str, parameters: dict[str, object]) -> None:
+def test_boto3_presigned_addresses(version: str, operation: str, parameters: dict[str, Any]) -> None:
     """boto3's presigned addresses, SigV2 by default and SigV4 on request, are accepted."""
     request = presigned_by_boto3(version, operation, **parameters)
     if "SSECustomerKey" in parameters and version == "s3v4":
