@@ -11,9 +11,10 @@ never sent twice: it is handed over as a stream that cannot be rewound.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -152,7 +153,7 @@ class OriginClient:
             content_length = len(body)
         if content_length is not None:
             pairs.append(("Content-Length", str(content_length)))
-        upload = Upload(body, content_length) if body is not None else None
+        upload = Upload(body, content_length, link.origin.read_timeout) if body is not None else None
         return await _exchange(link, method, url, pairs, upload)
 
     async def close(self) -> None:
@@ -166,14 +167,10 @@ class OriginClient:
 async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> OriginResponse:
     link.active += 1
     try:
-        response = await link.session.request(
-            method,
-            url,
-            headers=CIMultiDict(pairs),
-            data=upload.pieces() if upload else None,
-            skip_auto_headers=_NO_CONTENT_TYPE if upload else None,
-            allow_redirects=False,
-        )
+        if upload is None:
+            response = await link.session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
+        else:
+            response = await _send_body(link.session, method, url, pairs, upload)
     except BaseException as error:
         link.active -= 1
         if upload and upload.failure:
@@ -182,6 +179,23 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
             raise OriginUnavailable(f"{link.origin.endpoint}: {error!r}") from error
         raise
     return OriginResponse(response, upload, link.ended)
+
+
+async def _send_body(
+    session: ClientSession, method: str, url: URL, pairs: list[Header], upload: Upload
+) -> ClientResponse:
+    try:
+        async with asyncio.timeout(None) as upload.limit:
+            return await session.request(
+                method,
+                url,
+                headers=CIMultiDict(pairs),
+                data=upload.pieces(),
+                skip_auto_headers=_NO_CONTENT_TYPE,
+                allow_redirects=False,
+            )
+    finally:
+        upload.limit = None
 
 
 def _is_plain(text: str) -> bool:

@@ -252,6 +252,97 @@ async def test_the_first_bytes_come_before_the_last() -> None:
         await client.close()
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello",
+    ],
+)
+async def test_a_body_without_its_end_is_origin_unavailable(answer: bytes) -> None:
+    """Neither a missing last chunk nor broken framing passes for the end of a body."""
+    async with RawServer([[answer]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        with pytest.raises(OriginUnavailable):
+            await (await client.send(AS_ALICE, "GET", "/b/k", "", ())).read(1000)
+        await client.close()
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
+async def test_an_answer_that_is_not_http_is_origin_unavailable(answer: bytes) -> None:
+    """What is not an answer is none."""
+    async with RawServer([[answer]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        with pytest.raises(OriginUnavailable):
+            await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        await client.close()
+
+
+async def test_no_more_connections_than_allowed() -> None:
+    """max_connections bounds what one worker asks of an origin at once; the rest waits."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"x")
+        gate = origin.inject(Hang(times=3)).gate
+        client = await client_for(origin_at(origin.endpoint, max_connections=2))
+        asking = [asyncio.create_task(status_of(client)) for _ in range(3)]
+        async with asyncio.timeout(10):
+            while origin.count() < 2:
+                assert not (await asyncio.wait(asking, timeout=0.01))[0]
+        await asyncio.wait(asking, timeout=0.1)
+        assert origin.count() == 2
+        gate.open()
+        assert await asyncio.gather(*asking) == [200, 200, 200]
+        await client.close()
+
+
+async def test_answers_without_a_body_give_the_connection_back() -> None:
+    """HEAD and 304 announce a length and send nothing."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
+    unchanged = b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n"
+    async with RawServer([[head, unchanged, EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        for method in ("HEAD", "GET", "GET"):
+            assert await (await client.send(AS_ALICE, method, "/b/k", "", ())).read(1000) == b""
+        assert server.connections == 1
+        await client.close()
+
+
+async def test_an_origin_that_takes_no_more_of_a_body_is_unavailable() -> None:
+    """An upload must not hang because the origin stopped reading; read_timeout is the longest it may stop."""
+    done = asyncio.Event()
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+    client = await client_for(origin_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", read_timeout=0.2))
+    pieces = [bytes(1 << 20)] * 32
+    with pytest.raises(OriginUnavailable):
+        await client.send(AS_ALICE, "PUT", "/b/k", "", (), body=content(*pieces), content_length=32 << 20)
+    done.set()
+    await client.close()
+    server.close()
+
+
+async def test_a_slow_client_does_not_make_the_origin_unavailable() -> None:
+    """The time between two pieces of a body is the client's affair."""
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"abc"
+        await asyncio.sleep(0.5)
+        yield b"def"
+
+    async with FakeOrigin() as origin:
+        origin.put("b", "other", b"")
+        client = await client_for(origin_at(origin.endpoint, read_timeout=0.2))
+        response = await client.send(AS_ALICE, "PUT", "/b/k", "", (), body=slow(), content_length=6)
+        assert response.status == 200
+        await response.read(1000)
+        await client.close()
+
+
 async def test_read_refuses_more_than_the_limit() -> None:
     """An error document or list is read whole only up to a bound."""
     async with FakeOrigin() as origin:
