@@ -1,0 +1,250 @@
+"""After a crash: no short object, index equals disk, no orphan; several workers on one directory."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.busy_worker import NAMES, content_of
+from gateway.testing.stores import (
+    BLOCK,
+    assert_index_equals_disk,
+    eventually,
+    files_of,
+    get,
+    key_of,
+    meta_of,
+    put,
+    query,
+    write_blob,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def start_worker(root, seed: int, *, capacity: int = 60_000, rounds: int = 0) -> subprocess.Popen:
+    """A busy worker on ``root``."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "gateway.testing.busy_worker",
+            str(root),
+            str(seed),
+            str(capacity),
+            str(rounds),
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def assert_everything_is_right(store, root) -> int:
+    """Every object in the index can be read whole, with the bytes of its key; how many there are."""
+    found = 0
+    for number in range(NAMES):
+        content = await get(store, str(number))
+        if content is not None:
+            assert content == content_of(str(number))
+            found += 1
+    assert_index_equals_disk(root)
+    assert list((root / "tmp").iterdir()) == []
+    return found
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 5, 8, 13])
+async def test_a_killed_worker_leaves_nothing_wrong(open_store, root, lines):
+    """kill -9 at a random moment of filling, forgetting and evicting; after recovery index and disk are equal."""
+    worker = start_worker(root, lines)
+    for _ in range(lines):
+        assert worker.stdout.readline()
+    worker.kill()
+    worker.communicate()
+    store = await open_store()
+    assert store.try_lock()
+    await store.recover()
+    assert await assert_everything_is_right(store, root) > 0
+    assert (store.status().corrupt_dropped, store.status().missing_dropped) == (0, 0)
+
+
+async def test_one_of_two_workers_is_killed(open_store, root):
+    """The survivor goes on undisturbed, takes over the node lock, and the next start finds everything right."""
+    victim, survivor = start_worker(root, 1), start_worker(root, 2, rounds=80)
+    for _ in range(3):
+        assert victim.stdout.readline()
+    victim.kill()
+    victim.communicate()
+    survivor.communicate(timeout=60)
+    assert survivor.returncode == 0
+    store = await open_store()
+    assert store.try_lock()
+    await store.recover()
+    assert await assert_everything_is_right(store, root) > 0
+
+
+async def test_two_workers_share_one_directory(open_store, root):
+    """Two processes that fill, forget and evict the same objects end with an index that equals the disk."""
+    workers = [start_worker(root, seed, rounds=80) for seed in (3, 4)]
+    for worker in workers:
+        worker.communicate(timeout=60)
+    assert [worker.returncode for worker in workers] == [0, 0]
+    store = await open_store()
+    assert await assert_everything_is_right(store, root) > 0
+    assert store.status().bytes == sum(files_of(root).values()) <= 60_000
+
+
+async def test_recovery_of_a_healthy_cache_changes_nothing(open_store, root):
+    """What is right stays, and is counted."""
+    store = await open_store()
+    await put(store, "a", b"abc")
+    await put(store, "big", b"x" * BLOCK + b"y" * 10)
+    await store.close()
+    store = await open_store()
+    before = files_of(root)
+    report = await store.recover()
+    assert (report.leftovers, report.orphans, report.broken, report.miscounted) == (0, 0, 0, 0)
+    assert (report.blobs, report.size) == (3, BLOCK + 13)
+    assert files_of(root) == before
+
+
+async def test_recovery_removes_what_has_no_row(open_store, root):
+    """A blob that was named but not recorded, a file that is no blob, and a temporary file go."""
+    store = await open_store()
+    await put(store, "a", b"abc")
+    write_blob(store, b"never recorded")
+    await store.close()
+    (root / "blobs" / "00" / "stranger").write_bytes(b"?")
+    (root / "tmp" / "leftover").write_bytes(b"?")
+    store = await open_store()
+    report = await store.recover()
+    assert (report.leftovers, report.orphans, report.broken) == (1, 1, 0)
+    assert not (root / "blobs" / "00" / "stranger").exists()
+    assert_index_equals_disk(root)
+    assert await get(store, "a") == b"abc"
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+async def test_recovery_drops_rows_without_their_bytes(open_store, root, damage):
+    """A row whose file is missing or short goes, with the objects that had nothing else."""
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"abc")
+    await put(store, "b", b"def")
+    await store.close()
+    path = root / "blobs" / ref.digest.hex()[:2] / ref.digest.hex()[2:]
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"a")
+    store = await open_store()
+    report = await store.recover()
+    assert (report.broken, report.blobs) == (1, 1)
+    assert await store.lookup(key_of("a")) is None
+    assert_index_equals_disk(root)
+
+
+async def test_recovery_counts_again(open_store, root):
+    """A count that is wrong for whatever reason is put right."""
+    store = await open_store()
+    await put(store, "a", b"abc")
+    await store._disk.write(lambda connection: connection.execute("UPDATE spaces SET bytes = 1000, blobs = 7"))
+    report = await store.recover()
+    assert (report.miscounted, report.size, report.blobs) == (-997, 3, 1)
+    assert query(root, "SELECT bytes, blobs FROM spaces") == [(3, 1)]
+
+
+async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):
+    """Another worker may be in the middle of a fill, before or after its blob got its name."""
+    keeper, worker = await open_store(), await open_store()
+    growing = worker.begin(6)
+    growing.write(b"abc")
+    generation = worker.generations.of(key_of("a"))
+    named = write_blob(worker, b"named")
+    report = await keeper.recover()
+    assert (report.leftovers, report.orphans) == (0, 0)
+    growing.write(b"def")
+    growing.commit()
+    recorded = await worker.record(
+        key_of("a"), meta_of(b"named"), BLOCK, {0: named}, generation=generation, confirmed_at=1.0
+    )
+    assert recorded is not None
+    assert await get(worker, "a") == b"named"
+
+
+async def test_a_fill_that_is_still_written_is_no_leftover_however_old(open_store, root):
+    """The lock on a temporary file says that its writer is alive, whatever the file's age."""
+    keeper, worker = await open_store(), await open_store()
+    growing = worker.begin(6)
+    os.utime(growing.path, ns=(1, 1))
+    assert (await keeper.recover()).leftovers == 0
+    growing.write(b"abc")
+    growing.commit()
+
+
+async def test_an_audit_takes_orphans_by_age(open_store, root):
+    """While the node runs, a blob without a row goes when it is older than what the audit was told, and not before."""
+    store = await open_store()
+    ref = write_blob(store, b"young")
+    changed = next((root / "blobs").glob("*/*")).stat().st_ctime_ns
+    assert await store._keeper._audit(ref.digest[0], changed - 1) == (0, 0)
+    assert len(files_of(root)) == 1
+    assert await store._keeper._audit(ref.digest[0], changed) == (1, 0)
+    assert files_of(root) == {}
+
+
+async def test_sweeps_audit_one_shard_after_the_other(open_store, root, clock):
+    """Once a minute a sweep compares the next of the 256 folders with the index."""
+    store = await open_store()
+    assert store.try_lock()
+    await store.sweep()
+    stranger = root / "blobs" / "03" / "stranger"
+    stranger.write_bytes(b"?")
+    gone_after = []
+    for minute in range(1, 6):
+        clock.time += 60
+        await store.sweep()
+        await store.sweep()
+        if not stranger.exists():
+            gone_after.append(minute)
+    assert gone_after == [4, 5]
+
+
+async def test_the_node_lock_has_one_holder_and_passes_on(open_store):
+    """Only one worker is the keeper; when it leaves, the next one that asks becomes it."""
+    one, two = await open_store(), await open_store()
+    assert one.try_lock()
+    assert one.try_lock()
+    assert not two.try_lock()
+    assert (one.status().keeper, two.status().keeper) == (True, False)
+    await one.close()
+    assert two.try_lock()
+
+
+async def test_a_start_ends_when_the_last_worker_leaves(open_store):
+    """Workers that overlap share the number of the start; the first one after all have gone makes a new one."""
+    one, two = await open_store(), await open_store()
+    number = one.directory.boot
+    assert two.directory.boot == number
+    await one.close()
+    three = await open_store()
+    assert three.directory.boot == number
+    await two.close()
+    await three.close()
+    four = await open_store()
+    assert four.directory.boot not in (0, number)
+
+
+async def test_many_workers_open_a_new_directory_at_once(open_store, root):
+    """The first start is a race that everybody wins: one index, one table, one number."""
+    stores = await asyncio.gather(*(open_store() for _ in range(8)))
+    assert len({store.directory.boot for store in stores}) == 1
+    assert len({store.generations.of(key_of("a")) for store in stores}) == 1
+    await asyncio.gather(*(put(store, f"{number}", b"%d" % number) for number, store in enumerate(stores)))
+    assert [await get(stores[0], f"{number}") for number in range(8)] == [b"%d" % number for number in range(8)]
+    await eventually(lambda: len(files_of(root)) == 8)
+    assert_index_equals_disk(root)
