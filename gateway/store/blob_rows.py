@@ -60,10 +60,15 @@ def want(connection: Connection, size: int) -> None:
     )
 
 
-def take_wanted(connection: Connection) -> int:
-    """The most that was wanted since the last call."""
-    row = connection.execute("DELETE FROM meta WHERE name = 'wanted' RETURNING value").fetchone()
+def wanted(connection: Connection) -> int:
+    """The most that was wanted since ``forget_wanted``."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'wanted'").fetchone()
     return 0 if row is None else int(row[0])
+
+
+def forget_wanted(connection: Connection) -> None:
+    """The room was made."""
+    connection.execute("DELETE FROM meta WHERE name = 'wanted'")
 
 
 def miscount(connection: Connection) -> Counts:

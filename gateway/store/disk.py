@@ -25,8 +25,8 @@ class Disk:
         self.generations = Generations()
         self.breaker = Breaker()
         self.now = now
-        self.new_index = False
-        """Whether the index was made anew since the keeper last looked: blobs of before have no rows."""
+        self.audit_due = False
+        """Whether the keeper must compare everything: after the index was made anew, blobs of before have no rows."""
         self._database = Database(directory.index, self.failed)
         self._condemned: Identity | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -141,7 +141,7 @@ class Disk:
             self.directory.probe()
             self.generations.attach(self.directory.generations)
             if ensure_index(self.directory.index, self._condemned):
-                self.new_index = True
+                self.audit_due = True
             self._condemned = None
 
 

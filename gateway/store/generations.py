@@ -47,6 +47,10 @@ class Generations:
         """The number that the key's slot holds now."""
         return self._slots[slot_of(key)]
 
+    def at(self, slot: int) -> int:
+        """The same for whoever has kept ``slot_of(key)``."""
+        return self._slots[slot]
+
     def bump(self, key: ObjectKey) -> None:
         """Invalidate what every worker holds of this key in memory, and fence the fills of it that are under way."""
         self._slots[slot_of(key)] = int.from_bytes(os.urandom(8), "little")

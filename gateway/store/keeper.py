@@ -63,11 +63,13 @@ class Keeper:
             DiskFault: the disk stopped working meanwhile.
         """
         await self._settle()
-        if self._disk.new_index:
-            self._disk.new_index = False
+        if self._disk.audit_due:
+            self._disk.audit_due = False
             await self.recover()
-        wanted = await self._disk.write(blob_rows.take_wanted)
+        wanted = await self._disk.read(blob_rows.wanted)
         await self.free(wanted)
+        if wanted:
+            await self._disk.write(blob_rows.forget_wanted)
         now = self._disk.now()
         if now >= self._audit_at:
             self._audit_at = now + _AUDIT_EVERY

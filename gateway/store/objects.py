@@ -14,6 +14,7 @@ from sqlite3 import Connection
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
+from gateway.store import blob_rows
 from gateway.store.generations import slot_of
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
@@ -91,12 +92,14 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
     return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
 
 
-def record(connection: Connection, recording: Recording, still_valid: Callable[[], bool]) -> Recorded:
+def record(connection: Connection, recording: Recording, capacity: int, still_valid: Callable[[], bool]) -> Recorded:
     """Upsert the object, add its blobs and tie them, as ``Store.record`` promises."""
     given = tuple(block.ref.digest for block in recording.blocks.values())
     if not still_valid():
         return Recorded(None, given)
     present = _present(recording.blocks)
+    if not _fit(connection, [block.ref for block, _ in present.values()], capacity):
+        return Recorded(None, given)
     old = lookup(connection, recording.key)
     replaced: list[bytes] = []
     if old is not None and not _same_object(old, recording):
@@ -132,6 +135,11 @@ def _present(wanted: Mapping[int, Block]) -> dict[int, tuple[Block, int]]:
         if status.st_size == block.ref.size:
             found[number] = (block, status.st_mtime_ns)
     return found
+
+
+def _fit(connection: Connection, refs: Iterable[BlobRef], capacity: int) -> bool:
+    new = {ref.digest: ref.size for ref in refs if blob_rows.find(connection, ref.digest) is None}
+    return not new or blob_rows.counts(connection).size + sum(new.values()) <= capacity
 
 
 def _same_object(old: ObjectRecord, recording: Recording) -> bool:

@@ -136,7 +136,8 @@ class Store:
         """Tie committed blobs to an object, in one transaction.
 
         A row of the same ETag, size and block size gains the blocks and the newer headers; another row is replaced. Blocks
-        whose files have gone in the meantime are left out; an object that would have none is not stored.
+        whose files have gone in the meantime are left out; an object that would have none is not stored. Nor are
+        blobs that would take the node above its capacity, as fills of several workers together may.
 
         Args:
             key: the object.
@@ -155,9 +156,13 @@ class Store:
         def still_valid() -> bool:
             return self.generations.of(key) == generation and self.generations.trusts(key)
 
+        capacity = self._settings.capacity
         try:
             recorded, counts = await self._disk.write(
-                lambda connection: (objects.record(connection, recording, still_valid), blob_rows.counts(connection))
+                lambda connection: (
+                    objects.record(connection, recording, capacity, still_valid),
+                    blob_rows.counts(connection),
+                )
             )
         except DiskFault:
             return None
@@ -306,10 +311,14 @@ class Store:
             return
 
     async def recover(self) -> RecoveryReport:
-        """Make index and disk equal after whatever ended the last start. An ill disk gives an empty report."""
+        """Make index and disk equal after whatever ended the last start.
+
+        On an ill disk the report is empty, and a later ``sweep`` does the work.
+        """
         try:
             return await self._keeper.recover()
         except DiskFault:
+            self._disk.audit_due = True
             return RecoveryReport()
 
     # --- what writers tell (gateway/store/writer.py, WriterHost)

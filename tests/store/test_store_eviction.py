@@ -158,6 +158,20 @@ async def test_refusing_for_lack_of_space_is_no_failure_of_the_disk(open_store):
     assert store.status().state == "normal"
 
 
+async def test_workers_together_do_not_exceed_the_capacity(open_store, root):
+    """What two workers filled without knowing of each other is recorded only as far as it fits; the rest is removed."""
+    one, two = await open_store(capacity=10_000), await open_store(capacity=10_000)
+    for store, letter in ((one, b"a"), (two, b"b")):
+        ref = write_blob(store, letter * 6000)
+        key = key_of(letter.decode())
+        await store.record(
+            key, meta_of(letter * 6000), 8192, {0: ref}, generation=store.generations.of(key), confirmed_at=1.0
+        )
+    assert [await one.lookup(key_of(name)) is None for name in "ab"] == [False, True]
+    await eventually(lambda: len(files_of(root)) == 1)
+    assert_index_equals_disk(root)
+
+
 async def test_the_reserve_is_kept(open_store, root):
     """When the file system has no more than the reserve, fills are refused and the keeper gives space back."""
     directory = FaultyDirectory(root)
