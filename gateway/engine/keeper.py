@@ -7,10 +7,12 @@ import logging
 
 from gateway import metrics
 from gateway.engine.blocks import Blocks
-from gateway.store.store import Store
+from gateway.policies.breaker import BreakerState
+from gateway.store.store import Store, StoreStatus
 
 log = logging.getLogger("larder.keeper")
 _PAUSE = 0.25
+_DISK_STATES = (BreakerState.NORMAL, BreakerState.UNSTABLE, BreakerState.DOWN)
 
 
 class Keeper:
@@ -20,6 +22,7 @@ class Keeper:
         self._store = store
         self._blocks = blocks
         self._recovered = False
+        self._published: StoreStatus | None = None
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -47,3 +50,9 @@ class Keeper:
         metrics.CACHE_BLOBS.set(status.blobs)
         metrics.CACHE_CAPACITY.set(status.capacity)
         metrics.ACTIVE_FILLS.set(self._blocks.active)
+        metrics.DISK_STATE.set(_DISK_STATES.index(status.state))
+        before, self._published = self._published, status
+        metrics.EVICTED_BLOBS.inc(status.evicted_blobs - (before.evicted_blobs if before else 0))
+        metrics.EVICTED_BYTES.inc(status.evicted_bytes - (before.evicted_bytes if before else 0))
+        dropped = status.corrupt_dropped + status.missing_dropped
+        metrics.CORRUPT_BLOBS.inc(dropped - (before.corrupt_dropped + before.missing_dropped if before else 0))

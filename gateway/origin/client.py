@@ -20,6 +20,7 @@ from yarl import URL
 
 from gateway import __version__
 from gateway.config import Credential, Origin
+from gateway.metrics import ORIGIN_REQUESTS
 from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
@@ -154,7 +155,13 @@ class OriginClient:
         if content_length is not None:
             pairs.append(("Content-Length", str(content_length)))
         upload = Upload(body, content_length, link.origin.read_timeout) if body is not None else None
-        return await _exchange(link, method, url, pairs, upload)
+        try:
+            response = await _exchange(link, method, url, pairs, upload)
+        except OriginUnavailable:
+            ORIGIN_REQUESTS.labels(method, "failed").inc()
+            raise
+        ORIGIN_REQUESTS.labels(method, f"{response.status // 100}xx").inc()
+        return response
 
     async def close(self) -> None:
         """Close every connection; answers still coming break off."""

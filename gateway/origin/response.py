@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from aiohttp import ClientError, ClientResponse
 
+from gateway.metrics import ORIGIN_BYTES
 from gateway.model.errors import OriginUnavailable
 from gateway.model.objects import Header
 from gateway.origin.upload import Upload
@@ -56,6 +57,7 @@ class OriginResponse:
                 chunk = await content.readany()
         except (ClientError, OSError) as error:
             self._broken(error)
+        ORIGIN_BYTES.inc(len(chunk))
         return chunk
 
     async def chunks(self) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,12 +74,27 @@ def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
 
 
 def test_a_kept_demo_runs_until_interrupted(folder: Path):
-    """With --keep the gateway goes on answering after the tables, until Ctrl-C ends it as well."""
+    """With --keep the gateway goes on answering after the tables, until Ctrl-C ends it as well; its metrics moved."""
     output = folder.with_suffix(".txt")
-    demo, text = run_until(
-        folder, lambda: "aws s3 ls" in output.read_text() and bool(processes_below(folder)), "--keep"
-    )
+    seen: dict[str, float] = {}
+
+    def shown() -> bool:
+        if "aws s3 ls" in output.read_text():
+            address = re.search(r"AWS_ENDPOINT_URL=(\S+)", output.read_text())
+            assert address is not None
+            with urllib.request.urlopen(f"{address[1]}/-/metrics", timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+            seen.update(
+                (name, float(value)) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
+            )
+        return bool(seen)
+
+    demo, text = run_until(folder, shown, "--keep")
     assert demo.returncode == 130, text
+    assert seen['larder_origin_requests_total{method="GET",status="2xx"}'] >= 1798
+    assert seen["larder_origin_received_bytes_total"] > 64 * 1024**2
+    assert seen["larder_requests_in_flight"] == 0
+    assert seen["larder_disk_state"] == 0
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
 
 

@@ -75,6 +75,7 @@ class S3App:
         )
         trace = Trace(time.perf_counter(), self._next_id(), request)
         self._in_flight += 1
+        metrics.IN_FLIGHT.inc()
         try:
             try:
                 answer = await self._answer(trace, receive)
@@ -83,6 +84,7 @@ class S3App:
             await self._send(scope, send, trace, answer)
         finally:
             self._in_flight -= 1
+            metrics.IN_FLIGHT.dec()
 
     def _next_id(self) -> str:
         self._serial += 1
