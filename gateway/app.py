@@ -16,9 +16,10 @@ from typing import Any
 from gateway import metrics
 from gateway.api.ops import Lifecycle, ops_app
 from gateway.api.s3.access_log import AccessLog
-from gateway.api.s3.app import S3App
+from gateway.api.s3.app import Reading, S3App
 from gateway.api.s3.auth import Authenticator
 from gateway.api.s3.forward import Forwarder, Spooling
+from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.config import Rule, Settings, load_settings
 from gateway.engine.engine import Engine
@@ -124,7 +125,12 @@ class Larder:
         stack.callback(access.close)
         forwarder = Forwarder(engine, Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool))
         self._s3 = S3App(
-            authenticator, ObjectReads(engine), forwarder, access, settings.server.domain, settings.server.max_in_flight
+            authenticator,
+            Reading(ObjectReads(engine), HotReads(engine)),
+            forwarder,
+            access,
+            settings.server.domain,
+            settings.server.max_in_flight,
         )
         self._ops = ops_app(self._lifecycle, self._checks(store, channel))
         try:

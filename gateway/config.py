@@ -41,7 +41,9 @@ class ServerSettings(Section):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(9000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     workers: int = Field(1, ge=1, le=256, description="worker processes sharing one cache")
-    domain: str = Field("", description="suffix for virtual-host addressing: bucket.DOMAIN; empty means path style only")
+    domain: str = Field(
+        "", description="suffix for virtual-host addressing: bucket.DOMAIN; empty means path style only"
+    )
     tls_cert: str = Field("", description="PEM certificate chain; with tls_key, serves HTTPS (without zero-copy)")
     tls_key: str = Field("", description="PEM private key of tls_cert")
     max_in_flight: int = Field(2048, ge=1, description="requests at once per worker; more are answered 503 SlowDown")
@@ -116,7 +118,9 @@ class Origin(Section):
     def _an_address(cls, endpoint: str) -> str:
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise ValueError('must look like "https://s3.eu-west-1.amazonaws.com" or "http://127.0.0.1:5000", without a path')
+            raise ValueError(
+                'must look like "https://s3.eu-west-1.amazonaws.com" or "http://127.0.0.1:5000", without a path'
+            )
         return endpoint.rstrip("/")
 
 
@@ -125,14 +129,18 @@ class Credential(Section):
 
     access_key_id: str = Field(min_length=1, description="access key that clients of the gateway use")
     secret_access_key: str = Field(min_length=1, description="its secret", repr=False)
-    session_token: str = Field("", description="token that must accompany the key, for temporary credentials", repr=False)
+    session_token: str = Field(
+        "", description="token that must accompany the key, for temporary credentials", repr=False
+    )
     expires: str = Field("", description="ISO 8601 time after which the key is refused; empty means never")
     tenant: str = Field("", description="name of the tenant, for logs and accounting; the access key when empty")
     origin: str = Field("default", description="name of the origin this key reads and writes")
     origin_access_key_id: str = Field("", description="this tenant's own key at the origin, instead of the origin's")
     origin_secret_access_key: str = Field("", description="secret of origin_access_key_id", repr=False)
     origin_session_token: str = Field("", description="session token of origin_access_key_id", repr=False)
-    allow: tuple[str, ...] = Field((), description='bucket/prefix globs this key may touch, as "bucket/train/**"; empty: all')
+    allow: tuple[str, ...] = Field(
+        (), description='bucket/prefix globs this key may touch, as "bucket/train/**"; empty: all'
+    )
     read_only: bool = Field(False, description="refuse every write of this key")
 
     @model_validator(mode="after")
@@ -145,7 +153,7 @@ class Credential(Section):
 class Rule(Section):
     """How the objects that match are cached; the first rule of the file that matches counts."""
 
-    match: str = Field(min_length=1, description='glob over bucket/key: * within a segment, ** across them')
+    match: str = Field(min_length=1, description="glob over bucket/key: * within a segment, ** across them")
     freshness: Freshness = Field(
         600.0, description='"always" (ask the origin each time), "immutable" (never), or a time such as "10m"'
     )
@@ -155,7 +163,9 @@ class Rule(Section):
     grant: Seconds = Field(600.0, description="how long the origin's yes to a reader is remembered")
     cache: bool = Field(True, description="whether to cache what matches")
     warm_on_write: bool = Field(False, description="read an object into the cache after it was written")
-    stale_if_error: Seconds = Field(3600.0, description="how long past freshness to serve when the origin is unreachable")
+    stale_if_error: Seconds = Field(
+        3600.0, description="how long past freshness to serve when the origin is unreachable"
+    )
 
 
 class Settings(Section):
@@ -244,7 +254,9 @@ def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> Non
         else:
             key = part
         if following is None:
-            node[key] = [piece.strip() for piece in value.split(",")] if part == "allow" and isinstance(value, str) else value
+            node[key] = (
+                [piece.strip() for piece in value.split(",")] if part == "allow" and isinstance(value, str) else value
+            )
         else:
             if isinstance(node, dict) and key not in node:
                 node[key] = [] if following.isdigit() else {}
@@ -270,6 +282,10 @@ def _nearest(location: tuple[int | str, ...]) -> str:
         "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "database": DatabaseSettings,
         "admin": AdminSettings, "log": LogSettings, "origins": Origin, "credentials": Credential, "rules": Rule,
     }  # fmt: skip
-    known = sections[str(location[0])].model_fields if len(location) > 1 and location[0] in sections else Settings.model_fields
+    known = (
+        sections[str(location[0])].model_fields
+        if len(location) > 1 and location[0] in sections
+        else Settings.model_fields
+    )
     close = get_close_matches(str(location[-1]), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 
 REQUESTS = Counter(
-    "larder_requests_total", "Requests by method, cache outcome and reason", ["method", "outcome", "reason"]
+    "larder_requests_total",
+    "Requests by method, status class, cache outcome and reason",
+    ["method", "status", "outcome", "reason"],
 )
-RESPONSES = Counter("larder_responses_total", "Responses by method and status class", ["method", "status"])
 SENT_BYTES = Counter("larder_sent_bytes_total", "Object bytes sent to clients, by cache outcome", ["outcome"])
 LATENCY = Histogram(
     "larder_request_seconds",
-    "Time from the request's header to the end of its answer",
+    "Seconds from the request's header to the end of its answer",
     ["outcome"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
@@ -52,7 +53,7 @@ CHANNEL_HEALTHY = Gauge(
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
-    REQUESTS, RESPONSES, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
+    REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
     ACTIVE_FILLS, FORGOTTEN, CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
     CHANNEL_HEALTHY, CONFIG_RELOADS,
 )  # fmt: skip

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from gateway.model.keys import ObjectKey
-from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+from gateway.model.objects import BlobRef, ObjectRecord
+from gateway.policies.freshness import Good
+from gateway.store.generations import slot_of
 
 
 @dataclass(slots=True, eq=False)
@@ -15,8 +17,9 @@ class Entry:
 
     ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
     origin identities to the time the origin last said yes to them. ``generation`` is the key's slot value when all this was
-    read. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry whose ``record.row_id`` is
-    0 has no bytes yet: it answers no request by itself.
+    read, ``slot`` which one that is. ``good`` remembers for how long each identity may be served, and in which epoch of
+    the rules that was found out. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry
+    whose ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
     """
 
     key: ObjectKey
@@ -24,7 +27,12 @@ class Entry:
     generation: int
     blobs: dict[int, BlobRef] = field(default_factory=dict)
     grants: dict[str, float] = field(default_factory=dict)
-    head: tuple[ObjectMeta, list[tuple[bytes, bytes]]] | None = None
+    good: dict[str, tuple[object, Good]] = field(default_factory=dict)
+    head: object = None
+    slot: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slot = slot_of(self.key)
 
     @property
     def has_bytes(self) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.engine.entries import Entry
 from gateway.engine.growing import GrowingBlock
@@ -181,8 +181,11 @@ class Fill:
         """Commit a whole block and tie it to its object, unless the object was written meanwhile."""
         entry = self.entry
         assert block.writer is not None
+        record = None
         try:
             block.ref = block.writer.commit()
+            # From here on the block can be read by whoever finds the entry, as its generation vouches for it.
+            entry.blobs[block.number] = block.ref
             record = await self._store.record(
                 entry.key,
                 entry.record.meta,
@@ -193,14 +196,12 @@ class Fill:
             )
         except DiskUnavailable:
             block.writer.abort()
-            record = None
         if record is None:
             self.race = True
+            entry.blobs.pop(block.number, None)
         else:
             is_new = entry.record.row_id == 0
-            entry.record = record
-            if block.ref is not None:
-                entry.blobs[block.number] = block.ref
+            entry.record = replace(entry.record, row_id=record.row_id)
             if is_new:
                 for identity, granted_at in list(entry.grants.items()):
                     await self._store.grant(record.row_id, identity, granted_at)

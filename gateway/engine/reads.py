@@ -26,9 +26,10 @@ from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
 from gateway.origin.headers import entity_headers
 from gateway.origin.response import OriginResponse
+from gateway.policies import freshness
 from gateway.policies.admission import refusal
 from gateway.policies.freshness import Standing, Verdict, decide, may_serve_stale
-from gateway.policies.rules import Caching
+from gateway.policies.rules import Caching, Rules
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _ATTEMPTS = 3
@@ -85,29 +86,42 @@ class Reads:
         self._cold: dict[ObjectKey, asyncio.Task[Entry | Relay | Forward]] = {}
         self._checks: dict[tuple[ObjectKey, str], asyncio.Task[ObjectMeta | Forward | None]] = {}
         self._prefix_grants: dict[tuple[str, str], float] = {}
+        self._revocation: list[Rules] = [services.rules]
 
     # -- the path of a repeated hit: no await, no thread, no database
 
-    def hot(self, ask: Ask) -> Entry | None:
-        """The entry of an object that may be served at once, or ``None``."""
-        entry = self._entries.get(ask.key)
+    def hot(self, key: ObjectKey, identity: str, now: float) -> Entry | None:
+        """The entry of an object that may be served at once to this origin identity, or ``None``."""
+        entry = self._entries.get(key)
         if entry is None or not entry.has_bytes or not self._current(entry):
             return None
-        rule = self._services.rules.for_path(ask.key.path)
-        if not rule.cache or self._verdict(entry, ask, rule) is not Verdict.SERVE:
-            return None
-        return entry
+        epoch, good = entry.good.get(identity, (None, None))
+        if good is None or epoch is not self._epoch():
+            rule = self._services.rules.for_path(key.path)
+            good = freshness.good(self._standing(entry, identity, rule), rule)
+            if not rule.cache:
+                return None
+            entry.good[identity] = (self._epoch(), good)
+        return entry if good.holds(now, self._services.trusted_since()) else None
+
+    def _epoch(self) -> object:
+        """Changes whenever what entries remember of rules and grants may be wrong."""
+        return self._revocation if self._revocation[0] is self._services.rules else self._new_epoch()
+
+    def _new_epoch(self) -> object:
+        self._revocation = [self._services.rules]
+        return self._revocation
 
     def _current(self, entry: Entry) -> bool:
-        return self._services.store.generations.of(entry.key) == entry.generation
+        return self._services.store.generations.at(entry.slot) == entry.generation
 
     def _verdict(self, entry: Entry, ask: Ask, rule: Caching) -> Verdict:
-        return decide(self._standing(entry, ask.identity, rule), rule, self._services.now(), forced=ask.forced)
+        return decide(self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced)
 
-    def _standing(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> Standing:
-        granted = entry.grants.get(identity.name)
+    def _standing(self, entry: Entry, identity: str, rule: Caching) -> Standing:
+        granted = entry.grants.get(identity)
         if rule.by_prefix:
-            wide = self._prefix_grants.get((identity.name, rule.match))
+            wide = self._prefix_grants.get((identity, rule.match))
             granted = wide if granted is None or (wide is not None and wide > granted) else granted
         return Standing(entry.record.confirmed_at, granted, self._services.trusted_since())
 
@@ -182,7 +196,7 @@ class Reads:
         except OriginUnavailable:
             CHECKS.labels("failed").inc()
             if entry.has_bytes and may_serve_stale(
-                self._standing(entry, ask.identity, rule), rule, self._services.now(), forced=ask.forced
+                self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
             ):
                 return await self._granted(entry, ask, Outcome.STALE, Reason.ORIGIN_DOWN)
             raise
@@ -237,12 +251,14 @@ class Reads:
 
     def _note_grant(self, entry: Entry, identity: OriginIdentity, rule: Caching, now: float) -> None:
         entry.grants[identity.name] = now
+        entry.good.clear()
         if rule.by_prefix:
             self._prefix_grants[identity.name, rule.match] = now
 
     async def _revoke(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> None:
         """A refusal is about the caller, not about the object: the bytes stay for the others."""
         entry.grants.pop(identity.name, None)
+        self._new_epoch()
         self._prefix_grants.pop((identity.name, rule.match), None)
         if entry.record.row_id:
             await self._services.store.revoke(entry.record.row_id, identity.name)

@@ -20,13 +20,15 @@ class WireRequest:
     query: bytes
     headers: list[RawHeader]
     scheme: str = "http"
-    _first: dict[bytes, bytes] | None = field(default=None, repr=False)
+    _fields: dict[bytes, bytes] | None = field(default=None, repr=False)
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        """The first value of each header, by lower-case name."""
+        if self._fields is None:
+            self._fields = dict(reversed(self.headers))
+        return self._fields
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header (lower-case name), or ``None``."""
-        if self._first is None:
-            first: dict[bytes, bytes] = {}
-            for key, value in self.headers:
-                first.setdefault(key, value)
-            self._first = first
-        return self._first.get(name)
+        return self.fields.get(name)

@@ -34,6 +34,28 @@ class Standing:
     trusted_since: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Good:
+    """How long a standing is good for: before ``until``, as long as the channel was whole since ``vouched`` or earlier."""
+
+    until: float
+    vouched: float
+
+    def holds(self, now: float, trusted_since: float) -> bool:
+        """Whether the bytes may be served now."""
+        return now < self.until and trusted_since <= self.vouched
+
+
+def good(standing: Standing, rule: Caching) -> Good:
+    """What a standing is good for under a rule; it may be kept until the standing, the rule or the grant changes."""
+    granted = -IMMUTABLE if standing.granted_at is None else standing.granted_at
+    immutable = rule.freshness == IMMUTABLE
+    return Good(
+        until=min(granted + rule.grant, standing.confirmed_at + rule.freshness),
+        vouched=IMMUTABLE if immutable else standing.confirmed_at,
+    )
+
+
 def decide(standing: Standing, rule: Caching, now: float, *, forced: bool = False) -> Verdict:
     """Serve from the cache, or check with the origin first.
 
@@ -43,14 +65,8 @@ def decide(standing: Standing, rule: Caching, now: float, *, forced: bool = Fals
         now: seconds since the epoch.
         forced: the client sent ``Cache-Control: no-cache``.
     """
-    granted = standing.granted_at
-    if forced or granted is None or now - granted >= rule.grant:
-        return Verdict.CHECK
-    if rule.freshness == IMMUTABLE:
-        return Verdict.SERVE
-    if now - standing.confirmed_at >= rule.freshness or standing.confirmed_at < standing.trusted_since:
-        return Verdict.CHECK
-    return Verdict.SERVE
+    holds = not forced and good(standing, rule).holds(now, standing.trusted_since)
+    return Verdict.SERVE if holds else Verdict.CHECK
 
 
 def may_serve_stale(standing: Standing, rule: Caching, now: float, *, forced: bool = False) -> bool:

@@ -6,7 +6,6 @@ with its counters, so that header, metric and log cannot differ.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from typing import Any
 
 from gateway.engine.body import Body, Span
 from gateway.model.outcomes import Outcome, Reason
+from gateway.server.send import send_file
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
-ZERO_COPY = "http.response.zerocopysend"
-_PIECE = 256 * 1024
+SERVER = (b"server", b"Larder")
 
 
 @dataclass(slots=True)
@@ -87,34 +86,21 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
 
 
 async def _send_body(scope: Scope, send: Send, body: Body) -> None:
-    zero_copy = ZERO_COPY in scope.get("extensions", ())
     left = body.stop - body.start
     try:
         async for piece in body.pieces():
-            left -= piece.count if isinstance(piece, Span) else len(piece)
-            if not isinstance(piece, Span):
-                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
-            elif zero_copy:
-                await send_span(send, piece, more=left > 0)
+            if isinstance(piece, Span):
+                left -= piece.count
+                await send_span(scope, send, piece, more=left > 0)
             else:
-                await _copy_span(send, piece, more=left > 0)
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
     finally:
         body.close()
     if body.stop == body.start:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def send_span(send: Send, span: Span, *, more: bool) -> None:
-    """Let the server send a piece of a file without copying it."""
-    await send({"type": ZERO_COPY, "file": span.fd, "offset": span.offset, "count": span.count, "more_body": more})
-
-
-async def _copy_span(send: Send, span: Span, *, more: bool) -> None:
-    """The same where zero-copy cannot apply: under TLS, and under other ASGI servers."""
-    offset, end = span.offset, span.offset + span.count
-    while offset < end:
-        data = os.pread(span.fd, min(_PIECE, end - offset), offset)
-        if not data:
-            raise OSError("the blob file is shorter than it was")
-        offset += len(data)
-        await send({"type": "http.response.body", "body": data, "more_body": more or offset < end})
+async def send_span(scope: Scope, send: Send, span: Span, *, more: bool) -> None:
+    """Send a piece of a file."""
+    await send_file(scope, send, span.fd, span.offset, span.count, more)

@@ -12,16 +12,18 @@ from typing import Any
 from gateway import metrics
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog, redact
-from gateway.api.s3.answer import Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
+from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer, send_span
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
 from gateway.api.s3.forward import Forwarder, relay
+from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
-from gateway.engine.body import Body
+from gateway.api.s3.tally import Tally
+from gateway.engine.body import Body, Span
 from gateway.engine.reads import Forward, Relay
-from gateway.model.errors import LarderError, S3Error
+from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.wire import WireRequest
@@ -31,8 +33,12 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
-class BodyTooEarly(LarderError):
-    """The client left before its request was complete."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The two ways to read an object: the one for all requests, and the short one for repeated hits."""
+
+    objects: ObjectReads
+    hot: HotReads
 
 
 @dataclass(slots=True)
@@ -42,8 +48,9 @@ class Trace:
     started: float
     request_id: str
     request: WireRequest
-    exchange: Exchange | None = None
+    auth: Authenticated | None = None
     bucket: str = ""
+    key: ObjectKey | None = None
 
 
 class S3App:
@@ -52,16 +59,18 @@ class S3App:
     def __init__(
         self,
         authenticator: Authenticator,
-        reads: ObjectReads,
+        reads: Reading,
         forwarder: Forwarder,
         access: AccessLog,
         domain: str,
         limit: int,
     ) -> None:
         self._authenticator = authenticator
-        self._reads = reads
+        self._reads = reads.objects
         self._forwarder = forwarder
         self._access = access
+        self._hot = reads.hot
+        self._tally = Tally()
         self._domain = domain
         self._limit = limit
         self._clock = Clock()
@@ -75,31 +84,48 @@ class S3App:
         )
         trace = Trace(time.perf_counter(), self._next_id(), request)
         self._in_flight += 1
-        metrics.IN_FLIGHT.inc()
         try:
             try:
-                answer = await self._answer(trace, receive)
+                if self._in_flight > self._limit:
+                    metrics.SHED.inc()
+                    raise S3Error("SlowDown", headers={"Retry-After": "1"})
+                now = time.time()
+                trace.auth = auth = self._authenticator.authenticate(request, now)
+                hit = self._hot.find(request, auth, now)
+                if hit is not None:
+                    await self._send_hit(scope, send, trace, hit)
+                    return
+                answer = await self._answer(trace, auth, receive)
             except LarderError as failure:
                 answer = self._refusal(trace, as_s3_error(failure))
             await self._send(scope, send, trace, answer)
         finally:
             self._in_flight -= 1
-            metrics.IN_FLIGHT.dec()
+
+    async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
+        blob = hit.blob
+        try:
+            headers = [*hit.head, (b"x-amz-request-id", trace.request_id.encode()), self._clock.date()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send_span(scope, send, Span(blob.fd, 0, blob.size), more=False)
+        except LarderError as failure:
+            raise BrokenBody(str(failure)) from failure
+        finally:
+            blob.release()
+            self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=blob.size), trace.started)
 
     def _next_id(self) -> str:
         self._serial += 1
         return f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}"
 
-    async def _answer(self, trace: Trace, receive: Receive) -> Answer:
-        if self._in_flight > self._limit:
-            metrics.SHED.inc()
-            raise S3Error("SlowDown", headers={"Retry-After": "1"})
-        exchange = self._open(trace)
+    async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive) -> Answer:
+        exchange = self._open(trace, auth)
         reason = not_cacheable(exchange)
         outcome = Outcome.BYPASS
         if reason is None:
             found = await self._reads.read(exchange)
             if isinstance(found, Answer):
+                self._hot.learn(exchange)
                 return found
             if isinstance(found, Relay):
                 return relay(exchange, found.response, Outcome.MISS, found.reason)
@@ -108,12 +134,11 @@ class S3App:
             outcome = Outcome.MISS if found.miss else Outcome.BYPASS
         return await self._forwarder.forward(exchange, _request_body(receive), outcome, reason)
 
-    def _open(self, trace: Trace) -> Exchange:
-        """Verify the signature and find out what the request is about."""
+    def _open(self, trace: Trace, auth: Authenticated) -> Exchange:
+        """Find out what a verified request is about, and whether the gateway itself forbids it."""
         request = trace.request
         if request.method not in _METHODS:
             raise S3Error("MethodNotAllowed")
-        auth = self._authenticator.authenticate(request, time.time())
         bucket, raw_key = split_address(request, self._domain)
         trace.bucket = bucket
         key = None
@@ -123,8 +148,9 @@ class S3App:
                 key = ObjectKey(auth.principal.identity.origin, bucket, decode_key(raw_key))
         elif raw_key:
             raise S3Error("InvalidBucketName")
+        trace.key = key
         query, names = strip_query(request.query, auth.signature_parameters)
-        exchange = trace.exchange = Exchange(request, auth, bucket, raw_key, key, query, names)
+        exchange = Exchange(request, auth, bucket, raw_key, key, query, names)
         permissions.check(exchange)
         return exchange
 
@@ -147,42 +173,41 @@ class S3App:
         return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
 
     async def _send(self, scope: Scope, send: Send, trace: Trace, answer: Answer) -> None:
-        """Send an answer, and write header, counters and log line of its outcome together."""
         self._finish_headers(trace, answer)
         turned_around = time.perf_counter()
-        method, outcome = trace.request.method, answer.outcome
         try:
             await send_answer(scope, send, answer)
+        except LarderError as failure:
+            raise BrokenBody(str(failure)) from failure
         finally:
             if isinstance(answer.content, Body):
                 answer.content.close()
-            seconds = time.perf_counter() - trace.started
-            metrics.REQUESTS.labels(method, outcome.value, "" if answer.reason is None else answer.reason.value).inc()
-            metrics.RESPONSES.labels(method, f"{answer.status // 100}xx").inc()
-            metrics.LATENCY.labels(outcome.value).observe(seconds)
-            if answer.length and method == "GET":
-                metrics.SENT_BYTES.labels(outcome.value).inc(answer.length)
-            if self._access.enabled:
-                self._access.write(self._line(scope, trace, answer, seconds, turned_around - trace.started))
+            self._account(scope, trace, answer, turned_around)
+
+    def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
+        """Count a request and log it; ``answer`` says the same here as in the header that the client got."""
+        seconds = time.perf_counter() - trace.started
+        self._tally.note(trace.request.method, answer, seconds)
+        if self._access.enabled:
+            self._access.write(self._line(scope, trace, answer, seconds, turned_around - trace.started))
 
     def _finish_headers(self, trace: Trace, answer: Answer) -> None:
         """Add what the origin did not say."""
         headers = answer.headers
         names = {name.lower() for name, _ in headers}
         headers.append(cache_status(answer.outcome, answer.reason))
-        request_id = trace.request_id.encode()
-        headers.append((b"x-larder-request-id", request_id))
+        headers.append((b"x-larder-request-id", trace.request_id.encode()))
         if b"x-amz-request-id" not in names:
-            headers.append((b"x-amz-request-id", request_id))
+            headers.append((b"x-amz-request-id", trace.request_id.encode()))
         if b"date" not in names:
             headers.append(self._clock.date())
         if b"server" not in names:
-            headers.append((b"server", b"Larder"))
+            headers.append(SERVER)
 
     def _line(self, scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> AccessLine:
-        request, exchange = trace.request, trace.exchange
+        request, auth = trace.request, trace.auth
         target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
-        principal = exchange.auth.principal if exchange else None
+        principal = auth.principal if auth else None
         client = scope.get("client") or ("-", 0)
 
         def text(name: bytes) -> str:
@@ -190,10 +215,10 @@ class S3App:
 
         cache = cache_status(answer.outcome, answer.reason)[1].decode()
         return AccessLine(
-            trace.bucket, exchange.key.key if exchange and exchange.key else None, client[0],
+            trace.bucket, trace.key.key if trace.key else None, client[0],
             principal.access_key_id if principal else "", trace.request_id, request.method, target, answer.status,
             answer.code, answer.length, seconds, turn_around, text(b"referer"), text(b"user-agent"),
-            *_how_signed(exchange.auth if exchange else None), text(b"host"), request.scheme == "https", cache,
+            *_how_signed(auth), text(b"host"), request.scheme == "https", cache,
         )  # fmt: skip
 
 
@@ -209,7 +234,7 @@ async def _request_body(receive: Receive) -> AsyncIterator[bytes]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise BodyTooEarly("the client left before its request was complete")
+            raise ClientGone("the client left before its request was complete")
         if chunk := message.get("body", b""):
             yield chunk
         if not message.get("more_body", False):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.api.s3.answer import Answer, RawHeaders
+from dataclasses import dataclass
+
+from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.blocks import ObjectChanged
 from gateway.engine.engine import Engine
@@ -46,10 +48,7 @@ class ObjectReads:
             metadata_first=head or wanted is not None or conditions is not None,
             forced=_is_forced(exchange),
         )
-        entry = self._engine.hot(ask)
-        found: Found | Relay | Forward = (
-            Found(entry, Outcome.HIT) if entry is not None else await self._engine.find(ask)
-        )
+        found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
                 return found
@@ -66,7 +65,7 @@ class ObjectReads:
     ) -> Answer | Forward:
         entry = found.entry
         meta = entry.record.meta
-        headers = _entity_head(entry)
+        headers = entity_head(entry).base
         if conditions is not None:
             verdict = conditions.evaluate(meta.etag, meta.last_modified)
             if verdict is Precondition.NOT_MODIFIED:
@@ -110,16 +109,26 @@ def _text(exchange: Exchange, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _entity_head(entry: Entry) -> RawHeaders:
-    """The header that every answer about the object carries, made once per version of its metadata."""
-    meta = entry.record.meta
-    if entry.head is None or entry.head[0] is not meta:
-        pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in meta.headers]
-        pairs.append((b"etag", meta.etag.encode("latin-1")))
-        if not any(name == b"accept-ranges" for name, _ in pairs):
-            pairs.append((b"accept-ranges", b"bytes"))
-        entry.head = (meta, pairs)
-    return entry.head[1]
+@dataclass(frozen=True, slots=True)
+class EntityHead:
+    """The header of answers about one version of an object: ``base`` in every one, ``hit`` in that of a whole hit."""
+
+    meta: ObjectMeta
+    base: RawHeaders
+    hit: RawHeaders
+
+
+def entity_head(entry: Entry) -> EntityHead:
+    """The header that answers about the object carry, made once per version of its metadata."""
+    meta, head = entry.record.meta, entry.head
+    if not isinstance(head, EntityHead) or head.meta is not meta:
+        base = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in meta.headers]
+        base.append((b"etag", meta.etag.encode("latin-1")))
+        if not any(name == b"accept-ranges" for name, _ in base):
+            base.append((b"accept-ranges", b"bytes"))
+        length = (b"content-length", b"%d" % meta.size)
+        entry.head = head = EntityHead(meta, base, [*base, length, cache_status(Outcome.HIT, None), SERVER])
+    return head
 
 
 _OF_304 = (b"etag", b"last-modified", b"cache-control", b"expires", b"content-location", b"vary", b"x-amz-version-id")

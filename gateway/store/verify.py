@@ -1,0 +1,138 @@
+"""``larder-gateway verify``: is every blob what its name says, and does the index say what the disk holds?
+
+Only looks, so it may run beside a gateway: what is younger than a minute is left out, because a blob gets its row a moment after its
+file. Repairing is the store's own work, recovery and the check at first opening, and needs the node lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.config import CacheSettings
+from gateway.model.errors import BlobGone, LarderError
+from gateway.model.objects import BlobRef
+from gateway.store import blob_rows
+from gateway.store.blobs import read_contents
+from gateway.store.failures import disk_faults
+from gateway.store.schema import driver_of, open_engine
+from gateway.store.store import Store
+
+_YOUNG_NS = 60 * 10**9
+_NAME = re.compile(r"[0-9a-f]{62}")
+_PATIENCE = 5.0
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was found. ``corrupt``, ``missing`` and ``orphans`` name files below ``blobs/``; sizes are bytes."""
+
+    blobs: int = 0
+    bytes: int = 0
+    corrupt: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    repaired: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong, or all that was has been repaired."""
+        return self.repaired or not (self.corrupt or self.missing or self.orphans)
+
+    def describe(self) -> str:
+        """A line for each problem."""
+        kinds = (
+            ("corrupt, its bytes are not what its name says", self.corrupt),
+            ("missing, the index promises it", self.missing),
+            ("orphan, no object uses it", self.orphans),
+        )
+        lines = [f"{name}: {what}" for what, names in kinds for name in names]
+        if self.repaired and lines:
+            lines.append("all of this has been dropped; the next readers fetch it again")
+        return "\n".join(lines)
+
+
+async def verify_cache(settings: CacheSettings, *, repair: bool = False) -> VerifyReport:
+    """Read every blob and compare.
+
+    Args:
+        settings: whose ``dir`` is verified.
+        repair: drop what is wrong; needs the cache to itself.
+
+    Raises:
+        LarderError: there is no cache in ``dir``, it cannot be read, or ``repair`` was asked for beside a gateway.
+    """
+    root = Path(settings.dir)
+    if not (root / "index.db").is_file():
+        raise LarderError(f"cache.dir: there is no cache in {root}")
+    report = await asyncio.to_thread(_look, root)
+    if repair and not report.sound:
+        await _repair(settings, report)
+    return report
+
+
+def _look(root: Path) -> VerifyReport:
+    report = VerifyReport()
+    young = time.time_ns() - _YOUNG_NS
+    engine = open_engine(root / "index.db", patience=_PATIENCE)
+    try:
+        with disk_faults(), engine.connect() as connection:
+            for number in range(256):
+                rows = blob_rows.shard(driver_of(connection), number)
+                _compare(report, root / "blobs" / f"{number:02x}", rows, young)
+    finally:
+        engine.dispose()
+    return report
+
+
+def _compare(report: VerifyReport, folder: Path, rows: dict[bytes, int], young: int) -> None:
+    present = set()
+    for entry in _blob_files(folder):
+        name = f"{folder.name}/{entry.name}"
+        digest = bytes.fromhex(folder.name + entry.name)
+        present.add(digest)
+        try:
+            with open(entry.path, "rb") as file:
+                status, contents = os.fstat(file.fileno()), read_contents(file.fileno())
+        except FileNotFoundError:
+            continue  # evicted since the folder was listed
+        report.blobs += 1
+        report.bytes += contents.size
+        if contents.digest != digest:
+            report.corrupt.append(name)
+        elif digest not in rows and status.st_ctime_ns < young:
+            report.orphans.append(name)
+    for digest in rows.keys() - present:
+        text = digest.hex()
+        report.missing.append(f"{text[:2]}/{text[2:]}")
+
+
+def _blob_files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    yield from (entry for entry in entries if _NAME.fullmatch(entry.name))
+
+
+async def _repair(settings: CacheSettings, report: VerifyReport) -> None:
+    store = await Store.open(settings, now=time.time)
+    try:
+        if not store.try_lock():
+            raise LarderError("cache.dir: a gateway runs on this cache; stop it before --repair")
+        await store.recover()
+        for name in report.corrupt:
+            digest = bytes.fromhex(name.replace("/", ""))
+            try:
+                # The first opening after a start reads the whole file, and drops it when it is wrong.
+                await store.open_blob(BlobRef(digest, -1, 0))
+            except BlobGone:
+                continue
+        report.repaired = True
+    finally:
+        await store.close()

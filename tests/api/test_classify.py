@@ -1,0 +1,144 @@
+"""Which requests the cache may answer, and which keys a request writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.classify import changes_object, not_cacheable, refuse_unknown_write
+from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
+from gateway.api.s3.payload import PayloadForm
+from gateway.model.errors import S3Error
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.outcomes import Reason
+from gateway.model.wire import WireRequest
+
+
+def exchange(
+    method: str = "GET",
+    key: str | None = "k",
+    query: str = "",
+    headers: list[tuple[bytes, bytes]] | None = None,
+    raw: bytes = b"k",
+) -> Exchange:
+    """A verified request about ``b/key``."""
+    principal = Principal("AK", "t", OriginIdentity("default", "OK"))
+    kept, names = strip_query(query.encode(), frozenset())
+    return Exchange(
+        WireRequest(method, b"/b/k", query.encode(), headers or []),
+        Authenticated(principal, PayloadForm.UNSIGNED, ""),
+        "b",
+        raw if key else b"",
+        ObjectKey("default", "b", key) if key else None,
+        kept,
+        names,
+    )
+
+
+@pytest.mark.parametrize("query", ["", "x-id=GetObject"])
+def test_plain_reads_are_for_the_cache(query: str) -> None:
+    """No parameter, or the one that only names the operation again."""
+    assert not_cacheable(exchange(query=query)) is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "versionId=abc",
+        "versionId=",
+        "partNumber=1",
+        "response-content-type=text/plain",
+        "acl",
+        "tagging",
+        "torrent",
+        "anything",
+    ],
+)
+def test_a_parameter_that_changes_the_meaning_goes_to_the_origin(query: str) -> None:
+    """The plain cached object must never answer for a version, a part, an ACL or what nobody knows."""
+    assert not_cacheable(exchange(query=query)) is Reason.SUBRESOURCE
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"x-amz-server-side-encryption-customer-key",
+        b"x-amz-expected-bucket-owner",
+        b"x-amz-request-payer",
+        b"x-amz-optional-object-attributes",
+        b"origin",
+    ],
+)
+def test_a_header_that_changes_the_meaning_goes_to_the_origin(name: bytes) -> None:
+    """Unknown x-amz headers may mean anything, so they are the origin's to judge."""
+    assert not_cacheable(exchange(headers=[(name, b"x")])) is Reason.HEADER
+
+
+def test_a_bare_plus_goes_to_the_origin() -> None:
+    """Stores disagree whether a bare "+" in a path is a space."""
+    assert not_cacheable(exchange(raw=b"a+b")) is Reason.ENCODING
+
+
+@pytest.mark.parametrize("query", ["taging", "foo=bar", "Tagging"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
+def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, query: str) -> None:
+    """DELETE /key?taging must not delete the object."""
+    with pytest.raises(S3Error) as refused:
+        refuse_unknown_write(exchange(method, query=query))
+    assert refused.value.code == "NotImplemented"
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "changes"),
+    [
+        ("PUT", "", True),
+        ("DELETE", "", True),
+        ("DELETE", "versionId=1", True),
+        ("PUT", "acl", True),
+        ("PUT", "tagging", True),
+        ("POST", "restore", True),
+        ("POST", "uploadId=1", True),
+        ("PUT", "partNumber=1&uploadId=1", False),
+        ("DELETE", "uploadId=1", False),
+        ("POST", "uploads", False),
+        ("POST", "select&select-type=2", False),
+        ("GET", "", False),
+    ],
+)
+def test_which_requests_make_the_caches_forget(method: str, query: str, changes: bool) -> None:
+    """Everything that may change what a read gives, or who may read, but not what stays invisible until completion."""
+    assert changes_object(exchange(method, query=query)) is changes
+
+
+@pytest.mark.parametrize("bucket", ["..", ".", "a..b", "a/b", "a\\b", "", "ä", "a b", "x" * 256, "-x", "a@b"])
+def test_what_can_be_no_bucket_is_refused(bucket: str) -> None:
+    """A bucket name can be neither a path nor another host."""
+    with pytest.raises(S3Error) as refused:
+        check_bucket(bucket)
+    assert refused.value.code == "InvalidBucketName"
+
+
+def test_keys_are_decoded_once_and_never_normalised() -> None:
+    """Dots, double slashes, encoded slashes and encoded percent signs are part of the key."""
+    assert decode_key(b"../a//b/./c%2Fd%252F%E2%82%AC%0A") == "../a//b/./c/d%2F€\n"
+
+
+def test_a_key_of_1024_bytes_is_the_longest() -> None:
+    """Bytes count, not characters."""
+    assert len(decode_key(b"%C3%A4" * 512)) == 512
+    with pytest.raises(S3Error) as refused:
+        decode_key(b"%C3%A4" * 512 + b"a")
+    assert refused.value.code == "KeyTooLongError"
+
+
+def test_a_key_must_be_utf8() -> None:
+    """S3 keys are UTF-8."""
+    with pytest.raises(S3Error) as refused:
+        decode_key(b"%FF%FE")
+    assert refused.value.code == "InvalidURI"
+
+
+def test_only_the_signature_leaves_the_query() -> None:
+    """What remains keeps its order and its spelling."""
+    kept, names = strip_query(b"list-type=2&X-Amz-Signature=s&prefix=a%2Fb&&marker", frozenset({"X-Amz-Signature"}))
+    assert (kept, names) == ("list-type=2&prefix=a%2Fb&marker", {"list-type", "prefix", "marker"})

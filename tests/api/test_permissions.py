@@ -1,0 +1,93 @@
+"""What the gateway itself refuses: allow-lists and read-only keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.exchange import Exchange, strip_query
+from gateway.api.s3.payload import PayloadForm
+from gateway.api.s3.permissions import check
+from gateway.model.errors import S3Error
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.wire import WireRequest
+
+
+def allowed(
+    method: str,
+    bucket: str,
+    key: str | None,
+    query: str = "",
+    *,
+    allow: tuple[str, ...] = ("b/train/**",),
+    read_only: bool = False,
+    copy_source: bytes | None = None,
+) -> bool:
+    """Whether a request of a key with this allow-list passes."""
+    principal = Principal("AK", "t", OriginIdentity("default", "OK"), allow, read_only)
+    kept, names = strip_query(query.encode(), frozenset())
+    headers = [(b"x-amz-copy-source", copy_source)] if copy_source else []
+    request = WireRequest(method, b"/", query.encode(), headers)
+    target = ObjectKey("default", bucket, key) if key else None
+    exchange = Exchange(request, Authenticated(principal, PayloadForm.UNSIGNED, ""), bucket, b"", target, kept, names)
+    try:
+        check(exchange)
+    except S3Error as error:
+        assert error.code == "AccessDenied"
+        return False
+    return True
+
+
+def test_without_an_allow_list_the_origin_decides() -> None:
+    """An empty list covers everything."""
+    assert allowed("GET", "any", "thing", allow=())
+
+
+def test_keys_outside_the_list_are_refused() -> None:
+    """The list is about bucket and key together."""
+    assert allowed("GET", "b", "train/1")
+    assert not allowed("GET", "b", "test/1")
+    assert not allowed("GET", "c", "train/1")
+
+
+def test_a_copy_needs_its_source_too() -> None:
+    """Otherwise a copy would read what a read may not."""
+    assert allowed("PUT", "b", "train/x", copy_source=b"/b/train/y?versionId=1")
+    assert not allowed("PUT", "b", "train/x", copy_source=b"b/secret/y")
+    assert not allowed("PUT", "b", "train/x", copy_source=b"%2Fb%2Fsecret%2Fy")
+
+
+@pytest.mark.parametrize(
+    ("query", "passes"),
+    [
+        ("list-type=2&prefix=train/", True),
+        ("list-type=2&prefix=train%2Fdeep%2F", True),
+        ("list-type=2&prefix=tra", False),
+        ("list-type=2", False),
+        ("location", True),
+        ("policy", False),
+        ("acl", False),
+    ],
+)
+def test_listings_are_covered_by_their_prefix(query: str, passes: bool) -> None:
+    """A listing must not reveal names outside the list."""
+    assert allowed("GET", "b", None, query) is passes
+
+
+def test_the_list_of_buckets_needs_a_list_of_everything() -> None:
+    """ListBuckets shows all buckets of the origin's owner."""
+    assert not allowed("GET", "", None)
+    assert allowed("GET", "", None, allow=("**",))
+
+
+def test_buckets_are_changed_only_by_who_may_touch_all_of_them() -> None:
+    """Deleting a bucket or setting its policy concerns every key in it."""
+    assert not allowed("DELETE", "b", None)
+    assert allowed("DELETE", "b", None, allow=("b/**",))
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_read_only_keys_write_nothing(method: str) -> None:
+    """Whatever the method writes, and wherever."""
+    assert not allowed(method, "b", "train/1", read_only=True)
+    assert allowed("GET", "b", "train/1", read_only=True)

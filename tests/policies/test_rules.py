@@ -1,0 +1,50 @@
+"""Which rule holds for which object."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.model.keys import glob_matches
+from gateway.policies.rules import Caching, Rules
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("b/train/**", "b/train/a", True),
+        ("b/train/**", "b/train/a/b/c", True),
+        ("b/train/**", "b/trainer/a", False),
+        ("b/*", "b/a", True),
+        ("b/*", "b/a/c", False),
+        ("*/x", "b/x", True),
+        ("b/**/z", "b/1/2/z", True),
+        ("b/[ab].png", "b/a.png", True),
+        ("b/[ab].png", "b/c.png", False),
+        ("b/a.b", "b/axb", False),
+        ("b/?.png", "b/ä.png", True),
+        ("**", "any/thing at\nall", True),
+    ],
+)
+def test_globs_read_like_a_shell(pattern: str, path: str, matches: bool) -> None:
+    """One star stays inside a path segment, two cross them, and nothing else is special but ? and [...]."""
+    assert glob_matches(pattern, path) is matches
+
+
+def test_the_first_matching_rule_counts() -> None:
+    """Order in the file decides, not length."""
+    rules = Rules([Caching("b/**", freshness=1), Caching("b/train/**", freshness=2)])
+    assert rules.for_path("b/train/a").freshness == 1
+
+
+def test_defaults_hold_where_no_rule_matches() -> None:
+    """Ten minutes of freshness and grant, per object, cached."""
+    rule = Rules([Caching("other/**", cache=False)]).for_path("b/k")
+    assert (rule.freshness, rule.grant, rule.cache, rule.by_prefix) == (600.0, 600.0, True, False)
+
+
+def test_the_memo_does_not_grow_without_bound() -> None:
+    """A scan over many keys leaves a bounded memo behind."""
+    rules = Rules()
+    for number in range(Rules._MEMO + 10):
+        rules.for_path(f"b/{number}")
+    assert len(rules._memo) <= Rules._MEMO
