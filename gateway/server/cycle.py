@@ -47,14 +47,14 @@ class Cycle:
 
     __slots__ = (
         "_body", "_body_given", "_channel", "_event", "_expects", "_head", "_held", "_left", "_protocol", "_size",
-        "complete", "gone", "keep_alive", "more_body", "scope", "started", "task",
+        "complete", "gone", "keep_alive", "more_body", "scope", "started", "task", "waiting",
     )  # fmt: skip
 
     def __init__(self, protocol: Connection, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.more_body = True
-        self.started = self.complete = self.gone = False
+        self.started = self.complete = self.gone = self.waiting = False
         self.task: asyncio.Task[None] | None = None
         self._protocol = protocol
         self._channel = protocol.channel
@@ -133,7 +133,9 @@ class Cycle:
                 self._event = asyncio.Event()
             self._event.clear()
             self._protocol.await_body(self)
+            self.waiting = True
             await self._event.wait()
+            self.waiting = False
         return {"type": "http.disconnect"}
 
     def _take_body(self) -> Message:

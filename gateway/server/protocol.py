@@ -1,4 +1,4 @@
-"""HTTP/1.1 for uvicorn: llhttp parses, files leave by sendfile, and a connection never lies about how a response ended.
+"""One HTTP/1.1 connection under uvicorn: the order of its requests, its deadlines, and how it ends.
 
 Written instead of adapted, because a hit should cost little more than its system calls: no access log, no object per
 request that it does not need, no timer per request (one sweep a second finds the connections that are overdue).
@@ -6,10 +6,8 @@ request that it does not need, no timer per request (one sweep a second finds th
 What is decided here:
 
 * Requests of one connection are answered in order; the next one starts when its predecessor is complete.
-* A head has at most ``MAX_HEAD`` bytes and ``head_timeout`` seconds to arrive; a body at most ``body_timeout`` seconds
-  between two pieces while the application waits for it.
-* ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such
-  a request, so its head is parsed once more without the offer.
+* A head has ``head_timeout`` seconds to arrive; a body at most ``body_timeout`` seconds between two pieces while the
+  application waits for it.
 * A request whose body the application did not want ends the connection. The answer could get lost when the kernel
   resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
 * A request that cannot be parsed is answered after those before it, with 400, and ends the connection.
@@ -22,31 +20,20 @@ from collections import deque
 from typing import Any, cast
 from urllib.parse import unquote
 
-import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.server.channel import Channel
 from gateway.server.cycle import Cycle
 from gateway.server.deadlines import NEVER, watch
+from gateway.server.parsing import Refused, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 
-MAX_HEAD = 64 * 1024
-"""Bytes of request line and headers; S3 itself allows 8 KiB of headers, presigned URLs with policies are longer."""
 LINGER_BYTES = 64 * 1024**2
 """Bytes of an unwanted request body that are read so that the client can see the answer; the largest part that clients
 send by default is 50 MiB."""
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 _ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}}
-_METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
-_VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
-
-
-class _Refused(Exception):
-    def __init__(self, code: str, message: str = "") -> None:
-        self.code = code
-        self.message = message
-        super().__init__(code)
 
 
 class GatewayProtocol(asyncio.Protocol):
@@ -80,19 +67,13 @@ class GatewayProtocol(asyncio.Protocol):
         self._state = server_state
         self._app_state = app_state
         self._connections: set[Any] = server_state.connections
-        self._parser: Any = self._new_parser()
+        self._parser: RequestParser | None = RequestParser(self)
         self._active: Cycle | None = None
         self._parsing: Cycle | None = None
         self._pipeline: deque[Cycle] = deque()
-        self._refused: _Refused | None = None
+        self._refused: Refused | None = None
         self._reading = True
         self._linger: int | None = None
-        self._in_head = self._long = False
-        self._head_bytes = 0
-        self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._expects = self._upgrading = False
-        self._replayed: list[tuple[bytes, bytes]] | None = None
 
     # The transport's side
 
@@ -116,7 +97,9 @@ class GatewayProtocol(asyncio.Protocol):
         self._pipeline.clear()
         if self._active is not None:
             self._active.leave()
-        self._parser = None
+        if self._parser is not None:
+            self._parser.close()
+            self._parser = None
 
     def pause_writing(self) -> None:
         """The transport's buffer is not empty any more."""
@@ -133,149 +116,68 @@ class GatewayProtocol(asyncio.Protocol):
             if self._linger < 0:
                 self.transport.close()
             return
-        if self._refused is not None or self._parser is None:
+        parser = self._parser
+        if self._refused is not None or parser is None:
             return
-        was_in_head = self._in_head
-        self._long = self._head_bytes + len(data) > MAX_HEAD
-        self._feed(data)
-        if self._in_head:
-            if not was_in_head:
-                self._head_bytes = 0
-                if self._active is None:
-                    self.deadline = self.loop.time() + self.head_timeout
-            else:
-                self._head_bytes += len(data)
-                if self._head_bytes > MAX_HEAD:
-                    self._refuse(_Refused("RequestHeaderSectionTooLarge"))
-        else:
-            self._head_bytes = 0
+        was_in_head = parser.in_head
+        try:
+            parser.feed(data)
+        except Refused as refused:
+            self._refuse(refused)
+        if parser.in_head and not was_in_head and self._active is None:
+            self.deadline = self.loop.time() + self.head_timeout
         if self._active is None and self._pipeline:
             self._start_next()
 
-    def _feed(self, data: bytes) -> None:
-        try:
-            while data:
-                try:
-                    self._parser.feed_data(data)
-                    return
-                except httptools.HttpParserUpgrade as upgrade:
-                    data = data[upgrade.args[0] :]
-                    self._parse_head_again()
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            self._refuse(
-                cause
-                if isinstance(cause, _Refused)
-                else _Refused("InvalidRequest", "The request is not valid HTTP/1.1.")
-            )
-
     # The parser's side
 
-    def _new_parser(self) -> Any:
-        parser = httptools.HttpRequestParser(self)
-        # A request may follow one that asked to close; it is never started (RFC 9112 section 9.6).
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return parser
-
-    def on_message_begin(self) -> None:
-        """A request line begins."""
-        self._url = b""
-        self._headers = []
-        self._in_head = True
-        self._expects = False
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, value untouched: signatures are verified over it."""
-        name = name.lower()
-        if name == b"expect":
-            self._expects = value.lower() == b"100-continue"
-        self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """The head is complete: line the request up."""
-        parser = self._parser
-        if self._long and len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD:
-            raise _Refused("RequestHeaderSectionTooLarge")
-        if parser.should_upgrade():
-            if parser.get_method() == b"CONNECT":
-                raise _Refused("MethodNotAllowed")
-            self._upgrading = True
-            return
-        if self._replayed is not None:
-            self._headers, self._replayed = self._replayed, None
-        self._in_head = False
+    def on_request(self, head: RequestHead) -> None:
+        """Line the request up."""
         self.deadline = NEVER
-        version = _VERSIONS.get(parser.get_http_version())
-        if version is None:
-            raise _Refused("InvalidRequest", "This server speaks HTTP/1.1.")
-        self._parsing = Cycle(
-            self,
-            self._scope(parser.get_method(), version),
-            keep_alive=version == "1.1" and parser.should_keep_alive(),
-            expects=self._expects,
-        )
+        self._parsing = Cycle(self, self._scope(head), keep_alive=head.keep_alive, expects=head.expects)
         self._pipeline.append(self._parsing)
         if self._active is not None:
             self._pause_reading()
 
-    def _scope(self, method: bytes, version: str) -> Scope:
-        target = self._url
-        if not target.startswith(b"/"):
-            target = _origin_form(target)
-        raw_path, _, query = target.partition(b"?")
-        path = raw_path.decode("ascii")
+    def _scope(self, head: RequestHead) -> Scope:
+        path = head.raw_path.decode("ascii")
         return {
             "type": "http",
             "asgi": _ASGI,
-            "http_version": version,
-            "method": _METHODS.get(method) or method.decode("ascii"),
+            "http_version": head.version,
+            "method": head.method,
             "scheme": self._scheme,
             "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
+            "raw_path": head.raw_path,
+            "query_string": head.query,
             "root_path": "",
-            "headers": self._headers,
+            "headers": head.headers,
             "client": self._client,
             "server": self._server,
             "extensions": self._extensions,
             "state": self._app_state.copy(),
         }
 
-    def on_body(self, body: bytes) -> None:
+    def on_piece(self, piece: bytes) -> None:
         """A piece of a request body."""
         cycle = self._parsing
         if cycle is None or cycle.complete:
             return
         if self.deadline is not NEVER:
             self.deadline = self.loop.time() + self.body_timeout
-        if cycle.feed(body):
+        if cycle.feed(piece):
             self._pause_reading()
 
-    def on_message_complete(self) -> None:
+    def on_end(self) -> None:
         """A request is complete."""
         cycle = self._parsing
-        if cycle is None or self._upgrading:
+        if cycle is None:
             return
         cycle.more_body = False
         self._parsing = None
         if cycle is self._active:
             self.deadline = NEVER
             cycle.wake()
-
-    def _parse_head_again(self) -> None:
-        """Parse the head that offered an upgrade once more without the offer; the headers stay as they were sent."""
-        method = self._parser.get_method()
-        version = self._parser.get_http_version()
-        kept = [name + b": " + value + b"\r\n" for name, value in self._headers if name != b"upgrade"]
-        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version.encode(), b"".join(kept))
-        headers, self._upgrading = self._headers, False
-        self._parser = self._new_parser()
-        self._replayed = headers
-        self._parser.feed_data(head)
 
     # The requests' side
 
@@ -315,7 +217,7 @@ class GatewayProtocol(asyncio.Protocol):
         elif self._refused is not None:
             self._send_refusal(self._refused)
         else:
-            self.deadline = self.loop.time() + (self.head_timeout if self._in_head else self._keep_alive)
+            self.deadline = self.loop.time() + (self.head_timeout if self._in_head() else self._keep_alive)
             self.resume_reading()
 
     def _begin_linger(self) -> None:
@@ -326,10 +228,9 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.write_eof()
         self.resume_reading()
 
-    def _refuse(self, refused: _Refused) -> None:
+    def _refuse(self, refused: Refused) -> None:
         """Note that the input is unreadable from here on, and answer as soon as those before are answered."""
         self._refused = refused
-        self._in_head = False
         broken, self._parsing = self._parsing, None
         if broken is not None and broken is self._active:
             self._active = None
@@ -344,7 +245,7 @@ class GatewayProtocol(asyncio.Protocol):
             if self._active is None and not self._pipeline:
                 self._send_refusal(refused)
 
-    def _send_refusal(self, refused: _Refused) -> None:
+    def _send_refusal(self, refused: Refused) -> None:
         self.transport.write(refusal(refused.code, refused.message))
         self._begin_linger()
 
@@ -364,10 +265,15 @@ class GatewayProtocol(asyncio.Protocol):
     def expire(self) -> None:
         """The deadline has passed."""
         self.deadline = NEVER
-        if self._active is not None or (self._in_head and self._linger is None):
-            self._refuse(_Refused("RequestTimeout"))
+        if self._active is not None and not self._active.waiting:
+            return
+        if self._active is not None or (self._in_head() and self._linger is None):
+            self._refuse(Refused("RequestTimeout"))
         else:
             self.transport.close()
+
+    def _in_head(self) -> bool:
+        return self._parser is not None and self._parser.in_head
 
     def shutdown(self) -> None:
         """The server stops: end the connection now, or after the response that is under way."""
@@ -376,13 +282,3 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.close()
         else:
             self._active.keep_alive = False
-
-
-def _origin_form(target: bytes) -> bytes:
-    """The path and query of an absolute-form request target, as sent to a proxy (RFC 9112 section 3.2.2)."""
-    scheme, separator, rest = target.partition(b"://")
-    if not separator or scheme.lower() not in (b"http", b"https"):
-        raise _Refused("InvalidURI")
-    authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
-    path = rest[authority_end:]
-    return path if path.startswith(b"/") else b"/" + path

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from gateway.server.protocol import MAX_HEAD, GatewayProtocol
+from gateway.server.parsing import MAX_HEAD
+from gateway.server.protocol import GatewayProtocol
 from tests.server.conftest import body, head, read_all, read_response, wait_until
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -256,6 +257,32 @@ def test_a_deadline_does_not_cut_a_slow_application(start):
         await send(body(b"ok"))
 
     assert start(handler, protocol=Impatient, timeout_keep_alive=0.2).get("/")[1] == b"ok"
+
+
+def test_a_deadline_does_not_cut_an_upload_that_the_application_holds_up(start):
+    """Rule: the time between two pieces of a body counts only while the application waits for one."""
+    pieces = []
+    resting, rested = threading.Event(), threading.Event()
+
+    async def handler(scope, receive, send):
+        pieces.append((await receive())["body"])
+        pieces.append((await receive())["body"])
+        resting.set()
+        await asyncio.sleep(1)
+        rested.set()
+        pieces.append((await receive())["body"])
+        await send(head(0))
+        await send(body(b""))
+
+    with start(handler, protocol=Impatient).connect() as sock:
+        sock.sendall(b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\naa")
+        wait_until(lambda: pieces)
+        sock.sendall(b"bb")
+        assert resting.wait(20)
+        assert rested.wait(20)
+        sock.sendall(b"cc")
+        assert read_response(sock)[0].startswith(b"HTTP/1.1 200")
+    assert pieces == [b"aa", b"bb", b"cc"]
 
 
 def test_overload_answers_slow_down_and_spares_the_health_pages(start):

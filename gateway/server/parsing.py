@@ -1,0 +1,185 @@
+"""From bytes to requests: llhttp does the grammar, this module what a gateway needs beyond it.
+
+* A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished.
+* ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
+  so its head is parsed once more without the offer; the headers that are handed on stay as they were sent.
+* The request target is split, never normalised: signatures are verified over it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httptools
+
+MAX_HEAD = 64 * 1024
+"""Bytes of request line and headers; S3 itself allows 8 KiB of headers, presigned URLs with policies are longer."""
+_METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
+_VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
+
+
+class Refused(Exception):
+    """The input cannot be read as a request; ``code`` is a key of ``S3_CODES``."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        self.code = code
+        self.message = message
+        super().__init__(code)
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """A request without its body: names of headers lower-cased, everything else as sent.
+
+    ``expects`` says that the client waits for 100 Continue, ``keep_alive`` that it would send another request.
+    """
+
+    method: str
+    raw_path: bytes
+    query: bytes
+    version: str
+    headers: list[tuple[bytes, bytes]]
+    keep_alive: bool
+    expects: bool
+
+
+class Listener(Protocol):
+    """Who is told of the requests, in the order of the bytes."""
+
+    def on_request(self, head: RequestHead) -> None:
+        """A head is complete."""
+
+    def on_piece(self, piece: bytes) -> None:
+        """A piece of the body of the last request."""
+
+    def on_end(self) -> None:
+        """The last request is complete."""
+
+
+class RequestParser:
+    """Parses the requests of one connection; ``in_head`` says whether one has begun whose head is not complete."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.in_head = False
+        self._listener = listener
+        self._llhttp: Any = self._new()
+        self._unfinished = 0
+        self._measure = False
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._expects = self._upgrading = False
+        self._as_sent: list[tuple[bytes, bytes]] | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Parse what arrived, telling the listener.
+
+        Raises:
+            Refused: it is not HTTP/1.1, or a head is too long; nothing that follows can be understood.
+        """
+        was_in_head = self.in_head
+        size = self._unfinished + len(data)
+        # A head that came in one short piece needs no measuring.
+        self._measure = was_in_head or size > MAX_HEAD
+        try:
+            while data:
+                try:
+                    self._llhttp.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+                    self._parse_head_again()
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, Refused):
+                raise cause from None
+            raise Refused("InvalidRequest", "The request is not valid HTTP/1.1.") from None
+        if not self.in_head:
+            self._unfinished = 0
+        elif was_in_head:
+            self._unfinished = size
+            if size > MAX_HEAD:
+                raise Refused("RequestHeaderSectionTooLarge")
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._llhttp = None
+
+    def _new(self) -> Any:
+        llhttp = httptools.HttpRequestParser(self)
+        # A request may follow one that asked to close; it is parsed but never answered (RFC 9112 section 9.6).
+        llhttp.set_dangerous_leniencies(lenient_data_after_close=True)
+        return llhttp
+
+    def _parse_head_again(self) -> None:
+        method, version = self._llhttp.get_method(), self._llhttp.get_http_version()
+        kept = b"".join(name + b": " + value + b"\r\n" for name, value in self._headers if name != b"upgrade")
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version.encode(), kept)
+        self._as_sent, self._upgrading = self._headers, False
+        self._llhttp = self._new()
+        self._llhttp.feed_data(head)
+
+    # What llhttp calls
+
+    def on_message_begin(self) -> None:
+        """A request line begins."""
+        self._url = b""
+        self._headers = []
+        self._expects = False
+        self.in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        name = name.lower()
+        if name == b"expect":
+            self._expects = value.lower() == b"100-continue"
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """A head is complete, unless it has to be parsed again."""
+        llhttp = self._llhttp
+        if (
+            self._measure
+            and len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD
+        ):
+            raise Refused("RequestHeaderSectionTooLarge")
+        method = llhttp.get_method()
+        if llhttp.should_upgrade():
+            if method == b"CONNECT":
+                raise Refused("MethodNotAllowed")
+            self._upgrading = True
+            return
+        version = _VERSIONS.get(llhttp.get_http_version())
+        if version is None:
+            raise Refused("InvalidRequest", "This server speaks HTTP/1.1.")
+        headers = self._headers
+        if self._as_sent is not None:
+            headers, self._as_sent = self._as_sent, None
+        raw_path, _, query = (self._url if self._url.startswith(b"/") else _origin_form(self._url)).partition(b"?")
+        name = _METHODS.get(method) or method.decode("ascii")
+        keep_alive = version == "1.1" and llhttp.should_keep_alive()
+        self.in_head = False
+        self._listener.on_request(RequestHead(name, raw_path, query, version, headers, keep_alive, self._expects))
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._listener.on_piece(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a request, or of the first look at one that offered an upgrade."""
+        if not self._upgrading:
+            self._listener.on_end()
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path and query of an absolute-form request target, as sent to a proxy (RFC 9112 section 3.2.2)."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        raise Refused("InvalidURI")
+    authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+    path = rest[authority_end:]
+    return path if path.startswith(b"/") else b"/" + path
