@@ -1,0 +1,194 @@
+"""Real gateway processes for tests: ``with gateway(...) as running`` starts one and stops it by its pid."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+
+from tests.origins.processes import wait_until
+
+START_WITHIN = 60.0
+STOP_WITHIN = 60.0
+
+
+@dataclass
+class Settings:
+    """The parts of a configuration that tests vary; ``extra`` is TOML put at the end."""
+
+    endpoint: str
+    cache: Path
+    capacity: str = "200MB"
+    block_size: str = "1MiB"
+    reserve: str = "0"
+    workers: int = 1
+    origin_key: tuple[str, str] = ("origin-key-a", "origin-secret-a")
+    credentials: tuple[Mapping[str, Any], ...] = (
+        {"access_key_id": "GWA", "secret_access_key": "gateway-secret-a", "tenant": "a"},
+    )
+    rules: tuple[Mapping[str, Any], ...] = ()
+    server: Mapping[str, Any] = field(default_factory=dict)
+    extra: str = ""
+
+    def toml(self) -> str:
+        """The configuration file."""
+        key, secret = self.origin_key
+        lines = [
+            _table("[server]", {"host": "127.0.0.1", "port": 0, "workers": self.workers, **self.server}),
+            _table(
+                "[cache]",
+                {
+                    "dir": str(self.cache),
+                    "capacity": self.capacity,
+                    "block_size": self.block_size,
+                    "reserve": self.reserve,
+                },
+            ),
+            _table("[[origins]]", {"endpoint": self.endpoint, "access_key_id": key, "secret_access_key": secret}),
+        ]
+        lines += [_table("[[credentials]]", credential) for credential in self.credentials]
+        lines += [_table("[[rules]]", rule) for rule in self.rules]
+        return "\n".join([*lines, self.extra])
+
+
+def _table(title: str, values: Mapping[str, Any]) -> str:
+    return "\n".join([title, *(f"{name} = {json.dumps(value)}" for name, value in values.items()), ""])
+
+
+@dataclass
+class Running:
+    """A gateway that is ready."""
+
+    process: subprocess.Popen[str]
+    endpoint: str
+    config: Path
+    log: Path
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port = urlsplit(self.endpoint).port
+        assert port is not None
+        return port
+
+    def client(self, key: str = "GWA", secret: str = "gateway-secret-a", **config: Any) -> Any:
+        """A boto3 client that neither retries nor hides anything."""
+        return s3_client(self.endpoint, key, secret, **config)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples with these labels."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request("GET", "/-/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        total = 0.0
+        for line in text.splitlines():
+            head, _, value = line.rpartition(" ")
+            sample, _, rest = head.partition("{")
+            if sample == name and all(f'{label}="{wanted}"' in rest for label, wanted in labels.items()):
+                total += float(value)
+        return total
+
+    def kill(self) -> None:
+        """kill -9 of the gateway and its workers, as the machine's failure would."""
+        for pid in [self.process.pid, *_children(self.process.pid)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait(STOP_WITHIN)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_WITHIN)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        direct = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return direct + [grandchild for child in direct for grandchild in _children(child)]
+
+
+def s3_client(endpoint: str, key: str, secret: str, **config: Any) -> Any:
+    """A boto3 client for any endpoint, path style, without retries."""
+    options = {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}, "read_timeout": 60, **config}
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        region_name="us-east-1",
+        config=Config(**options),
+    )
+
+
+def start(settings: Settings, home: Path) -> Running:
+    """Start ``larder-gateway serve`` and wait until it is ready; the caller stops it."""
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "larder.toml"
+    config.write_text(settings.toml())
+    log = home / f"gateway-{time.monotonic_ns()}.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))},
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if "listening on " not in line:
+        process.wait(STOP_WITHIN)
+        raise RuntimeError(f"the gateway did not start: {log.read_text()}")
+    running = Running(process, line.split("listening on ")[1].strip(), config, log)
+    wait_until(lambda: _ready(running) or process.poll() is not None, START_WITHIN, "the gateway's readiness")
+    if process.poll() is not None:
+        raise RuntimeError(f"the gateway ended at start: {log.read_text()}")
+    return running
+
+
+def _ready(running: Running) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
+    try:
+        connection.request("GET", "/-/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@contextmanager
+def gateway(settings: Settings, home: Path) -> Iterator[Running]:
+    """A gateway for the time of a test."""
+    running = start(settings, home)
+    try:
+        yield running
+    finally:
+        running.stop()
+        if running.process.stdout is not None:
+            running.process.stdout.close()
+
+
+def cache_status(response: Mapping[str, Any]) -> str:
+    """The x-larder-cache header of a boto3 answer: ``HIT``, ``MISS; reason=cold``, ..."""
+    value: str = response["ResponseMetadata"]["HTTPHeaders"].get("x-larder-cache", "")
+    return value
