@@ -135,9 +135,12 @@ class Invalidations:
 
     async def stop(self) -> None:
         """Stop listening. Works the same with Redis down."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        pending = set(self._tasks)
+        while pending:
+            for task in pending:
+                task.cancel()
+            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
+            _, pending = await asyncio.wait(pending, timeout=0.1)
         self._tasks = []
         self._subscribed = False
         await self._redis.aclose()

@@ -19,12 +19,16 @@ from gateway.model.keys import ObjectKey
 from tests.fleet.conftest import until
 
 KEY = ObjectKey("default", "b", "schön/\n😀")
+PATIENT = Timing(publish=60, answer=60, silence=60, connect=60, dead=60)
+"""For rules that are not about time, so that a slow machine does not change them."""
+SHORT_ANSWER = Timing(publish=60, connect=60)
+"""For what happens when the wait for answers is over."""
 
 
 class Worker:
     """One worker's channel and what it was told; ``may_forget`` holds back ``on_forget``."""
 
-    def __init__(self, url: str, timing: Timing | None = None) -> None:
+    def __init__(self, url: str, timing: Timing = PATIENT) -> None:
         self.forgotten: list[ObjectKey] = []
         self.batches: list[int] = []
         self.gaps = 0
@@ -51,7 +55,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def workers(url: str, count: int = 2, timing: Timing | None = None) -> AsyncIterator[list[Worker]]:
+async def workers(url: str, count: int = 2, timing: Timing = PATIENT) -> AsyncIterator[list[Worker]]:
     """Workers that are subscribed (when Redis is there)."""
     made = [Worker(url, timing) for _ in range(count)]
     for worker in made:
@@ -122,8 +126,8 @@ async def test_a_stop_leaves_no_announcer_waiting(run_dir: Path) -> None:
 
 async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up(redis_server: EmbeddedRedis) -> None:
     """Either a worker has forgotten, or it no longer believes that it knows: silence is not longer than answer."""
-    async with workers(redis_server.url) as (writer, other):
-        assert other.channel.healthy
+    async with workers(redis_server.url, timing=SHORT_ANSWER) as (writer, other):
+        await until(lambda: other.channel.healthy)
         other.may_forget.clear()
         await writer.channel.announce([KEY])
         assert writer.channel.unanswered == 1
@@ -143,7 +147,7 @@ async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_healt
     redis_server: EmbeddedRedis,
 ) -> None:
     """From the loss to the new subscription anything may have been missed."""
-    async with workers(redis_server.url, timing=Timing(silence=1000, answer=1000)) as (writer, other):
+    async with workers(redis_server.url) as (writer, other):
         assert redis_server.pid is not None
         assert (writer.gaps, other.gaps) == (0, 0)
         os.kill(redis_server.pid, signal.SIGKILL)
@@ -157,7 +161,7 @@ async def test_what_could_not_be_announced_is_announced_later(run_dir: Path) -> 
     """With Redis down a write goes on, is counted, and the others hear of it when Redis is back."""
     server = EmbeddedRedis(run_dir)
     await server.start()
-    async with workers(server.url, timing=Timing(answer=1000)) as (writer, other):
+    async with workers(server.url) as (writer, other):
         await server.stop()
         await until(lambda: not writer.channel.healthy)
         await writer.channel.announce([KEY])
@@ -183,7 +187,7 @@ async def test_more_than_can_be_owed_makes_the_others_distrust_everything(run_di
 
 async def test_a_frozen_redis_bounds_writes_and_ends_trust(redis_server: EmbeddedRedis) -> None:
     """A Redis that takes connections and never answers costs a write half a second, and hits their freshness."""
-    async with workers(redis_server.url) as (writer, other):
+    async with workers(redis_server.url, timing=Timing()) as (writer, other):
         pid = redis_server.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -218,7 +222,7 @@ async def test_a_dropped_subscription_is_a_gap(redis_server: EmbeddedRedis) -> N
 
 async def test_an_announcement_that_cannot_be_handled_is_a_gap(redis_server: EmbeddedRedis) -> None:
     """A worker that failed to forget must not answer; it starts over and distrusts what it has."""
-    async with workers(redis_server.url) as (writer, other):
+    async with workers(redis_server.url, timing=SHORT_ANSWER) as (writer, other):
         other.failing = True
         announcing = asyncio.create_task(writer.channel.announce([KEY]))
         await until(lambda: other.gaps == 1)
