@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.policies.breaker import Breaker, Event, Failed, FailureKind, Ok, Probed, Step
+from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step
 from gateway.store.database import Database, Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
@@ -30,6 +30,7 @@ class Disk:
         self._database = Database(directory.index, self.failed)
         self._condemned: Identity | None = None
         self._probe: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def mount(self) -> None:
         """First use of the directory. A failure leaves the breaker DOWN."""
@@ -39,7 +40,8 @@ class Disk:
             self.note(Failed(fault.kind, total=True))
 
     async def close(self) -> None:
-        """Finish what was posted and give everything up."""
+        """Finish what was posted and give everything up; whatever is asked afterwards finds a disk that is not in use."""
+        self._closed = True
         if self._probe is not None:
             await self._probe
         await self._database.close()
@@ -48,10 +50,16 @@ class Disk:
 
     def usable(self) -> bool:
         """Whether the disk may be used now. While it may not, this starts the probe that is due."""
+        if self._closed:
+            return False
         step = self.breaker.decide(self.now())
         if step is Step.PROBE:
             self._probe = asyncio.get_running_loop().create_task(self._run_probe())
         return step is Step.USE
+
+    def readable(self) -> bool:
+        """Whether files that are open may be read: a disk that only cannot be written still serves what it has."""
+        return self.breaker.state is not BreakerState.DOWN or self.breaker.cause is not FailureKind.IO
 
     async def try_again(self) -> bool:
         """``usable``, after the probe that is due or under way."""
@@ -121,6 +129,9 @@ class Disk:
         except DiskFault as fault:
             self.failed(fault)
             raise
+        except UnicodeEncodeError as error:
+            # A key that is no text cannot be in the index; that says nothing about the disk.
+            raise DiskFault(FailureKind.IO, str(error)) from error
         self.note(Ok())
         return result
 

@@ -128,6 +128,7 @@ def _create_table(path: Path) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with draft.open("xb") as file:
+            os.fchmod(file.fileno(), 0o600)
             file.write(os.urandom(_SLOT_BYTES) + bytes(SLOTS))
         if path.exists() and path.stat().st_size != _TABLE_BYTES:
             draft.replace(path)

@@ -51,6 +51,9 @@ def ensure_index(path: Path, condemned: Identity | None) -> bool:
 
 
 def _open_once(path: Path) -> None:
+    # Digests are secrets, and SQLite gives its logs the mode of the file that it finds.
+    with disk_faults():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     with disk_faults(), open_engine(path, patience=PATIENCE).connect() as connection:
         prepare_connection(connection)
         create_schema(connection, time.time_ns())

@@ -66,7 +66,8 @@ class Recorded:
 
 
 def _encode(headers: tuple[Header, ...]) -> str:
-    return json.dumps(headers, ensure_ascii=False, separators=(",", ":"))
+    # ASCII, because a header may hold bytes that were no UTF-8, and SQLite would refuse what stands for them.
+    return json.dumps(headers, separators=(",", ":"))
 
 
 def _decode(text: str) -> tuple[Header, ...]:

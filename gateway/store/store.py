@@ -211,7 +211,7 @@ class Store:
 
     def resident(self, ref: BlobRef) -> OpenBlob | None:
         """The blob, if its file is open here, was verified since the start, and has not changed. No I/O but one fstat."""
-        return self._open.get(ref)
+        return self._open.get(ref) if self._disk.readable() else None
 
     async def open_blob(self, ref: BlobRef) -> OpenBlob:
         """The blob, opened and if need be verified in a thread.
@@ -219,7 +219,7 @@ class Store:
         Raises:
             BlobGone: missing, short or wrong (its rows and file have been dropped), or the disk is failing.
         """
-        return self._open.get(ref) or await self._opener.open(ref)
+        return self.resident(ref) or await self._opener.open(ref)
 
     def touch(self, digest: bytes, now: float) -> None:
         """Note that a blob was used; written down later, in batches."""

@@ -94,15 +94,23 @@ def query(root: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def assert_index_equals_disk(root: Path) -> None:
-    """Every blob has a file and every file a blob; ties, objects and counts fit together."""
-    rows = dict(query(root, "SELECT lower(hex(digest)), size FROM blobs"))
+    """Every blob has a file and every file a blob; ties, objects, grants and counts fit together."""
+    connection = sqlite3.connect(root / "index.db", timeout=10)
+    try:
+        rows = dict(connection.execute("SELECT lower(hex(digest)), size FROM blobs").fetchall())
+        counts = connection.execute("SELECT bytes, blobs FROM spaces").fetchall()
+        loose = connection.execute(
+            "SELECT (SELECT count(*) FROM blobs WHERE digest NOT IN (SELECT digest FROM object_blocks)), "
+            "(SELECT count(*) FROM object_blocks WHERE digest NOT IN (SELECT digest FROM blobs)), "
+            "(SELECT count(*) FROM objects WHERE id NOT IN (SELECT object_id FROM object_blocks)), "
+            "(SELECT count(*) FROM object_blocks WHERE object_id NOT IN (SELECT id FROM objects)), "
+            "(SELECT count(*) FROM grants WHERE object_id NOT IN (SELECT id FROM objects))"
+        ).fetchone()
+    finally:
+        connection.close()
     assert rows == files_of(root)
-    assert query(root, "SELECT bytes, blobs FROM spaces") == [(sum(rows.values()), len(rows))]
-    assert query(root, "SELECT count(*) FROM blobs WHERE digest NOT IN (SELECT digest FROM object_blocks)") == [(0,)]
-    assert query(root, "SELECT count(*) FROM object_blocks WHERE digest NOT IN (SELECT digest FROM blobs)") == [(0,)]
-    assert query(root, "SELECT count(*) FROM objects WHERE id NOT IN (SELECT object_id FROM object_blocks)") == [(0,)]
-    assert query(root, "SELECT count(*) FROM object_blocks WHERE object_id NOT IN (SELECT id FROM objects)") == [(0,)]
-    assert query(root, "SELECT count(*) FROM grants WHERE object_id NOT IN (SELECT id FROM objects)") == [(0,)]
+    assert counts == [(sum(rows.values()), len(rows))]
+    assert loose == (0, 0, 0, 0, 0), "blobs, ties without blob, objects, ties without object, grants"
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:

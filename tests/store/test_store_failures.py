@@ -10,6 +10,7 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.policies.breaker import BreakerState
+from gateway.store.writer import BlobWriter
 from gateway.testing.faults import FaultyDirectory
 from gateway.testing.stores import (
     BLOCK,
@@ -237,6 +238,30 @@ async def test_input_output_errors_open_the_breaker(open_store, root, clock):
     directory.break_everything(0)
     await come_back(store, clock)
     assert await get(store, "a") == b"abc"
+
+
+@pytest.mark.parametrize(("code", "served"), [(errno.EROFS, True), (errno.ENOSPC, True), (errno.EIO, False)])
+async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store, root, code, served):
+    """While the store is down, open blobs are resident unless the disk fails to read and write alike."""
+    directory = FaultyDirectory(root)
+    store = await open_store(directory=directory)
+    _, (ref,) = await put(store, "a", b"abc")
+    directory.break_everything(code)
+    while store.usable:
+        writer = store.begin(3)
+        with pytest.raises(DiskUnavailable):
+            writer.write(b"abc")
+        writer.abort()
+    assert (store.resident(ref) is not None) is served
+
+
+async def test_a_write_that_takes_seconds_makes_the_disk_unstable(store):
+    """A disk that takes three seconds for three bytes is on its way out, although it took them."""
+    moments = iter([10.0, 13.0])
+    writer = BlobWriter(store, 3, clock=lambda: next(moments))
+    writer.write(b"abc")
+    assert (store.status().state, store.status().cause) == (BreakerState.UNSTABLE, "slow")
+    writer.abort()
 
 
 async def test_success_after_a_while_makes_the_disk_normal_again(open_store, root, clock):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import ObjectMeta
 from gateway.testing.stores import (
     BLOCK,
@@ -281,3 +282,46 @@ async def test_concurrent_calls_are_all_done(store, root):
     assert query(root, "SELECT count(*) FROM grants") == [(50,)]
     await eventually(lambda: len(files_of(root)) == 50)
     assert_index_equals_disk(root)
+
+
+async def test_headers_that_are_no_utf8_come_back_as_they_were(store):
+    """Bytes above ASCII in an origin's header, decoded with surrogates, survive the index."""
+    key, ref = key_of("a"), write_blob(store, b"abc")
+    meta = ObjectMeta(
+        '"e"', 3, "then", (("x-amz-meta-a", b"caf\xe9".decode("utf-8", "surrogateescape")), ("b", "é")), ()
+    )
+    await store.record(key, meta, BLOCK, {0: ref}, generation=store.generations.of(key), confirmed_at=1.0)
+    assert (await store.lookup(key)).meta == meta
+
+
+async def test_a_key_that_is_no_text_is_not_cached_and_fails_nothing(store):
+    """Look-up, record and forget of such a key do nothing, to it or to others asked at the same time."""
+    key = key_of("\udce9")
+    ref = write_blob(store, b"abc")
+    generation = store.generations.of(key)
+    recorded, (other, _), _ = await asyncio.gather(
+        store.record(key, meta_of(b"abc"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0),
+        put(store, "b", b"def"),
+        store.forget([key]),
+    )
+    assert recorded is None
+    assert await store.lookup(key) is None
+    assert await store.lookup(key_of("b")) == other
+    assert store.status().state == "normal"
+
+
+async def test_a_closed_store_answers_like_one_that_is_down(store):
+    """A task that outlives the store is not left waiting."""
+    await put(store, "a", b"abc")
+    await store.close()
+    assert await store.lookup(key_of("a")) is None
+    await store.forget([key_of("a")])
+    with pytest.raises(DiskUnavailable):
+        store.begin(1)
+
+
+async def test_nobody_else_on_the_machine_can_read_the_cache(store, root):
+    """Index, blobs and directory are the gateway's own, whatever the umask."""
+    await put(store, "a", b"abc")
+    files = [root, *root.glob("index.db*"), *root.glob("blobs/*/*"), root / "generations", root / "boot"]
+    assert {path.name: oct(path.stat().st_mode & 0o077) for path in files if path.stat().st_mode & 0o077} == {}
