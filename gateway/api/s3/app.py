@@ -84,6 +84,7 @@ class S3App:
         )
         trace = Trace(time.perf_counter(), self._next_id(), request)
         self._in_flight += 1
+        metrics.IN_FLIGHT.inc()
         try:
             try:
                 if self._in_flight > self._limit:
@@ -101,6 +102,7 @@ class S3App:
             await self._send(scope, send, trace, answer)
         finally:
             self._in_flight -= 1
+            metrics.IN_FLIGHT.dec()
 
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         blob = hit.blob
