@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -90,13 +89,13 @@ async def test_it_does_not_outlive_a_gateway_that_was_killed(run_dir: Path) -> N
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
-    gateway = subprocess.Popen([sys.executable, "-c", program, str(run_dir)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", program, str(run_dir)]
+    gateway = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert gateway.stdout is not None
-    pid = int(await asyncio.to_thread(gateway.stdout.readline))
+    pid = int(await gateway.stdout.readline())
     assert alive(pid)
     gateway.kill()
-    gateway.wait()
-    gateway.stdout.close()
+    await gateway.wait()
     await until(lambda: not alive(pid))
 
 
