@@ -93,9 +93,10 @@ class EmbeddedRedis:
 
     async def stop(self) -> None:
         """Stop the server and remove its socket."""
-        if self._watcher is not None:
+        while self._watcher is not None and not self._watcher.done():
             self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            # redis-py may turn a cancellation into a connection error, which the watcher takes for "not yet".
+            await asyncio.wait([self._watcher], timeout=0.1)
         await self._end()
         self._socket.unlink(missing_ok=True)
         if self._temporary is not None:
