@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl, quote, unquote
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -98,7 +98,7 @@ def _check_query(asked: Asked, parameters: dict[str, str], users: Sequence[User]
     user = _user(parameters["X-Amz-Credential"], users)
     stamp = parameters["X-Amz-Date"]
     signed_at = _parse(stamp)
-    if datetime.now(timezone.utc) > signed_at + timedelta(seconds=int(parameters["X-Amz-Expires"])):
+    if datetime.now(UTC) > signed_at + timedelta(seconds=int(parameters["X-Amz-Expires"])):
         raise Refused(403, "AccessDenied", "Request has expired")
     query = "&".join(part for part in asked.query.split("&") if not part.startswith("X-Amz-Signature="))
     signed = parameters["X-Amz-SignedHeaders"].split(";")
@@ -116,13 +116,13 @@ def _user(credential: str, users: Sequence[User]) -> User:
 
 def _parse(stamp: str) -> datetime:
     try:
-        return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
         raise Refused(403, "AccessDenied", "no valid date") from None
 
 
 def _check_time(stamp: str) -> None:
-    if abs(datetime.now(timezone.utc) - _parse(stamp)) > _SKEW:
+    if abs(datetime.now(UTC) - _parse(stamp)) > _SKEW:
         raise Refused(403, "RequestTimeTooSkewed")
 
 
