@@ -31,6 +31,7 @@ from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import IMMUTABLE, Caching, Rules
+from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
 log = logging.getLogger("larder.app")
@@ -109,7 +110,12 @@ class Larder:
         stack.push_async_callback(store.close)
         origin = OriginClient(settings.origins, settings.credentials, now=time.time)
         stack.push_async_callback(origin.close)
-        services = Services(store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size)
+        siblings = settings.server.workers > 1
+        leases = FillLeases(Path(settings.cache.dir) / "fills" if siblings else None)
+        stack.callback(leases.close)
+        services = Services(
+            store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size, leases
+        )
         channel = self._channel(services)
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from gateway.engine.body import Body
 from gateway.engine.entries import Entry
 from gateway.engine.fill import Fill, FillParts
 from gateway.engine.growing import GrowingBlock
+from gateway.engine.services import Services
 from gateway.metrics import FILLS
 from gateway.model.errors import BlobGone, DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
-from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
 from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
-from gateway.store.store import Store
 
 Slot = tuple[ObjectKey, str, int]
+LEASE_PATIENCE = 10.0
+LEASE_PAUSE = 0.002
 
 
 class ObjectChanged(LarderError):
@@ -31,11 +32,11 @@ class ObjectChanged(LarderError):
 class Blocks:
     """The fills of this worker and the way to every block of an object."""
 
-    def __init__(self, store: Store, origin: OriginClient, max_fills: int, now: Callable[[], float]) -> None:
-        self._store = store
-        self._origin = origin
+    def __init__(self, services: Services, max_fills: int) -> None:
+        self._services = services
+        self._store = services.store
+        self._leases = services.leases
         self._max_fills = max_fills
-        self._now = now
         self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
         self._fills: set[Fill] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,7 +71,7 @@ class Blocks:
         async def reopen(start: int, stop: int) -> OriginResponse:
             return await self.read_range(entry, identity, start, stop)
 
-        fill = Fill(self._store, FillParts(entry, *span, response, reopen), self._ended)
+        fill = Fill(self._store, FillParts(entry, *span, response, reopen, self._leases), self._ended)
         self._fills.add(fill)
         FILLS.labels("started").inc()
         for number, block in fill.blocks.items():
@@ -93,30 +94,55 @@ class Blocks:
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
         """See ``BlockSource.block``."""
         entry = body.entry
-        looked_up = False
-        while True:
-            if (blob := await self._resident(entry, number)) is not None:
-                return blob
-            slot = (entry.key, entry.record.meta.etag, number)
-            growing = self._growing.get(slot)
-            if growing is not None and growing[0].is_far_from(number):
-                growing[0].cut_short(number)
-                growing = None
-            if growing is not None:
-                body.joined = True
-                growing[1].join()
-                return growing
-            if not looked_up:
-                looked_up = True
-                await self.load(entry, number, self._last(body))
-                continue
-            if not self.has_room:
-                raise DiskUnavailable(Reason.OVERLOAD, "too many fills")
-            last = self._missing_until(entry, number, self._last(body))
-            fill = self.start_fill(entry, (number, last), body.identity, None)
-            body.missed = True
-            fill.blocks[number].join()
-            return fill, fill.blocks[number]
+        leased = False
+        try:
+            while True:
+                if (blob := await self._resident(entry, number)) is not None:
+                    return blob
+                if (growing := self._join(entry, number)) is not None:
+                    body.joined = True
+                    return growing
+                if not leased:
+                    # What another worker stored until now is in the index, and from here on none will store this block.
+                    await self.lease(entry.key, number)
+                    leased = True
+                    await self.load(entry, number, self._last(body))
+                    continue
+                if not self.has_room:
+                    raise DiskUnavailable(Reason.OVERLOAD, "too many fills")
+                last = self._missing_until(entry, number, self._last(body))
+                fill = self.start_fill(entry, (number, last), body.identity, None)
+                leased = False
+                body.missed = True
+                fill.blocks[number].join()
+                return fill, fill.blocks[number]
+        finally:
+            if leased:
+                self._leases.release(entry.key, number)
+
+    def _join(self, entry: Entry, number: int) -> tuple[Fill, GrowingBlock] | None:
+        growing = self._growing.get((entry.key, entry.record.meta.etag, number))
+        if growing is None:
+            return None
+        if growing[0].is_far_from(number):
+            growing[0].cut_short(number)
+            return None
+        growing[1].join()
+        return growing
+
+    async def lease(self, key: ObjectKey, number: int) -> None:
+        """Wait until no other worker fills this block; the lease is the caller's, to hand to a fill or to release.
+
+        Raises:
+            DiskUnavailable: it takes longer than storing the block is worth.
+        """
+        patience, pause = LEASE_PATIENCE, LEASE_PAUSE
+        while not self._leases.acquire(key, number):
+            if patience <= 0:
+                raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
+            await asyncio.sleep(pause)
+            patience -= pause
+            pause = min(2 * pause, 16 * LEASE_PAUSE)
 
     async def _resident(self, entry: Entry, number: int) -> OpenBlob | None:
         ref = entry.blobs.get(number)
@@ -130,7 +156,7 @@ class Blocks:
                 entry.blobs.pop(number, None)
                 return None
         blob.hold()
-        self._store.touch(ref.digest, self._now())
+        self._store.touch(ref.digest, self._services.now())
         return blob
 
     async def load(self, entry: Entry, first: int, last: int) -> None:
@@ -167,7 +193,7 @@ class Blocks:
         headers = [("If-Match", meta.etag)]
         if not whole:
             headers.append(("Range", f"bytes={start}-{stop - 1}"))
-        response = await self._origin.send(identity, "GET", entry.key.raw_path, "", headers)
+        response = await self._services.origin.send(identity, "GET", entry.key.raw_path, "", headers)
         if response.status == (200 if whole else 206) and self._is_exact(response, entry.record, start, stop):
             return response
         response.abort()

@@ -25,7 +25,7 @@ class Engine:
     def __init__(self, services: Services, channel: InvalidationChannel, *, entries: int, max_fills: int) -> None:
         self.services = services
         self._entries = EntryCache(entries)
-        self.blocks = Blocks(services.store, services.origin, max_fills, services.now)
+        self.blocks = Blocks(services, max_fills)
         self._reads = Reads(services, self.blocks, self._entries)
         self._writes = Writes(services, self._entries, channel)
         self._warming = asyncio.Semaphore(_WARM_LIMIT)

@@ -12,6 +12,8 @@ Rules
 4. When the disk refuses bytes the fill ends. Its readers go on by reading the rest from the origin themselves.
 5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
    another takes over from there.
+6. Between the workers of a node, a block is filled by whoever holds its lease (gateway/store/leases.py). A fill takes the next
+   block's lease before it gives up the current one, so siblings that wait stay behind it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.outcomes import Reason
 from gateway.origin.response import OriginResponse
+from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
 LINGER = 64 * 1024**2
@@ -42,13 +45,17 @@ class FillEnded(LarderError):
 
 @dataclass(frozen=True, slots=True)
 class FillParts:
-    """What a fill works on: the object, the blocks ``first`` to ``last`` (inclusive), and where their bytes come from."""
+    """What a fill works on: the object, the blocks ``first`` to ``last`` (inclusive), and where their bytes come from.
+
+    The caller holds the lease of the first block, which is the fill's from then on.
+    """
 
     entry: Entry
     first: int
     last: int
     response: OriginResponse | None
     reopen: Reopen
+    leases: FillLeases
 
 
 class Fill:
@@ -65,6 +72,8 @@ class Fill:
         self._response = parts.response
         self._reopen = parts.reopen
         self._on_end = on_end
+        self._leases = parts.leases
+        self._ended: set[int] = set()
         self._left: bytes | memoryview = b""
         record = parts.entry.record
         self.blocks = {
@@ -104,12 +113,20 @@ class Fill:
             self._abort()
             self._fail_rest(OriginUnavailable("the gateway is stopping"))
             raise
+        finally:
+            self._leases.release(self.entry.key, self.current)
 
     def _goes_on(self) -> bool:
+        """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
         if self.current >= self.last:
             return False
         left = sum(self.blocks[number].length for number in range(self.current + 1, self.last + 1))
-        return self.readers > 0 or left <= LINGER
+        if self.readers == 0 and left > LINGER:
+            return False
+        if not self._leases.acquire(self.entry.key, self.current + 1):
+            return False
+        self._leases.release(self.entry.key, self.current)
+        return True
 
     def _abort(self) -> None:
         if self._response is not None:
@@ -129,12 +146,16 @@ class Fill:
 
     def _fail_rest(self, failure: LarderError) -> None:
         for block in self.blocks.values():
-            if block.ref is None:
+            if block.number not in self._ended:
                 if block.writer is not None:
                     block.writer.abort()
                 block.fail(failure)
-                self._on_end(self, block)
-                block.leave()
+                self._end(block)
+
+    def _end(self, block: GrowingBlock) -> None:
+        self._ended.add(block.number)
+        self._on_end(self, block)
+        block.leave()
 
     async def _fill_block(self, block: GrowingBlock) -> None:
         if not await self._store.make_room(block.length):
@@ -205,5 +226,4 @@ class Fill:
             if is_new:
                 for identity, granted_at in list(entry.grants.items()):
                     await self._store.grant(record.row_id, identity, granted_at)
-        self._on_end(self, block)
-        block.leave()
+        self._end(block)

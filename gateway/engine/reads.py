@@ -20,7 +20,7 @@ from gateway.engine.blocks import Blocks
 from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.services import Services
 from gateway.metrics import CHECKS
-from gateway.model.errors import OriginUnavailable
+from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
@@ -83,7 +83,7 @@ class Reads:
         self._services = services
         self._blocks = blocks
         self._entries = entries
-        self._cold: dict[ObjectKey, asyncio.Task[Entry | Relay | Forward]] = {}
+        self._cold: dict[ObjectKey, asyncio.Task[Entry | Relay | Forward | None]] = {}
         self._checks: dict[tuple[ObjectKey, str], asyncio.Task[ObjectMeta | Forward | None]] = {}
         self._prefix_grants: dict[tuple[str, str], float] = {}
         self._revocation: list[Rules] = [services.rules]
@@ -154,23 +154,33 @@ class Reads:
         return Forward(Reason.WRITE_RACE, miss=True)
 
     async def _known(self, key: ObjectKey) -> Entry | None:
-        entry = self._entries.get(key)
-        if entry is not None and self._current(entry):
+        """The entry of an object, from memory or from the index.
+
+        Between asking the index and its answer somebody else may have put an entry there, of which fills already know; so
+        memory is asked again afterwards, and what it has counts.
+        """
+        if (entry := self._in_memory(key)) is not None:
             return entry
         store = self._services.store
         generation = store.generations.of(key)
         record = await store.lookup(key)
-        if record is None:
-            self._entries.drop(key)
-            return None
-        entry = Entry(key, record, generation)
-        entry.grants = await store.grants(record.row_id)
-        entry.blobs = await store.blocks(record.row_id, 0, min(record.block_count, _LOAD_AT_ONCE) - 1)
-        present = self._entries.get(key)
-        if present is not None and self._current(present):
-            return present  # somebody else loaded it meanwhile, and fills may already refer to that one
-        self._entries.put(entry)
+        entry = None
+        if record is not None:
+            entry = Entry(key, record, generation)
+            entry.grants = await store.grants(record.row_id)
+            entry.blobs = await store.blocks(record.row_id, 0, min(record.block_count, _LOAD_AT_ONCE) - 1)
+        if (present := self._in_memory(key)) is not None:
+            return present
+        if entry is not None:
+            self._entries.put(entry)
         return entry
+
+    def _in_memory(self, key: ObjectKey) -> Entry | None:
+        entry = self._entries.get(key)
+        if entry is None or self._current(entry):
+            return entry
+        self._entries.drop(key)
+        return None
 
     async def _granted(
         self, entry: Entry, ask: Ask, outcome: Outcome, reason: Reason | None
@@ -274,7 +284,9 @@ class Reads:
         pending = self._cold.get(ask.key)
         if pending is not None:
             await asyncio.wait([pending])
-            joined = None if pending.cancelled() or pending.exception() else pending.result()
+            joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
+            if joined is None:
+                return None
             if not isinstance(joined, Entry):
                 return Forward(Reason.JOINED, miss=True)
             if ask.identity.name not in joined.grants or ask.head or not self._current(joined):
@@ -299,7 +311,7 @@ class Reads:
         entry = self._keep_metadata(ask, rule, meta, generation)
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    async def _cold_read(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
+    async def _cold_read(self, ask: Ask, rule: Caching) -> Found | Relay | Forward | None:
         task = asyncio.get_running_loop().create_task(self._open_cold(ask, rule))
         self._cold[ask.key] = task
         task.add_done_callback(lambda _: self._cold.pop(ask.key, None))
@@ -310,7 +322,24 @@ class Reads:
             raise
         return Found(result, Outcome.MISS, Reason.COLD) if isinstance(result, Entry) else result
 
-    async def _open_cold(self, ask: Ask, rule: Caching) -> Entry | Relay | Forward:
+    async def _open_cold(self, ask: Ask, rule: Caching) -> Entry | Relay | Forward | None:
+        """Ask for the whole object; ``None`` when another worker turned out to have stored it."""
+        try:
+            await self._blocks.lease(ask.key, 0)
+        except DiskUnavailable:
+            return Forward(Reason.OVERLOAD, miss=True)
+        started = False
+        try:
+            if self._services.leases.shared and await self._services.store.lookup(ask.key) is not None:
+                return None
+            opened = await self._open_leased(ask, rule)
+            started = isinstance(opened, Entry)
+            return opened
+        finally:
+            if not started:
+                self._services.leases.release(ask.key, 0)
+
+    async def _open_leased(self, ask: Ask, rule: Caching) -> Entry | Relay:
         services = self._services
         generation = services.store.generations.of(ask.key)
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
@@ -332,7 +361,7 @@ class Reads:
         return entry
 
 
-def _abandon(task: asyncio.Task[Entry | Relay | Forward]) -> None:
+def _abandon(task: asyncio.Task[Entry | Relay | Forward | None]) -> None:
     """The client left before the origin answered: an answer that is not being stored has no reader any more."""
     if not task.cancelled() and task.exception() is None and isinstance(result := task.result(), Relay):
         result.response.abort()

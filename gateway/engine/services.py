@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gateway.model.keys import ObjectKey
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
+from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
 
@@ -30,6 +31,7 @@ class Services:
     rules: Rules
     capacity: int
     block_size: int
+    leases: FillLeases = field(default_factory=FillLeases)
     now: Callable[[], float] = time.time
     trusted_since: Callable[[], float] = lambda: 0.0
     forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)

@@ -1,0 +1,80 @@
+"""One fill per block among the workers of a node.
+
+Within a worker, fills are coalesced in memory. Between workers, whoever fills a block holds a lock on one byte of a shared file;
+the byte's position is a hash of object and block number. The kernel releases a worker's locks when it dies, however it dies, so a
+lease needs no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once
+and never closed before the store is, because closing any descriptor of it would release them all. fcntl(2).)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from hashlib import blake2b
+from pathlib import Path
+
+from gateway.model.keys import ObjectKey
+
+_POSITIONS = 2**62
+
+
+class FillLeases:
+    """The leases of one worker.
+
+    Args:
+        path: the shared file; ``None`` for a worker without siblings, who gets every lease.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._fd = -1
+        self._held: dict[int, int] = {}
+        if path is not None:
+            try:
+                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError:
+                return  # an ill disk stores nothing, so there is nothing to coordinate
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are other workers to look out for."""
+        return self._fd >= 0
+
+    def acquire(self, key: ObjectKey, number: int) -> bool:
+        """Whether this worker may fill block ``number`` now; ``False`` while another worker does.
+
+        To be released as often as it was acquired: within the worker it is counted.
+        """
+        if self._fd < 0:
+            return True
+        position = _position(key, number)
+        if position not in self._held:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, position)
+            except (BlockingIOError, PermissionError):
+                return False
+            except OSError:
+                return True  # no locks on this file system: several fills of one block do no harm
+        self._held[position] = self._held.get(position, 0) + 1
+        return True
+
+    def release(self, key: ObjectKey, number: int) -> None:
+        """Let others fill the block, or find it in the index."""
+        position = _position(key, number)
+        count = self._held.get(position, 0) - 1
+        if count > 0:
+            self._held[position] = count
+        elif count == 0:
+            del self._held[position]
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, position)
+
+    def close(self) -> None:
+        """Give up all leases."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._held.clear()
+
+
+def _position(key: ObjectKey, number: int) -> int:
+    text = f"{key.origin}\0{key.bucket}\0{key.key}\0{number}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % _POSITIONS
