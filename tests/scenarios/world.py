@@ -1,0 +1,182 @@
+"""What the stories are played with: an origin that can go away and come back, and looks at the cache directory."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin_faults import Fault, Hang
+from gateway.testing.stores import assert_index_equals_disk
+from tests.gateways import Running, Settings, start
+from tests.origins.processes import wait_until
+
+KIB = 1024
+MIB = 1024**2
+SOON = 60.0
+
+_F = TypeVar("_F", bound=Fault)
+
+
+class Origin:
+    """A FakeOrigin in a thread of its own, which can be stopped and started again on the same port."""
+
+    def __init__(self) -> None:
+        self._thread = OriginThread()
+        self.s3: FakeOrigin
+
+    def __enter__(self) -> Self:
+        self.s3 = self._thread.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.s3.heal()
+        self._thread.__exit__()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return self.s3.endpoint
+
+    def go_away(self) -> None:
+        """Refuse connections and drop those that are open."""
+        self._thread.run(self.s3.stop)
+
+    def come_back(self) -> None:
+        """Listen again."""
+        self._thread.run(self.s3.start)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """For as long as it takes."""
+        self.go_away()
+        try:
+            yield
+        finally:
+            self.come_back()
+
+    def put(self, path: str, body: bytes) -> bytes:
+        """Store ``/bucket/key`` behind everybody's back; gives the body."""
+        bucket, _, key = path[1:].partition("/")
+        self.s3.put(bucket, key, body)
+        return body
+
+    def inject(self, fault: _F) -> _F:
+        """See ``FakeOrigin.inject``."""
+        return self.s3.inject(fault)
+
+    def hang(self, path: str, after: int = -1, times: int = 1, method: str = "GET") -> Hang:
+        """Let reads of an object wait at a gate, before the head of the answer or after so many bytes."""
+        return self.inject(Hang(path=path, after=after, times=times, method=method))
+
+    def heal(self) -> None:
+        """Let nothing more go wrong."""
+        self.s3.heal()
+
+    def count(self, method: str, path: str = "/") -> int:
+        """Requests so far."""
+        return self.s3.count(method, path)
+
+
+def content(size: int, seed: object = 0) -> bytes:
+    """Bytes that no other seed gives."""
+    return random.Random(f"{seed}/{size}").randbytes(size)
+
+
+def md5(body: bytes) -> str:
+    """What a plain ETag says."""
+    return hashlib.md5(body).hexdigest()
+
+
+def blob_path(cache: Path, body: bytes) -> Path:
+    """Where a blob with these bytes is, or would be."""
+    digest = hashlib.sha256(body).hexdigest()
+    return cache / "blobs" / digest[:2] / digest[2:]
+
+
+def blobs_of(cache: Path) -> list[Path]:
+    """Every blob file."""
+    return sorted((cache / "blobs").glob("*/*"))
+
+
+def used_by(cache: Path) -> int:
+    """Bytes of all blob files, and of those being written."""
+    total = 0
+    for path in [*blobs_of(cache), *(cache / "tmp").iterdir()]:
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def await_index_equals_disk(cache: Path) -> None:
+    """Index and disk say the same, once what was posted is done; raises what differs."""
+    differences: list[AssertionError | sqlite3.Error] = []
+
+    def equal() -> bool:
+        try:
+            assert_index_equals_disk(cache)
+        except (AssertionError, sqlite3.Error) as difference:
+            differences.append(difference)
+            return False
+        return True
+
+    try:
+        wait_until(equal, SOON, "the agreement of index and disk")
+    except TimeoutError:
+        raise differences[-1] from None
+
+
+def verify(running: Running) -> str:
+    """What ``larder-gateway verify`` says; it must be content."""
+    command = [sys.executable, "-m", "gateway", "verify", "--config", str(running.config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def doomed(settings: Settings, home: Path) -> Iterator[Running]:
+    """A gateway that the test kills; it is killed here if the test did not get so far."""
+    running = start(settings, home)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def eventually(probe: Callable[[], Any], wanted: Callable[[Any], bool], what: str) -> Any:
+    """Ask again until the answer is as wanted; gives the answer."""
+    answers: list[Any] = []
+
+    def satisfied() -> bool:
+        answers.append(probe())
+        return wanted(answers[-1])
+
+    wait_until(satisfied, SOON, what)
+    return answers[-1]
+
+
+def credentials(*names: str) -> tuple[dict[str, Any], ...]:
+    """Gateway credentials ``GWA`` and ``GWB``, each with the origin keys of its own letter."""
+    return tuple(
+        {
+            "access_key_id": f"GW{name.upper()}",
+            "secret_access_key": f"gateway-secret-{name}",
+            "tenant": name,
+            "origin_access_key_id": f"origin-key-{name}",
+            "origin_secret_access_key": f"origin-secret-{name}",
+        }
+        for name in names
+    )
