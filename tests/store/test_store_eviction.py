@@ -65,6 +65,16 @@ async def test_what_was_touched_stays_longer(open_store):
     assert await present(store, 10) == [0, *range(2, 10)]
 
 
+async def test_making_room_knows_what_was_just_touched(open_store):
+    """Room made between two sweeps spares what was touched since the last one."""
+    store = await open_store(capacity=10_000)
+    assert store.try_lock()
+    refs = await fill(store, 10)
+    store.touch(refs[0].digest, 100.0)
+    assert await store.make_room(1000)
+    assert 0 in await present(store, 10)
+
+
 async def test_recency_survives_a_restart(open_store):
     """A close writes down what was touched."""
     store = await open_store()

@@ -21,6 +21,7 @@ from gateway.testing.stores import (
     key_of,
     meta_of,
     put,
+    query,
     write_blob,
 )
 
@@ -325,6 +326,24 @@ async def test_an_index_found_corrupt_in_use_begins_anew(open_store, root, clock
     await put(store, "a", b"abc")
     assert await get(store, "a") == b"abc"
     assert_index_equals_disk(root)
+
+
+async def test_an_index_with_one_bad_page_begins_anew(open_store, root, clock):
+    """Damage that does not show when the index is opened, only when it is used, ends with a new index all the same."""
+    store = await open_store()
+    await put(store, "a", b"abc")
+    await store.close()
+    ((page,),) = query(root, "SELECT rootpage FROM sqlite_master WHERE name = 'objects'")
+    with (root / "index.db").open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    store = await open_store()
+    assert store.usable
+    assert await store.lookup(key_of("a")) is None
+    await assert_bypassed(store)
+    await come_back(store, clock)
+    await put(store, "a", b"abc")
+    assert await get(store, "a") == b"abc"
 
 
 async def test_an_index_that_vanishes_in_use_begins_anew(open_store, root, clock):
