@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 CONFIG_VARIABLE = "_LARDER_LAUNCH"
 _RECOVERY_PATIENCE = 2.0
+_REFRESH = 0.5
 
 
 def rules_of(rules: tuple[Rule, ...]) -> Rules:
@@ -138,7 +140,9 @@ class Larder:
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        self._ops = ops_app(self._lifecycle, self._checks(store, channel))
+        refresh = partial(self._refresh, self._s3, keeper, channel)
+        self._ops = ops_app(self._lifecycle, self._checks(store, channel), refresh)
+        self._loop(_every(_REFRESH, refresh))
         try:
             # A small cache is recovered before the first request; a large one while requests are answered.
             await asyncio.wait_for(keeper.ready.wait(), _RECOVERY_PATIENCE)
@@ -171,10 +175,16 @@ class Larder:
             return "" if store.usable else "the cache disk is down; reads go to the origin"
 
         async def redis() -> str:
-            metrics.CHANNEL_HEALTHY.set(channel.healthy)
             return "" if channel.healthy else "Redis is not reachable; cached objects are checked with the origin"
 
         return {"disk": disk, "redis": redis}
+
+    @staticmethod
+    def _refresh(s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
+        """Bring the gauges of this worker up to date."""
+        metrics.IN_FLIGHT.set(s3.in_flight)
+        metrics.CHANNEL_HEALTHY.set(channel.healthy)
+        keeper.publish()
 
     def _loop(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -220,10 +230,23 @@ class Larder:
         return (status.st_mtime_ns, status.st_size, status.st_ino) if status else (0, 0, 0)
 
 
-def launch_environment(config: Path | None, flags: dict[str, Any], redis_url: str) -> dict[str, str]:
-    """What a worker process needs to build the same application as its siblings."""
+async def _every(seconds: float, work: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        work()
+
+
+def launch_environment(
+    config: Path | None, flags: dict[str, Any], redis_url: str, shared: Path | None
+) -> dict[str, str]:
+    """What a worker process needs to build the same application as its siblings.
+
+    ``shared`` is an empty directory for what several workers count together; ``None`` for a single one.
+    """
     launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url}
-    return {CONFIG_VARIABLE: json.dumps(launch)}
+    environment = {CONFIG_VARIABLE: json.dumps(launch)}
+    # prometheus_client looks for this when it is imported, so only processes started from here on heed it.
+    return environment | ({"PROMETHEUS_MULTIPROC_DIR": str(shared)} if shared else {})
 
 
 def create() -> Larder:

@@ -79,26 +79,32 @@ def _serve(options: argparse.Namespace) -> int:
     flags = _flags(options)
     settings = load_settings(options.config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
-    embedded = settings.redis.url == "embedded"
-    with _embedded_redis(Path(settings.cache.dir)) if embedded else nullcontext(settings.redis.url) as url:
-        environment = launch_environment(options.config, flags, url)
-        return serve(settings.server, Launch("gateway.app:create", environment, announce=_announce))
+    with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
+        shared = Path(temporary, "metrics") if settings.server.workers > 1 else None
+        if shared:
+            shared.mkdir()
+        embedded = settings.redis.url == "embedded"
+        redis = (
+            _embedded_redis(Path(settings.cache.dir), Path(temporary)) if embedded else nullcontext(settings.redis.url)
+        )
+        with redis as url:
+            environment = launch_environment(options.config, flags, url, shared)
+            return serve(settings.server, Launch("gateway.app:create", environment, announce=_announce))
 
 
 @contextmanager
-def _embedded_redis(cache: Path) -> Iterator[str]:
+def _embedded_redis(cache: Path, otherwise: Path) -> Iterator[str]:
     """A redis-server for as long as the gateway runs; a cache directory that cannot be written does not prevent it."""
-    with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
-        try:
-            (cache / "run").mkdir(parents=True, exist_ok=True)
-            writable = os.access(cache / "run", os.W_OK)
-        except OSError:
-            writable = False
-        redis = BackgroundRedis(cache / "run" if writable else Path(temporary))
-        try:
-            yield redis.start()
-        finally:
-            redis.stop()
+    try:
+        (cache / "run").mkdir(parents=True, exist_ok=True)
+        writable = os.access(cache / "run", os.W_OK)
+    except OSError:
+        writable = False
+    redis = BackgroundRedis(cache / "run" if writable else otherwise)
+    try:
+        yield redis.start()
+    finally:
+        redis.stop()
 
 
 def _announce(text: str) -> None:

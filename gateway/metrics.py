@@ -5,7 +5,9 @@ Labels are bounded: no keys, no digests, no tenants.
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REQUESTS = Counter(
     "larder_requests_total",

@@ -41,14 +41,14 @@ class Lifecycle:
         self.state: Literal["starting", "ready", "draining"] = "starting"
 
 
-def ops_app(lifecycle: Lifecycle, checks: dict[str, Check]) -> FastAPI:
-    """The application under ``/-``."""
+def ops_app(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[], None]) -> FastAPI:
+    """The application under ``/-``; ``refresh`` brings the gauges up to date before they are shown."""
     app = FastAPI(title="Larder", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
-    app.include_router(_router(lifecycle, checks))
+    app.include_router(_router(lifecycle, checks, refresh))
     return app
 
 
-def _router(lifecycle: Lifecycle, checks: dict[str, Check]) -> APIRouter:
+def _router(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[], None]) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.get("/healthz", summary="Liveness")
@@ -67,6 +67,7 @@ def _router(lifecycle: Lifecycle, checks: dict[str, Check]) -> APIRouter:
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
         """All workers' metrics in the Prometheus text format."""
+        refresh()
         registry = REGISTRY
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             registry = CollectorRegistry()

@@ -42,9 +42,9 @@ class Keeper:
             log.info("recovery finished: %s", report)
         self.ready.set()
         await self._store.sweep()
-        self._publish()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Bring the metrics of store and fills up to date."""
         status = self._store.status()
         metrics.CACHE_BYTES.set(status.bytes)
         metrics.CACHE_BLOBS.set(status.blobs)

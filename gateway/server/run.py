@@ -124,7 +124,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         date_header=False,
         workers=settings.workers,
         backlog=_BACKLOG,
-        limit_concurrency=settings.max_in_flight,
+        limit_concurrency=None,  # the application sheds load, and counts what it sheds
         timeout_keep_alive=math.ceil(settings.keep_alive),
         timeout_graceful_shutdown=math.ceil(settings.drain),
         timeout_worker_healthcheck=30,

@@ -1,7 +1,7 @@
 """``larder-gateway verify``: is every blob what its name says, and does the index say what the disk holds?
 
-Only looks, so it may run beside a gateway: what is younger than a minute is left out, because a blob gets its row a moment after its
-file. Repairing is the store's own work, recovery and the check at first opening, and needs the node lock.
+Only looks, so it may run beside a gateway: what is younger than a minute is left out, because a blob gets its row a moment after
+its file. Repairing is the store's own work, recovery and the check at first opening, and needs the node lock.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Trace:
 
 
 class S3App:
-    """Handles every request that is not under ``/-/``."""
+    """Handles every request that is not under ``/-/``; ``in_flight`` is how many it is answering."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class S3App:
         self._domain = domain
         self._limit = limit
         self._clock = Clock()
-        self._in_flight = 0
+        self.in_flight = 0
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,11 +83,10 @@ class S3App:
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
         )
         trace = Trace(time.perf_counter(), self._next_id(), request)
-        self._in_flight += 1
-        metrics.IN_FLIGHT.inc()
+        self.in_flight += 1
         try:
             try:
-                if self._in_flight > self._limit:
+                if self.in_flight > self._limit:
                     metrics.SHED.inc()
                     raise S3Error("SlowDown", headers={"Retry-After": "1"})
                 now = time.time()
@@ -101,8 +100,7 @@ class S3App:
                 answer = self._refusal(trace, as_s3_error(failure))
             await self._send(scope, send, trace, answer)
         finally:
-            self._in_flight -= 1
-            metrics.IN_FLIGHT.dec()
+            self.in_flight -= 1
 
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         blob = hit.blob
