@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.policies.breaker import FailureKind
+from gateway.store.blobs import Contents, read_contents
 from gateway.store.failures import DiskFault
 
 _BLOB_NAME = re.compile("[0-9a-f]{62}")
@@ -141,6 +142,10 @@ class CacheDirectory:
     def open_blob(self, digest: bytes) -> int:
         """A descriptor to read the blob from."""
         return os.open(self.blob_path(digest), os.O_RDONLY | os.O_CLOEXEC)
+
+    def contents(self, descriptor: int) -> Contents:
+        """What an open file contains."""
+        return read_contents(descriptor)
 
     def free_bytes(self) -> int:
         """What the file system has left for us."""

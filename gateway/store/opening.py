@@ -18,7 +18,7 @@ from gateway.model.objects import BlobRef
 from gateway.policies.breaker import Failed
 from gateway.store import blob_rows
 from gateway.store.blob_rows import BlobRow
-from gateway.store.blobs import Contents, OpenBlob, OpenBlobs, read_contents
+from gateway.store.blobs import Contents, OpenBlob, OpenBlobs
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault, disk_fault
 
@@ -103,7 +103,7 @@ class Opener:
         if row is not None and (row.boot, row.mtime_ns, row.crc32) == known:
             return blob, False
         try:
-            contents = read_contents(fd)
+            contents = self._disk.directory.contents(fd)
         except OSError as error:
             if error.errno in _OURS:
                 raise

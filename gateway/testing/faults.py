@@ -6,19 +6,22 @@ import errno
 import os
 from pathlib import Path
 
+from gateway.store.blobs import Contents
 from gateway.store.directory import CacheDirectory
 
 
 class FaultyDirectory(CacheDirectory):
     """A real directory, except for what is switched on.
 
-    ``write_errno`` makes every append fail; ``most_bytes`` lets one append take only so many; ``probe_errno`` makes the
-    probe fail; ``publish_errno`` makes naming a blob fail; ``free`` is what statvfs is made to say.
+    ``write_errno`` makes every append fail, ``read_errno`` every verification, ``probe_errno`` the probe and
+    ``publish_errno`` naming a blob; ``most_bytes`` lets one append take only so many; ``free`` is what statvfs is
+    made to say.
     """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.write_errno = 0
+        self.read_errno = 0
         self.publish_errno = 0
         self.probe_errno = 0
         self.most_bytes = 1 << 62
@@ -40,6 +43,11 @@ class FaultyDirectory(CacheDirectory):
         """Probe, or fail as asked."""
         _fail(self.probe_errno)
         super().probe()
+
+    def contents(self, descriptor: int) -> Contents:
+        """Read the file, or fail as asked."""
+        _fail(self.read_errno)
+        return super().contents(descriptor)
 
     def free_bytes(self) -> int:
         """What the file system has left, or what the test says."""

@@ -161,6 +161,49 @@ async def test_damaged_files_are_dropped_and_never_served(open_store, root, dama
     assert_index_equals_disk(root)
 
 
+async def test_a_blob_that_cannot_be_read_is_dropped_and_counts_against_the_disk(open_store, root):
+    """A bad sector costs one blob, and makes the disk unstable; the other blobs stay."""
+    directory = FaultyDirectory(root)
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"abc")
+    await put(store, "b", b"def")
+    await store.close()
+    store = await open_store(directory=directory)
+    directory.read_errno = errno.EIO
+    with pytest.raises(BlobGone):
+        await store.open_blob(ref)
+    directory.read_errno = 0
+    assert (store.status().state, store.status().cause) == ("unstable", "io")
+    assert (await get(store, "a"), await get(store, "b")) == (None, b"def")
+    assert_index_equals_disk(root)
+
+
+async def test_running_out_of_descriptors_costs_no_blob(open_store, root):
+    """What the process lacks says nothing about the file: this reading fails, and the blob stays."""
+    directory = FaultyDirectory(root)
+    store = await open_store()
+    _, (ref,) = await put(store, "a", b"abc")
+    await store.close()
+    store = await open_store(directory=directory)
+    directory.read_errno = errno.EMFILE
+    with pytest.raises(BlobGone):
+        await store.open_blob(ref)
+    directory.read_errno = 0
+    assert await get(store, "a") == b"abc"
+    assert store.status().state == "normal"
+
+
+async def test_what_was_gone_is_found_when_it_is_back(open_store, root):
+    """A failed opening is forgotten: bytes that another worker fetched anew are served."""
+    one, two = await open_store(), await open_store()
+    _, (ref,) = await put(one, "a", b"abc")
+    path_of(root, ref).unlink()
+    with pytest.raises(BlobGone):
+        await two.open_blob(ref)
+    await put(one, "a", b"abc")
+    assert await get(two, "a") == b"abc"
+
+
 async def test_a_file_is_read_through_once_per_start(open_store, root):
     """What one worker verified, another of the same start trusts; the next start does not."""
     store = await open_store()

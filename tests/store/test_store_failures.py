@@ -151,6 +151,17 @@ async def test_workers_meet_again_in_a_directory_made_anew(open_store, root, clo
     assert await get(two, "b") == b"shared"
 
 
+async def test_a_worker_that_missed_the_new_directory_still_reaches_the_others(open_store, root, clock):
+    """A forget looks for the table at the path, so it holds for workers that have already moved on."""
+    one, two = await open_store(), await open_store()
+    shutil.rmtree(root)
+    assert await one.lookup(key_of("a")) is None
+    await come_back(one, clock)
+    generation = one.generations.of(key_of("a"))
+    await two.forget([key_of("a")])
+    assert one.generations.of(key_of("a")) != generation
+
+
 async def test_a_full_disk_refuses_fills_and_keeps_reading(open_store, tmp_path):
     """On a file system without space fills fail with no-space, while what is cached is served."""
     with mounted(tmp_path / "small", "size=3m"):
