@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.classify import changes_object, not_cacheable, refuse_unknown_write
+from gateway.api.s3.classify import changes_object, not_cacheable, refuse_unknown_write, uploads_bytes
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
 from gateway.api.s3.payload import PayloadForm
 from gateway.model.errors import S3Error
@@ -142,3 +142,27 @@ def test_only_the_signature_leaves_the_query() -> None:
     """What remains keeps its order and its spelling."""
     kept, names = strip_query(b"list-type=2&X-Amz-Signature=s&prefix=a%2Fb&&marker", frozenset({"X-Amz-Signature"}))
     assert (kept, names) == ("list-type=2&prefix=a%2Fb&marker", {"list-type", "prefix", "marker"})
+
+
+@pytest.mark.parametrize("query", ["", "x-id=PutObject", "partNumber=1&uploadId=u"])
+def test_a_put_of_a_key_uploads_bytes(query: str) -> None:
+    """An object or a part: S3 wants to know its length."""
+    assert uploads_bytes(exchange("PUT", query=query))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        exchange("PUT", headers=[(b"x-amz-copy-source", b"/b/other")]),
+        exchange("PUT", query="partNumber=1&uploadId=u", headers=[(b"x-amz-copy-source", b"/b/other")]),
+        exchange("PUT", query="acl"),
+        exchange("PUT", query="tagging"),
+        exchange("PUT", key=None),
+        exchange("POST", query="uploads"),
+        exchange("DELETE"),
+    ],
+    ids=["copy", "copy of a part", "acl", "tagging", "bucket", "post", "delete"],
+)
+def test_what_brings_no_bytes_uploads_none(request_: Exchange) -> None:
+    """Copies, descriptions and everything about buckets: their body, if any, is a document."""
+    assert not uploads_bytes(request_)

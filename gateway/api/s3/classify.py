@@ -31,6 +31,9 @@ _WRITE_PARAMETERS = frozenset(
     }
 )  # fmt: skip
 
+# A PUT with one of these says something about an object and brings none.
+_ABOUT_OBJECTS = frozenset({"acl", "tagging", "retention", "legal-hold"})
+
 
 def not_cacheable(exchange: Exchange) -> Reason | None:
     """Why the cache must not answer this request, or ``None`` for a plain read of an object."""
@@ -67,3 +70,14 @@ def changes_object(exchange: Exchange) -> bool:
     if "uploadId" in names:
         return method == "POST"  # completion; parts and aborts change nothing that can be read
     return not (method == "POST" and names & {"uploads", "select"})
+
+
+def uploads_bytes(exchange: Exchange) -> bool:
+    """Whether the body of a request is the bytes of an object or of a part: a PUT of a key that is no copy.
+
+    Those must state their length to S3. Copies are sent without one by Rust's object_store, and so are access control lists
+    that are given in headers.
+    """
+    if exchange.request.method != "PUT" or exchange.key is None:
+        return False
+    return exchange.request.header(b"x-amz-copy-source") is None and not exchange.names & _ABOUT_OBJECTS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.api.s3.answer import Answer, RawHeaders
-from gateway.api.s3.classify import changes_object, refuse_unknown_write
+from gateway.api.s3.classify import changes_object, refuse_unknown_write, uploads_bytes
 from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.payload import PreparedBody, prepare
@@ -60,7 +60,7 @@ class Forwarder:
             body,
             self._spooling.directory,
             self._spooling.limit,
-            exchange.request.method,
+            uploads_bytes(exchange),
         )
         try:
             if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:

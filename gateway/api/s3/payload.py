@@ -89,7 +89,7 @@ async def prepare(
     receive: AsyncIterator[bytes],
     spool_dir: Path,
     max_spool: int,
-    method: str = "PUT",
+    uploads: bool = True,
 ) -> PreparedBody:
     """Prepare the body of a request.
 
@@ -99,7 +99,8 @@ async def prepare(
         receive: the body as it arrives, HTTP framing removed.
         spool_dir: where bodies are kept that must be read whole.
         max_spool: the largest of those, in bytes.
-        method: upper-case; without Content-Length and Transfer-Encoding a PUT is refused, others have no body.
+        uploads: whether the body is an object's bytes. Then its length must be stated; other requests have no body without
+            Content-Length and Transfer-Encoding (RFC 9112, section 6.3).
 
     Raises:
         S3Error: MissingContentLength, InvalidArgument, EntityTooLarge; and for what had to be read at once,
@@ -110,7 +111,7 @@ async def prepare(
     form = auth.payload_form
     if form.signed and auth.chunk_signer is None:
         raise S3Error("InvalidRequest", f"{form.value} needs a request that is signed with SigV4.")
-    length = _length(fields, form, method)
+    length = _length(fields, form, uploads)
     if form.trailing:
         if length > max_spool:
             raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(max_spool)})
@@ -133,10 +134,10 @@ def _fields(headers: Sequence[RawHeader]) -> dict[str, str]:
     return fields
 
 
-def _length(fields: Mapping[str, str], form: PayloadForm, method: str) -> int:
+def _length(fields: Mapping[str, str], form: PayloadForm, uploads: bool) -> int:
     text = fields.get("x-amz-decoded-content-length" if form.chunked else "content-length")
     open_ended = "transfer-encoding" in fields
-    if text is None and not open_ended and "content-length" not in fields and method != "PUT":
+    if text is None and not open_ended and "content-length" not in fields and not uploads:
         return 0
     if text is None or (open_ended and not form.chunked):
         raise S3Error("MissingContentLength")
