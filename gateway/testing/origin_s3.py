@@ -20,6 +20,7 @@ Header = tuple[str, str]
 
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _ENTITY = ("content-type", "content-encoding", "content-disposition", "content-language", "cache-control", "expires")
+_OF_304 = ("cache-control", "expires")
 _OVERRIDES = ("content-type", "content-language", "expires", "cache-control", "content-disposition", "content-encoding")
 
 
@@ -245,14 +246,15 @@ def _read(asked: Asked, stored: Stored) -> Answer:
     headers = [("ETag", stored.etag), ("Last-Modified", formatdate(stored.modified, usegmt=True))]
     status = _condition(asked, stored)
     if status == 304:
-        return Answer(304, headers)
+        return Answer(304, headers + [pair for pair in stored.headers if pair[0].lower() in _OF_304])
     if status == 412:
         return error(412, "PreconditionFailed")
     headers += [("Accept-Ranges", "bytes"), *stored.headers]
     for name in _OVERRIDES:
         if value := asked.parameters.get(f"response-{name}"):
             headers = [(n, v) for n, v in headers if n.lower() != name] + [(name.title(), value)]
-    span = _span(asked.header("range"), len(stored.body))
+    ranged = asked.header("if-range") in ("", stored.etag)
+    span = _span(asked.header("range"), len(stored.body)) if ranged else None
     if span is None:
         if asked.header("x-amz-checksum-mode").upper() == "ENABLED":
             headers += stored.checksums
@@ -269,12 +271,12 @@ def _condition(asked: Asked, stored: Stored) -> int:
     match, none_match = asked.header("if-match"), asked.header("if-none-match")
     since, unmodified = asked.header("if-modified-since"), asked.header("if-unmodified-since")
     if match:
-        if match != "*" and stored.etag not in _tags(match):
+        if match.strip() != "*" and stored.etag not in _tags(match):
             return 412
     elif unmodified and (limit := _date(unmodified)) is not None and stored.modified > limit:
         return 412
     if none_match:
-        if none_match == "*" or stored.etag in _tags(none_match):
+        if none_match.strip() == "*" or stored.etag in {tag.removeprefix("W/") for tag in _tags(none_match)}:
             return 304
     elif since and (limit := _date(since)) is not None and stored.modified <= limit:
         return 304
@@ -282,8 +284,8 @@ def _condition(asked: Asked, stored: Stored) -> int:
 
 
 def _tags(value: str) -> set[str]:
-    tags = (tag.strip().removeprefix("W/") for tag in value.split(","))
-    return {tag if tag.startswith('"') else f'"{tag}"' for tag in tags}
+    tags = (tag.strip() for tag in value.split(","))
+    return {tag if tag.startswith(('"', 'W/"')) else f'"{tag}"' for tag in tags}
 
 
 def _date(value: str) -> float | None:
@@ -295,8 +297,9 @@ def _date(value: str) -> float | None:
 
 def _span(value: str, size: int) -> tuple[int, int] | None:
     """First and last byte; first > last when unsatisfiable; ``None`` when there is no single, valid byte range."""
-    first, dash, last = value.removeprefix("bytes=").partition("-")
-    if not value.startswith("bytes=") or not dash or "," in value or not (first + last).isdigit():
+    unit, _, spec = value.partition("=")
+    first, dash, last = spec.partition("-")
+    if unit.lower() != "bytes" or not dash or "," in value or not (first + last).isdigit():
         return None
     if not first:
         wanted = min(int(last), size)
