@@ -104,7 +104,7 @@ class Blocks:
                     return growing
                 if not leased:
                     # What another worker stored until now is in the index, and from here on none will store this block.
-                    await self.lease(entry.key, number)
+                    await self.lease(entry.key, number, entry.generation)
                     leased = True
                     await self.load(entry, number, self._last(body))
                     continue
@@ -118,7 +118,7 @@ class Blocks:
                 return fill, fill.blocks[number]
         finally:
             if leased:
-                self._leases.release(entry.key, number)
+                self._leases.release(entry.key, number, entry.generation)
 
     def _join(self, entry: Entry, number: int) -> tuple[Fill, GrowingBlock] | None:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
@@ -130,14 +130,14 @@ class Blocks:
         growing[1].join()
         return growing
 
-    async def lease(self, key: ObjectKey, number: int) -> None:
+    async def lease(self, key: ObjectKey, number: int, generation: int) -> None:
         """Wait until no other worker fills this block; the lease is the caller's, to hand to a fill or to release.
 
         Raises:
             DiskUnavailable: it takes longer than storing the block is worth.
         """
         patience, pause = LEASE_PATIENCE, LEASE_PAUSE
-        while not self._leases.acquire(key, number):
+        while not self._leases.acquire(key, number, generation):
             if patience <= 0:
                 raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
             await asyncio.sleep(pause)

@@ -114,7 +114,7 @@ class Fill:
             self._fail_rest(OriginUnavailable("the gateway is stopping"))
             raise
         finally:
-            self._leases.release(self.entry.key, self.current)
+            self._leases.release(self.entry.key, self.current, self.entry.generation)
 
     def _goes_on(self) -> bool:
         """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
@@ -123,9 +123,9 @@ class Fill:
         left = sum(self.blocks[number].length for number in range(self.current + 1, self.last + 1))
         if self.readers == 0 and left > LINGER:
             return False
-        if not self._leases.acquire(self.entry.key, self.current + 1):
+        if not self._leases.acquire(self.entry.key, self.current + 1, self.entry.generation):
             return False
-        self._leases.release(self.entry.key, self.current)
+        self._leases.release(self.entry.key, self.current, self.entry.generation)
         return True
 
     def _abort(self) -> None:

@@ -83,7 +83,7 @@ class Reads:
         self._services = services
         self._blocks = blocks
         self._entries = entries
-        self._cold: dict[ObjectKey, asyncio.Task[Entry | Relay | Forward | None]] = {}
+        self._cold: dict[tuple[ObjectKey, int], asyncio.Task[Entry | Relay | Forward | None]] = {}
         self._checks: dict[tuple[ObjectKey, str], asyncio.Task[ObjectMeta | Forward | None]] = {}
         self._prefix_grants: dict[tuple[str, str], float] = {}
         self._revocation: list[Rules] = [services.rules]
@@ -281,7 +281,9 @@ class Reads:
             return Forward(Reason.DISK, miss=True)
         if not self._blocks.has_room:
             return Forward(Reason.OVERLOAD, miss=True)
-        pending = self._cold.get(ask.key)
+        # A read that began before the last write is none to wait for: who comes after the write is owed the new object.
+        generation = store.generations.of(ask.key)
+        pending = self._cold.get((ask.key, generation))
         if pending is not None:
             await asyncio.wait([pending])
             joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
@@ -294,7 +296,7 @@ class Reads:
             return Found(joined, Outcome.MISS, Reason.JOINED)
         if ask.metadata_first:
             return await self._head(ask, rule)
-        return await self._cold_read(ask, rule)
+        return await self._cold_read(ask, rule, generation)
 
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
@@ -311,10 +313,10 @@ class Reads:
         entry = self._keep_metadata(ask, rule, meta, generation)
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    async def _cold_read(self, ask: Ask, rule: Caching) -> Found | Relay | Forward | None:
-        task = asyncio.get_running_loop().create_task(self._open_cold(ask, rule))
-        self._cold[ask.key] = task
-        task.add_done_callback(lambda _: self._cold.pop(ask.key, None))
+    async def _cold_read(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
+        task = asyncio.get_running_loop().create_task(self._open_cold(ask, rule, generation))
+        self._cold[ask.key, generation] = task
+        task.add_done_callback(lambda _: self._cold.pop((ask.key, generation), None))
         try:
             result = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -322,26 +324,25 @@ class Reads:
             raise
         return Found(result, Outcome.MISS, Reason.COLD) if isinstance(result, Entry) else result
 
-    async def _open_cold(self, ask: Ask, rule: Caching) -> Entry | Relay | Forward | None:
+    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay | Forward | None:
         """Ask for the whole object; ``None`` when another worker turned out to have stored it."""
         try:
-            await self._blocks.lease(ask.key, 0)
+            await self._blocks.lease(ask.key, 0, generation)
         except DiskUnavailable:
             return Forward(Reason.OVERLOAD, miss=True)
         started = False
         try:
             if self._services.leases.shared and await self._services.store.lookup(ask.key) is not None:
                 return None
-            opened = await self._open_leased(ask, rule)
+            opened = await self._open_leased(ask, rule, generation)
             started = isinstance(opened, Entry)
             return opened
         finally:
             if not started:
-                self._services.leases.release(ask.key, 0)
+                self._services.leases.release(ask.key, 0, generation)
 
-    async def _open_leased(self, ask: Ask, rule: Caching) -> Entry | Relay:
+    async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay:
         services = self._services
-        generation = services.store.generations.of(ask.key)
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
         if response.status != 200:
             return Relay(response, _reason_of(response.status))

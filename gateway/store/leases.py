@@ -1,7 +1,8 @@
 """One fill per block among the workers of a node.
 
 Within a worker, fills are coalesced in memory. Between workers, whoever fills a block holds a lock on one byte of a shared file;
-the byte's position is a hash of object and block number. The kernel releases a worker's locks when it dies, however it dies, so a
+the byte's position is a hash of object, generation and block number, so that a read which begins after a write never waits for
+a fill of the object from before. The kernel releases a worker's locks when it dies, however it dies, so a
 lease needs no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once
 and never closed before the store is, because closing any descriptor of it would release them all. fcntl(2).)
 """
@@ -39,14 +40,14 @@ class FillLeases:
         """Whether there are other workers to look out for."""
         return self._fd >= 0
 
-    def acquire(self, key: ObjectKey, number: int) -> bool:
-        """Whether this worker may fill block ``number`` now; ``False`` while another worker does.
+    def acquire(self, key: ObjectKey, number: int, generation: int) -> bool:
+        """Whether this worker may fill block ``number`` of this generation now; ``False`` while another worker does.
 
         To be released as often as it was acquired: within the worker it is counted.
         """
         if self._fd < 0:
             return True
-        position = _position(key, number)
+        position = _position(key, number, generation)
         if position not in self._held:
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, position)
@@ -57,9 +58,9 @@ class FillLeases:
         self._held[position] = self._held.get(position, 0) + 1
         return True
 
-    def release(self, key: ObjectKey, number: int) -> None:
+    def release(self, key: ObjectKey, number: int, generation: int) -> None:
         """Let others fill the block, or find it in the index."""
-        position = _position(key, number)
+        position = _position(key, number, generation)
         count = self._held.get(position, 0) - 1
         if count > 0:
             self._held[position] = count
@@ -75,6 +76,6 @@ class FillLeases:
             self._held.clear()
 
 
-def _position(key: ObjectKey, number: int) -> int:
-    text = f"{key.origin}\0{key.bucket}\0{key.key}\0{number}".encode("utf-8", "surrogatepass")
+def _position(key: ObjectKey, number: int, generation: int) -> int:
+    text = f"{key.origin}\0{key.bucket}\0{key.key}\0{number}\0{generation}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % _POSITIONS

@@ -22,7 +22,7 @@ leases = FillLeases(Path(sys.argv[1]))
 key = ObjectKey("default", "b", "k")
 for line in sys.stdin:
     word, number = line.split()
-    print(leases.acquire(key, int(number)) if word == "acquire" else leases.release(key, int(number)), flush=True)
+    print(leases.acquire(key, int(number), 7) if word == "acquire" else leases.release(key, int(number), 7), flush=True)
 """
 
 
@@ -57,11 +57,11 @@ def test_another_worker_waits_for_the_block_and_only_for_it(tmp_path: Path) -> N
     leases = FillLeases(path)
     with sibling(path) as other:
         assert other.ask("acquire 0") == "True"
-        assert not leases.acquire(KEY, 0)
-        assert leases.acquire(KEY, 1)
+        assert not leases.acquire(KEY, 0, 7)
+        assert leases.acquire(KEY, 1, 7)
         assert other.ask("acquire 1") == "False"
         other.ask("release 0")
-        assert leases.acquire(KEY, 0)
+        assert leases.acquire(KEY, 0, 7)
     leases.close()
 
 
@@ -73,7 +73,7 @@ def test_a_dead_worker_holds_nothing(tmp_path: Path) -> None:
         other.ask("acquire 0")
         other.process.kill()
         other.process.wait()
-        wait_until(lambda: leases.acquire(KEY, 0), 10, "the lease of a dead worker")
+        wait_until(lambda: leases.acquire(KEY, 0, 7), 10, "the lease of a dead worker")
     leases.close()
 
 
@@ -82,11 +82,11 @@ def test_within_a_worker_leases_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "fills"
     leases = FillLeases(path)
     with sibling(path) as other:
-        assert leases.acquire(KEY, 0)
-        assert leases.acquire(KEY, 0)
-        leases.release(KEY, 0)
+        assert leases.acquire(KEY, 0, 7)
+        assert leases.acquire(KEY, 0, 7)
+        leases.release(KEY, 0, 7)
         assert other.ask("acquire 0") == "False"
-        leases.release(KEY, 0)
+        leases.release(KEY, 0, 7)
         assert other.ask("acquire 0") == "True"
     leases.close()
 
@@ -94,11 +94,11 @@ def test_within_a_worker_leases_are_counted(tmp_path: Path) -> None:
 def test_a_single_worker_needs_no_file() -> None:
     """Without siblings every lease is granted and nothing is written."""
     leases = FillLeases()
-    assert leases.acquire(KEY, 0)
-    leases.release(KEY, 0)
+    assert leases.acquire(KEY, 0, 7)
+    leases.release(KEY, 0, 7)
     assert not leases.shared
 
 
 def test_a_directory_that_cannot_be_written_grants_every_lease(tmp_path: Path) -> None:
     """An ill disk stores nothing, so there is nothing to coordinate."""
-    assert FillLeases(tmp_path / "missing" / "fills").acquire(KEY, 0)
+    assert FillLeases(tmp_path / "missing" / "fills").acquire(KEY, 0, 7)
