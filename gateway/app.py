@@ -18,7 +18,7 @@ from gateway import metrics
 from gateway.api.ops import Lifecycle, ops_app
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.app import Reading, S3App
-from gateway.api.s3.auth import Authenticator
+from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
@@ -30,6 +30,7 @@ from gateway.fleet.invalidations import Invalidations
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
+from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import IMMUTABLE, Caching, Rules
 from gateway.store.leases import FillLeases
@@ -79,16 +80,22 @@ class Larder:
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Route by the first path segment: no bucket can be called "-"."""
+        """Route by the bucket: none can be called "-". At a bucket's own host, "/-/x" is the object "-/x"."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        raw_path: bytes = scope["raw_path"]
-        if raw_path.startswith(b"/-/") or raw_path == b"/-":
+        if self._is_ops(scope):
             await self._ops({**scope, "path": scope["path"][2:] or "/"}, receive, send)
         else:
             assert self._s3 is not None
             await self._s3(scope, receive, send)
+
+    def _is_ops(self, scope: Message) -> bool:
+        raw_path: bytes = scope["raw_path"]
+        if not raw_path.startswith(b"/-/") and raw_path != b"/-":
+            return False
+        request = WireRequest(scope["method"], raw_path, b"", scope["headers"])
+        return split_address(request, self._settings.server.domain)[0] == "-"
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
