@@ -1,6 +1,8 @@
 """From bytes to requests: llhttp does the grammar, this module what a gateway needs beyond it.
 
-* A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished.
+* A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished; the
+  same bound holds for what comes between the pieces of a chunked body, its extensions and trailers.
+* Trailers of a chunked body are dropped (RFC 9110 section 6.5.1): whoever verified the headers has not seen them.
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
   so its head is parsed once more without the offer; the headers that are handed on stay as they were sent.
 * The request target is split, never normalised: signatures are verified over it.
@@ -65,7 +67,7 @@ class RequestParser:
         self._listener = listener
         self._llhttp: Any = self._new()
         self._unfinished = 0
-        self._measure = False
+        self._advanced = self._measure = False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects = self._upgrading = False
@@ -81,6 +83,7 @@ class RequestParser:
         size = self._unfinished + len(data)
         # A head that came in one short piece needs no measuring.
         self._measure = was_in_head or size > MAX_HEAD
+        self._advanced = False
         try:
             while data:
                 try:
@@ -94,9 +97,9 @@ class RequestParser:
             if isinstance(cause, Refused):
                 raise cause from None
             raise Refused("InvalidRequest", "The request is not valid HTTP/1.1.") from None
-        if not self.in_head:
+        if self._advanced or self.in_head != was_in_head:
             self._unfinished = 0
-        elif was_in_head:
+        else:
             self._unfinished = size
             if size > MAX_HEAD:
                 raise Refused("RequestHeaderSectionTooLarge")
@@ -134,6 +137,8 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
+        if not self.in_head:
+            return
         name = name.lower()
         if name == b"expect":
             self._expects = value.lower() == b"100-continue"
@@ -167,11 +172,13 @@ class RequestParser:
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
+        self._advanced = True
         self._listener.on_piece(body)
 
     def on_message_complete(self) -> None:
         """The end of a request, or of the first look at one that offered an upgrade."""
         if not self._upgrading:
+            self._advanced = True
             self._listener.on_end()
 
 
