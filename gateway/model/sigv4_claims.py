@@ -166,7 +166,7 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
 
 def _parse_expires(text: bytes) -> int:
     code = "AuthorizationQueryParametersError"
-    if not text.lstrip(b"-").isdigit() or len(text) > 18:
+    if not text.removeprefix(b"-").isdigit() or len(text) > 18:
         raise S3Error(code, "X-Amz-Expires should be a number")
     if int(text) < 1:
         raise S3Error(code, "X-Amz-Expires must be at least one second")
