@@ -36,7 +36,12 @@ MAX_SKEW = 900.0
 
 _CONTENT_SHA256 = b"x-amz-content-sha256"
 _TOKEN = b"x-amz-security-token"
-_SINGLE = frozenset({b"authorization", b"host", _CONTENT_SHA256, b"x-amz-decoded-content-length", b"content-length"})
+_SINGLE = frozenset(
+    {
+        b"authorization", b"host", b"date", b"range", b"content-length", b"content-md5", b"x-amz-date", _TOKEN, _CONTENT_SHA256,
+        b"x-amz-decoded-content-length", b"x-amz-copy-source", b"x-amz-copy-source-range", b"x-amz-rename-source",
+    }
+)  # fmt: skip
 _V4_NAMES = frozenset({b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Signature"})
 _V2_NAMES = frozenset({b"AWSAccessKeyId", b"Signature"})
 _MAX_SIGNING_KEYS = 1024

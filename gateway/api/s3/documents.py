@@ -25,7 +25,9 @@ def keys_to_delete(document: bytes) -> list[str]:
     if _local(root) != "Delete":
         raise S3Error("MalformedXML")
     objects = [element for element in root if _local(element) == "Object"]
-    keys = [child.text or "" for item in objects for child in item if _local(child) == "Key"]
+    names = [child for item in objects for child in item if _local(child) == "Key"]
+    # Readers of XML differ in what the text of an element with children is.
+    keys = ["" if len(name) else name.text or "" for name in names]
     if not objects or len(keys) != len(objects) or len(objects) > _MAX_KEYS or "" in keys:
         raise S3Error("MalformedXML")
     return keys
