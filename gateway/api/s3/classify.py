@@ -62,6 +62,19 @@ def refuse_unknown_write(exchange: Exchange) -> None:
         raise S3Error("NotImplemented", f"No S3 write has the query parameter {min(unknown)!r}.")
 
 
+def refuse_form_upload(exchange: Exchange) -> None:
+    """Refuse uploads by HTML form: the key is named in the body, where neither allow-list nor cache could see it.
+
+    Raises:
+        S3Error: NotImplemented.
+    """
+    if exchange.request.method != "POST":
+        return
+    form = (exchange.request.header(b"content-type") or b"").lower().startswith(b"multipart/form-data")
+    if form or (exchange.key is None and not exchange.names - _MEANINGLESS):
+        raise S3Error("NotImplemented", "Uploads by POST of a form are not supported; use PUT or a presigned PUT.")
+
+
 def changes_object(exchange: Exchange) -> bool:
     """Whether a request may change what a read of its own key gives, or who may read it."""
     method, names = exchange.request.method, exchange.names

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.api.s3.answer import Answer, RawHeaders
-from gateway.api.s3.classify import changes_object, refuse_unknown_write, uploads_bytes
+from gateway.api.s3.classify import changes_object, refuse_form_upload, refuse_unknown_write, uploads_bytes
 from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.payload import PreparedBody, prepare
@@ -53,6 +53,7 @@ class Forwarder:
         if exchange.request.method in ("GET", "HEAD", "OPTIONS"):
             response = await self._send(exchange, _headers(exchange), None)
             return relay(exchange, response, outcome, reason)
+        refuse_form_upload(exchange)
         refuse_unknown_write(exchange)
         prepared = await prepare(
             exchange.auth,
