@@ -138,7 +138,7 @@ class S3App:
         """Find out what a verified request is about, and whether the gateway itself forbids it."""
         request = trace.request
         if request.method not in _METHODS:
-            raise S3Error("MethodNotAllowed")
+            raise S3Error("MethodNotAllowed", headers={"Allow": ", ".join(sorted(_METHODS))})
         bucket, raw_key = split_address(request, self._domain)
         trace.bucket = bucket
         key = None
