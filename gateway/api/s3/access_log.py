@@ -11,17 +11,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-_SECRET = re.compile(
-    r"(?i)((?:x-amz-signature|x-amz-security-token|signature|x-amz-credential|awsaccesskeyid)=)[^&\s]*"
-)
+_SECRETS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-amz-credential", "awsaccesskeyid"})
+_PARAMETER = re.compile(r"([^?&\s=]+)=[^&\s]*")
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 
 def redact(text: str) -> str:
     """Replace the value of every query parameter that could be used again."""
-    return _SECRET.sub(r"\1REDACTED", text)
+    # By the decoded name, as signatures are verified.
+    return _PARAMETER.sub(lambda found: f"{found[1]}=REDACTED" if _is_secret(found[1]) else found[0], text)
+
+
+def _is_secret(name: str) -> bool:
+    return unquote(name).lower() in _SECRETS
 
 
 @dataclass(frozen=True, slots=True)
