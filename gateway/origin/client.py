@@ -25,7 +25,7 @@ from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.origin.credentials import CredentialChain, KeyRing
-from gateway.origin.response import OriginResponse
+from gateway.origin.response import OriginResponse, described
 from gateway.origin.signer import Signer
 from gateway.origin.upload import Upload
 
@@ -183,7 +183,7 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         if upload and upload.failure:
             raise upload.failure from None
         if isinstance(error, (ClientError, OSError)):
-            raise OriginUnavailable(f"{link.origin.endpoint}: {error!r}") from error
+            raise OriginUnavailable(f"{link.origin.endpoint}: {described(error)}") from error
         raise
     return OriginResponse(response, upload, link.ended)
 

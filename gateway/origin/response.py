@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import NoReturn
 
-from aiohttp import ClientError, ClientResponse
+from aiohttp import ClientError, ClientResponse, ClientResponseError
 
 from gateway.metrics import ORIGIN_BYTES
 from gateway.model.errors import OriginUnavailable
@@ -106,4 +106,13 @@ class OriginResponse:
 
     def _broken(self, error: Exception) -> NoReturn:
         self.abort()
-        raise OriginUnavailable(f"the origin broke off its answer: {error!r}") from error
+        raise OriginUnavailable(f"the origin broke off its answer: {described(error)}") from error
+
+
+def described(error: Exception) -> str:
+    """A failure of a connection in words for clients and logs.
+
+    Never its ``repr``: that of aiohttp's response errors contains the request's headers, signature and token included.
+    """
+    text = "not valid HTTP" if isinstance(error, ClientResponseError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
