@@ -104,6 +104,7 @@ class S3App:
 
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         blob = hit.blob
+        trace.bucket, trace.key = hit.key.bucket, hit.key
         try:
             headers = [*hit.head, (b"x-amz-request-id", trace.request_id.encode()), self._clock.date()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
