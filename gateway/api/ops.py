@@ -10,6 +10,9 @@ from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from gateway import __version__
 
@@ -43,9 +46,26 @@ class Lifecycle:
 
 def ops_app(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[], None]) -> FastAPI:
     """The application under ``/-``; ``refresh`` brings the gauges up to date before they are shown."""
-    app = FastAPI(title="Larder", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app = FastAPI(
+        title="Larder",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        servers=[{"url": "/-"}],
+        # A redirect would lead out of "/-", to a bucket.
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _problem},
+    )
     app.include_router(_router(lifecycle, checks, refresh))
     return app
+
+
+async def _problem(request: Request, error: Exception) -> JSONResponse:
+    """An error of these addresses as a problem document (RFC 9457)."""
+    assert isinstance(error, HTTPException)
+    content = {"type": "about:blank", "title": error.detail, "status": error.status_code}
+    return JSONResponse(content, error.status_code, error.headers, media_type="application/problem+json")
 
 
 def _router(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[], None]) -> APIRouter:
