@@ -17,9 +17,11 @@ from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.server.channel import Channel
-from gateway.server.head import Head, encode_head
+from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
 
+FILES = "larder.files"
+"""Extension: a whole GET response made of files, in one message. See ``Cycle._send_files``."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body that wait for the application before reading pauses."""
 
@@ -158,6 +160,9 @@ class Cycle:
         """
         kind = message["type"]
         head = self._head
+        if kind == FILES:
+            await self._send_files(message)
+            return
         if head is None:
             if kind != "http.response.start":
                 raise RuntimeError(f"{kind} came before http.response.start")
@@ -180,6 +185,24 @@ class Cycle:
             if self.gone:
                 raise ClientGone("the client has gone")
             self._finish()
+
+    async def _send_files(self, message: Message) -> None:
+        """Send a whole response of files in one go: status 200, header lines from ``encode_lines``, spans of open files.
+
+        The head must carry the content-length, which the spans must add up to.
+        """
+        if self.started or not self._channel.zero_copy:
+            raise RuntimeError(f"{FILES} cannot be sent here")
+        if self.gone:
+            raise ClientGone("the client has gone")
+        self.started = True
+        self.keep_alive = self.keep_alive and not self.more_body
+        ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        data = STATUS_LINES[200] + message["head"] + ending
+        for fd, offset, count in message["files"]:
+            await self._channel.send_file(data, fd, offset, count)
+            data = b""
+        self._finish()
 
     def _begin(self, message: Message) -> None:
         scope = self.scope

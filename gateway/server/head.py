@@ -89,6 +89,16 @@ def encode_head(
     return Head(data, length, chunked, bodiless, close)
 
 
+def encode_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Header lines to be kept and sent often, as part of the head of a ``larder.files`` message.
+
+    Raises:
+        ValueError: as ``encode_head``.
+    """
+    head = encode_head(200, headers, method="GET", http_10=False, keep_alive=True)
+    return head.data[len(STATUS_LINES[200]) : -2]
+
+
 def _classify(name: bytes) -> int:
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"{name!r} is not a header name")

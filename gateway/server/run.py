@@ -162,6 +162,21 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 class _Supervisor(Multiprocess):
+    def init_processes(self) -> None:
+        """Start the workers."""
+        super().init_processes()
+        self._hear_of_deaths()
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace the workers that have ended."""
+        super().keep_subprocess_alive()
+        self._hear_of_deaths()
+
+    def _hear_of_deaths(self) -> None:
+        """Close our copies of the workers' pipe ends: or a worker that dies while it is asked is waited for, 30 s long."""
+        for process in self.processes:
+            process.child_conn.close()
+
     def terminate_all(self) -> None:
         """Stop listening first: connections made while the workers drain would wait for nobody."""
         for each in self.sockets:

@@ -12,7 +12,7 @@ from typing import Any
 from gateway import metrics
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog, redact
-from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer, send_span
+from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, render
@@ -21,12 +21,13 @@ from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.tally import Tally
-from gateway.engine.body import Body, Span
+from gateway.engine.body import Body
 from gateway.engine.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.wire import WireRequest
+from gateway.server.cycle import FILES
 
 log = logging.getLogger("larder.s3")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -91,8 +92,9 @@ class S3App:
                     raise S3Error("SlowDown", headers={"Retry-After": "1"})
                 now = time.time()
                 trace.auth = auth = self._authenticator.authenticate(request, now)
-                hit = self._hot.find(request, auth, now)
+                hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else None
                 if hit is not None:
+                    trace.bucket, trace.key = hit.key.bucket, hit.key
                     await self._send_hit(scope, send, trace, hit)
                     return
                 answer = await self._answer(trace, auth, receive)
@@ -103,17 +105,14 @@ class S3App:
             self.in_flight -= 1
 
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
-        blob = hit.blob
-        trace.bucket, trace.key = hit.key.bucket, hit.key
+        head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), self._clock.date()[1])
         try:
-            headers = [*hit.head, (b"x-amz-request-id", trace.request_id.encode()), self._clock.date()]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send_span(scope, send, Span(blob.fd, 0, blob.size), more=False)
+            await send({"type": FILES, "head": head, "files": hit.files()})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:
-            blob.release()
-            self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=blob.size), trace.started)
+            hit.release()
+            self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=hit.size), trace.started)
 
     def _next_id(self) -> str:
         self._serial += 1

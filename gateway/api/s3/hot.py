@@ -1,23 +1,23 @@
 """The path of a repeated hit: everything that can be decided without waiting, and nothing else.
 
-A whole GET of an object that is one resident blob is most of what training jobs ask for, and at nginx's side every microsecond
+A whole GET of an object that is resident is most of what training jobs ask for, and beside nginx every microsecond
 counts (docs/decisions/0003). So this path takes a request only if nothing about it is special, by tests that cost
 a dictionary look-up each, and leaves everything else to ``ObjectReads``, which gives the same answers to all
 requests. It learns addresses from there: an address is put in the memo after the long path has parsed and checked it.
 
 What may change between two requests is looked at in every one: the signature, the generation of the key, freshness and grant,
-and the blob's file.
+and the files of the blobs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.api.s3.answer import RawHeaders
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import entity_head
 from gateway.engine.engine import Engine
+from gateway.engine.entries import Entry
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.store.blobs import OpenBlob
@@ -26,21 +26,32 @@ _HARMLESS = frozenset(
     {
         b"host", b"authorization", b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"user-agent", b"accept",
         b"accept-encoding", b"accept-language", b"connection", b"content-length", b"content-type", b"amz-sdk-invocation-id",
-        b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version",
+        b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode",
     }
 )  # fmt: skip
 _MEMO = 65_536
+_MOST_BLOCKS = 16
 
 Address = tuple[str, bytes, bytes]
 
 
 @dataclass(slots=True)
 class Hit:
-    """A whole object, ready to be sent: ``head`` is to be copied; ``blob`` is held for the caller, who must release it."""
+    """A whole object, ready to be sent: ``head`` are its header lines; ``blobs`` are held until ``release``."""
 
     key: ObjectKey
-    head: RawHeaders
-    blob: OpenBlob
+    head: bytes
+    blobs: list[OpenBlob]
+    size: int
+
+    def files(self) -> list[tuple[int, int, int]]:
+        """Descriptor, offset and count of each piece, in order."""
+        return [(blob.fd, 0, blob.size) for blob in self.blobs]
+
+    def release(self) -> None:
+        """Let go of the blobs."""
+        for blob in self.blobs:
+            blob.release()
 
 
 class HotReads:
@@ -67,17 +78,31 @@ class HotReads:
         if key is None:
             return None
         entry = self._engine.hot(key, principal.identity.name, now)
-        if entry is None or entry.record.block_count != 1:
+        if entry is None:
             return None
-        ref = entry.blobs.get(0)
-        if ref is None or ref.size == 0:
+        blobs = self._blobs(entry, now)
+        if blobs is None:
             return None
-        blob = self._store.resident(ref)
-        if blob is None:
+        head = entity_head(entry)
+        checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
+        return Hit(key, head.checked_hit if checked else head.hit, blobs, entry.record.meta.size)
+
+    def _blobs(self, entry: Entry, now: float) -> list[OpenBlob] | None:
+        """Every block of the object, held; ``None`` unless all of them are resident, open and unchanged."""
+        count = entry.record.block_count
+        if len(entry.blobs) < count or count > _MOST_BLOCKS or not entry.record.meta.size:
             return None
-        blob.hold()
-        self._store.touch(ref.digest, now)
-        return Hit(key, entity_head(entry).hit, blob)
+        blobs = []
+        for number in range(count):
+            ref = entry.blobs.get(number)
+            blob = None if ref is None else self._store.resident(ref)
+            if ref is None or blob is None:
+                return None
+            self._store.touch(ref.digest, now)
+            blobs.append(blob)
+        for blob in blobs:
+            blob.hold()
+        return blobs
 
     def learn(self, exchange: Exchange) -> None:
         """Remember the address of a plain read that the long path has answered."""

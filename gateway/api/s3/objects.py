@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
@@ -13,9 +14,10 @@ from gateway.engine.reads import Ask, Forward, Found, Relay
 from gateway.model.conditions import Conditions, range_applies
 from gateway.model.conditions import Verdict as Precondition
 from gateway.model.errors import DiskUnavailable, S3Error
-from gateway.model.objects import ObjectMeta
+from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.ranges import ByteRange, content_range, parse_range, unsatisfied_range
+from gateway.server.head import encode_lines
 
 _ATTEMPTS = 3
 
@@ -111,24 +113,34 @@ def _text(exchange: Exchange, name: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EntityHead:
-    """The header of answers about one version of an object: ``base`` in every one, ``hit`` in that of a whole hit."""
+    """The header of answers about one version of an object.
+
+    ``base`` is in every answer; ``hit`` and ``checked_hit`` are the header lines of a hit on the whole object, without and with
+    the checksums.
+    """
 
     meta: ObjectMeta
     base: RawHeaders
-    hit: RawHeaders
+    hit: bytes
+    checked_hit: bytes
 
 
 def entity_head(entry: Entry) -> EntityHead:
     """The header that answers about the object carry, made once per version of its metadata."""
     meta, head = entry.record.meta, entry.head
     if not isinstance(head, EntityHead) or head.meta is not meta:
-        base = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in meta.headers]
+        base = _raw(meta.headers)
         base.append((b"etag", meta.etag.encode("latin-1")))
         if not any(name == b"accept-ranges" for name, _ in base):
             base.append((b"accept-ranges", b"bytes"))
-        length = (b"content-length", b"%d" % meta.size)
-        entry.head = head = EntityHead(meta, base, [*base, length, cache_status(Outcome.HIT, None), SERVER])
+        whole = [*base, (b"content-length", b"%d" % meta.size), cache_status(Outcome.HIT, None), SERVER]
+        checked = encode_lines([*whole, *_raw(meta.checksums or ())])
+        entry.head = head = EntityHead(meta, base, encode_lines(whole), checked)
     return head
+
+
+def _raw(headers: Sequence[Header]) -> RawHeaders:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
 _OF_304 = (b"etag", b"last-modified", b"cache-control", b"expires", b"content-location", b"vary", b"x-amz-version-id")
@@ -141,7 +153,7 @@ def _not_modified_head(headers: RawHeaders) -> RawHeaders:
 def _add_checksums(head: RawHeaders, exchange: Exchange, meta: ObjectMeta) -> None:
     mode = exchange.request.header(b"x-amz-checksum-mode")
     if meta.checksums and mode is not None and mode.upper() == b"ENABLED":
-        head.extend((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in meta.checksums)
+        head.extend(_raw(meta.checksums))
 
 
 def _unsatisfiable(exchange: Exchange, size: int) -> S3Error:
