@@ -1,0 +1,12 @@
+"""Real clients, nothing in the cache."""
+
+import pytest
+
+from tests.s3compat import trials
+from tests.s3compat.conftest import CAN
+
+
+@pytest.mark.parametrize(("kind", "operation"), CAN)
+def test_a_client_works_on_a_miss(place_to_try, clients, kind, operation):
+    """What a client does arrives at the origin, and what it reads comes from there."""
+    trials.on_a_miss(clients[kind], operation, place_to_try)
