@@ -35,9 +35,9 @@ def exchange(
     )
 
 
-@pytest.mark.parametrize("query", ["", "x-id=GetObject"])
+@pytest.mark.parametrize("query", ["", "x-id=GetObject", "x-amz-checksum-mode=ENABLED&x-id=GetObject"])
 def test_plain_reads_are_for_the_cache(query: str) -> None:
-    """No parameter, or the one that only names the operation again."""
+    """No parameter, or those that only name the operation again and ask for checksums."""
     assert not_cacheable(exchange(query=query)) is None
 
 
@@ -166,3 +166,20 @@ def test_a_put_of_a_key_uploads_bytes(query: str) -> None:
 def test_what_brings_no_bytes_uploads_none(request_: Exchange) -> None:
     """Copies, descriptions and everything about buckets: their body, if any, is a document."""
     assert not uploads_bytes(request_)
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "wanted"),
+    [
+        ("", [], False),
+        ("", [(b"x-amz-checksum-mode", b"enabled")], True),
+        ("x-amz-checksum-mode=ENABLED", [], True),
+        ("x-amz-checksum-mode=DISABLED&x-id=GetObject", [], False),
+        ("x-amz-checksum-modes=ENABLED", [], False),
+    ],
+)
+def test_checksums_are_asked_for_in_header_or_query(
+    query: str, headers: list[tuple[bytes, bytes]], wanted: bool
+) -> None:
+    """A presigned address carries in its query what a request has in its header."""
+    assert exchange(query=query, headers=headers).wants_checksums is wanted

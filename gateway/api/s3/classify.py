@@ -13,6 +13,8 @@ from gateway.model.outcomes import Reason
 
 # x-id names the operation once more in the query; the newer SDKs send it, and it changes nothing.
 _MEANINGLESS = frozenset({"x-id"})
+# Presigning moves headers into the query: the JavaScript SDK's addresses ask so for checksums (Exchange.wants_checksums).
+_PLAIN_READ = _MEANINGLESS | {"x-amz-checksum-mode"}
 
 _SAFE_AMZ = frozenset(
     {
@@ -39,7 +41,7 @@ def not_cacheable(exchange: Exchange) -> Reason | None:
     """Why the cache must not answer this request, or ``None`` for a plain read of an object."""
     if exchange.request.method not in ("GET", "HEAD") or exchange.key is None:
         return Reason.NOT_A_READ
-    if exchange.names and not exchange.names <= _MEANINGLESS:
+    if exchange.names and not exchange.names <= _PLAIN_READ:
         return Reason.SUBRESOURCE
     if b"+" in exchange.raw_key:
         return Reason.ENCODING

@@ -37,10 +37,25 @@ class Exchange:
         return self.request.raw_path.decode("ascii", "replace")
 
     @property
+    def wants_checksums(self) -> bool:
+        """Whether the answer is to tell the object's checksums; presigning moves the header into the query."""
+        mode = self.request.header(b"x-amz-checksum-mode") or _parameter(self.query, "x-amz-checksum-mode")
+        return mode.upper() == b"ENABLED"
+
+    @property
     def origin_path(self) -> str:
         """The path towards the origin, path style, spelled as the client spelled it."""
         raw_key = self.raw_key.decode("ascii")
         return f"/{self.bucket}/{raw_key}" if raw_key else f"/{self.bucket}"
+
+
+def _parameter(query: str, name: str) -> bytes:
+    """The first value of a query parameter, decoded; empty when it is not there."""
+    for piece in query.split("&"):
+        given, _, value = piece.partition("=")
+        if unquote_to_bytes(given) == name.encode():
+            return unquote_to_bytes(value)
+    return b""
 
 
 def decode_key(raw_key: bytes) -> str:

@@ -151,8 +151,7 @@ def _not_modified_head(headers: RawHeaders) -> RawHeaders:
 
 
 def _add_checksums(head: RawHeaders, exchange: Exchange, meta: ObjectMeta) -> None:
-    mode = exchange.request.header(b"x-amz-checksum-mode")
-    if meta.checksums and mode is not None and mode.upper() == b"ENABLED":
+    if meta.checksums and exchange.wants_checksums:
         head.extend(_raw(meta.checksums))
 
 
