@@ -106,15 +106,20 @@ def blobs_of(cache: Path) -> list[Path]:
     return sorted((cache / "blobs").glob("*/*"))
 
 
-def used_by(cache: Path) -> int:
-    """Bytes of all blob files, and of those being written."""
-    total = 0
+def files_of(cache: Path) -> dict[str, int]:
+    """Sizes of all blob files, and of those being written."""
+    sizes = {}
     for path in [*blobs_of(cache), *(cache / "tmp").iterdir()]:
         try:
-            total += path.stat().st_size
+            sizes[path.name] = path.stat().st_size
         except FileNotFoundError:
             continue
-    return total
+    return sizes
+
+
+def used_by(cache: Path) -> int:
+    """Bytes of all blob files, and of those being written."""
+    return sum(files_of(cache).values())
 
 
 def await_index_equals_disk(cache: Path) -> None:
