@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gateway import __version__
+from gateway.api.s3.access_log import AccessLog
 from gateway.app import launch_environment
 from gateway.config import Settings, load_settings
 from gateway.demo.run import run_demo
@@ -79,6 +81,7 @@ def _serve(options: argparse.Namespace) -> int:
     flags = _flags(options)
     settings = load_settings(options.config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
+    AccessLog(settings.log.access).close()
     with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
         shared = Path(temporary, "metrics") if settings.server.workers > 1 else None
         if shared:
@@ -126,11 +129,17 @@ def _without_secrets(settings: Settings) -> Settings:
 
     return settings.model_copy(
         update={
+            "redis": settings.redis.model_copy(update={"url": _without_password(settings.redis.url)}),
+            "database": settings.database.model_copy(update={"url": _without_password(settings.database.url)}),
             "admin": hide(settings.admin),
             "origins": tuple(hide(origin) for origin in settings.origins),
             "credentials": tuple(hide(credential) for credential in settings.credentials),
         }
     )
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(?i)(password=)[^&]*", r"\1(hidden)", re.sub(r"://.*@", "://(hidden)@", url))
 
 
 def _verify(options: argparse.Namespace) -> int:

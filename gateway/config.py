@@ -6,19 +6,22 @@ A configuration is read from a TOML file, then from the environment (``LARDER_SE
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from redis.asyncio import ConnectionPool
 
 from gateway.model.errors import ConfigError
 from gateway.model.units import parse_duration, parse_size
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=2**60)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
 
 
@@ -29,10 +32,29 @@ def _parse_freshness(value: str | float) -> str | float:
 Freshness = Annotated[Literal["always", "immutable"] | float, BeforeValidator(_parse_freshness)]
 
 
+_ENDPOINT = re.compile(r"(?i)https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?/*")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _has_port_in_range(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 class Section(BaseModel):
     """A table of the configuration file: unknown keys are refused, values cannot change after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    @field_validator("*")
+    @classmethod
+    def _printable(cls, value: Any) -> Any:
+        if isinstance(value, str) and _CONTROL.search(value):
+            raise ValueError("contains a control character")
+        return value
 
 
 class ServerSettings(Section):
@@ -75,8 +97,15 @@ class RedisSettings(Section):
     @field_validator("url")
     @classmethod
     def _known_scheme(cls, url: str) -> str:
-        if url != "embedded" and urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+        if url == "embedded":
+            return url
+        if not url.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError('must be "embedded" or start with redis://, rediss:// or unix://')
+        try:
+            ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError):
+            # Their text may quote the password.
+            raise ValueError('must look like "redis://:password@host:6379/0"; a part of it cannot be read') from None
         return url
 
 
@@ -116,8 +145,7 @@ class Origin(Section):
     @field_validator("endpoint")
     @classmethod
     def _an_address(cls, endpoint: str) -> str:
-        parts = urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        if not _ENDPOINT.fullmatch(endpoint) or not _has_port_in_range(endpoint):
             raise ValueError(
                 'must look like "https://s3.eu-west-1.amazonaws.com" or "http://127.0.0.1:5000", without a path'
             )
@@ -142,6 +170,16 @@ class Credential(Section):
         (), description='bucket/prefix globs this key may touch, as "bucket/train/**"; empty: all'
     )
     read_only: bool = Field(False, description="refuse every write of this key")
+
+    @field_validator("expires")
+    @classmethod
+    def _a_time(cls, expires: str) -> str:
+        try:
+            if expires:
+                datetime.fromisoformat(expires)
+        except ValueError:
+            raise ValueError("is no ISO 8601 time, such as 2030-01-31T12:00:00Z") from None
+        return expires
 
     @model_validator(mode="after")
     def _whole_pairs(self) -> Credential:
@@ -238,7 +276,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
 
 
@@ -246,7 +284,7 @@ def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> Non
     node: Any = tree
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         if isinstance(node, list):
-            if not part.isdigit() or int(part) > len(node):
+            if not part.isdecimal() or int(part) > len(node):
                 raise ConfigError(f"{name}: {part!r} must be a list position from 0 to {len(node)}")
             if int(part) == len(node):
                 node.append({})
@@ -259,7 +297,7 @@ def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> Non
             )
         else:
             if isinstance(node, dict) and key not in node:
-                node[key] = [] if following.isdigit() else {}
+                node[key] = [] if following.isdecimal() else {}
             node = node[key]
             if not isinstance(node, (dict, list)):
                 raise ConfigError(f"{name}: {'.'.join(parts)} is not a setting")

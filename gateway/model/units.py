@@ -10,6 +10,7 @@ _SIZES = {
     "kib": 1024, "ki": 1024, "mib": 1024**2, "mi": 1024**2, "gib": 1024**3, "gi": 1024**3, "tib": 1024**4, "ti": 1024**4,
 }  # fmt: skip
 _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST = 1e12
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -26,7 +27,9 @@ def parse_size(text: str | int) -> int:
     Raises:
         ValueError: the text is not a size.
     """
-    return text if isinstance(text, int) else round(_parse(text, _SIZES, '"10GB" or "4MiB"'))
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    return round(_parse(str(text), _SIZES, '"10GB" or "4MiB"'))
 
 
 def parse_duration(text: str | float) -> float:
@@ -35,7 +38,9 @@ def parse_duration(text: str | float) -> float:
     Raises:
         ValueError: the text is not a duration.
     """
-    return float(text) if isinstance(text, (int, float)) else _parse(text, _SECONDS, '"90s", "10m" or "1h"')
+    if isinstance(text, (int, float)) and not isinstance(text, bool) and 0 <= text <= _LONGEST:
+        return float(text)
+    return _parse(str(text), _SECONDS, '"90s", "10m" or "1h"')
 
 
 def format_size(size: float) -> str:

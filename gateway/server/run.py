@@ -17,6 +17,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,10 +89,11 @@ def listen(settings: ServerSettings) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))
         listener.listen(_BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         listener.close()
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise ConfigError(
-            f"server.host, server.port: cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+            f"server.host, server.port: cannot listen on {settings.host}:{settings.port}: {reason}"
         ) from None
     listener.set_inheritable(True)
     return listener
@@ -108,6 +110,14 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         path = getattr(settings, name)
         if path and not os.access(path, os.R_OK):
             raise ConfigError(f"server.{name}: {path} cannot be read")
+    if settings.tls_cert:
+        try:
+            # A password that nobody has: without one, OpenSSL asks at the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+        except (ssl.SSLError, OSError):
+            raise ConfigError(
+                "server.tls_cert, server.tls_key: must be a PEM certificate chain and its private key, without a password"
+            ) from None
     supervisor = os.getpid() if settings.workers > 1 else 0
     return Config(
         app=partial(_load, launch.factory, supervisor),

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import quote, unquote
 
+from gateway.model.errors import ConfigError
+
 _SECRETS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-amz-credential", "awsaccesskeyid"})
 _PARAMETER = re.compile(r"([^?&\s=]+)=[^&\s]*")
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
@@ -70,7 +72,11 @@ class AccessLine:
 
 
 class AccessLog:
-    """Writes lines to a file or to standard output; a log that cannot be written never fails a request."""
+    """Writes lines to a file or to standard output; a log that cannot be written never fails a request.
+
+    Raises:
+        ConfigError: the file cannot be opened.
+    """
 
     def __init__(self, target: str) -> None:
         self._stream: TextIO | None = None
@@ -78,9 +84,12 @@ class AccessLog:
             self._stream = sys.stdout
         elif target:
             path = Path(target)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # One line is one write of a file opened for appending, so several workers may share it.
-            self._stream = path.open("a", buffering=1, encoding="utf-8")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # One line is one write of a file opened for appending, so several workers may share it.
+                self._stream = path.open("a", buffering=1, encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(f"log.access: {target} cannot be written: {error.strerror}") from None
 
     @property
     def enabled(self) -> bool:
