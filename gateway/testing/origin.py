@@ -163,6 +163,8 @@ class FakeOrigin:
             answer = self.buckets.answer(asked)
         except Refused as refused:
             answer = error(refused.status, refused.code, refused.message)
+        except ValueError:
+            answer = error(400, "InvalidArgument")
         for fault in faults:
             _distort(answer, fault)
         return access_key_id, answer
