@@ -11,7 +11,7 @@ from gateway.policies.breaker import BreakerState
 from gateway.store.store import Store, StoreStatus
 
 log = logging.getLogger("larder.keeper")
-_PAUSE = 0.25
+_PAUSE = 0.5
 _DISK_STATES = (BreakerState.NORMAL, BreakerState.UNSTABLE, BreakerState.DOWN)
 
 

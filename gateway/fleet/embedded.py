@@ -114,7 +114,7 @@ class EmbeddedRedis:
         self._socket.unlink(missing_ok=True)
         settings = {
             "port": "0", "unixsocket": str(self._socket), "unixsocketperm": "700", "save": "", "appendonly": "no",
-            "daemonize": "no", "dir": str(self._socket.parent), "loglevel": "warning",
+            "daemonize": "no", "hz": "1", "dir": str(self._socket.parent), "loglevel": "warning",
         }  # fmt: skip
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
