@@ -1,17 +1,117 @@
-"""Where the origins of the tests are known to answer otherwise than S3: data, one reason each."""
+"""Where the origins of the tests are known to answer otherwise than S3: data, one reason each.
+
+The gateway answers reads of cached objects by itself, as S3 does (RFC 9110 where S3 says nothing). What it passes through is the
+origin's own, odd or not, and needs no entry here.
+"""
 
 from __future__ import annotations
 
+import re
+
 from tests.differential.asks import Ask, Reply
 from tests.differential.sameness import Deviation
+
+_ONE_TAG = re.compile(r'"?[^",*/ ]+"?')
 
 
 def _empty_if_match(ask: Ask, _direct: Reply, _through: Reply) -> bool:
     return any(name.lower() == "if-match" and not value.strip() for name, value in ask.headers)
 
 
+def _more_than_one_tag(ask: Ask, _direct: Reply, _through: Reply) -> bool:
+    told = [value for name, value in ask.headers if name.lower() in ("if-match", "if-none-match")]
+    return any(not _ONE_TAG.fullmatch(value) for value in told)
+
+
+def _if_range(ask: Ask, _direct: Reply, _through: Reply) -> bool:
+    return any(name.lower() == "if-range" for name, _ in ask.headers)
+
+
+def _strange_date(ask: Ask, direct: Reply, _through: Reply) -> bool:
+    told = [value for name, value in ask.headers if name.lower() in ("if-modified-since", "if-unmodified-since")]
+    return direct.status in (400, 500) and any(not value.endswith("GMT") or "99" in value for value in told)
+
+
+def _not_modified(_ask: Ask, direct: Reply, through: Reply) -> bool:
+    return direct.status == through.status == 304
+
+
+def _refused_by_the_gateway(_ask: Ask, direct: Reply, through: Reply) -> bool:
+    return direct.status == through.status and through.status in (412, 416)
+
+
 OF_FAKE: tuple[Deviation, ...] = (
     Deviation(
         "takes an empty If-Match for none; to the gateway, as to radosgw, it is a list without tags", _empty_if_match
+    ),
+)
+
+_OF_BOTH = (
+    Deviation('compares If-Match and If-None-Match as one string: no lists, no "*", no weak tags', _more_than_one_tag),
+    Deviation("does not know If-Range", _if_range),
+    Deviation("refuses conditional dates that it cannot read instead of ignoring them", _strange_date),
+)
+
+_SHA256 = "x-amz-content-sha256"
+
+
+def _always(_ask: Ask, _direct: Reply, _through: Reply) -> bool:
+    return True
+
+
+def _no_bytes(ask: Ask, direct: Reply, through: Reply) -> bool:
+    return ask.header("range").endswith("=-0") and (direct.status, through.status) == (206, 416)
+
+
+def _body_of_a_head(ask: Ask, direct: Reply, through: Reply) -> bool:
+    return ask.method == "HEAD" and "acl" in ask.query and (direct.status, through.status) == (200, 503)
+
+
+def _empty_parameters(ask: Ask, direct: Reply, _through: Reply) -> bool:
+    return (
+        direct.code in ("AccessDenied", "SignatureDoesNotMatch", "")
+        and direct.status == 403
+        and set(ask.query) <= {"&", "="}
+    )
+
+
+OF_MOTO: tuple[Deviation, ...] = (
+    *_OF_BOTH,
+    Deviation(
+        "stores the hash that an upload was signed with, and tells it to every reader", _always, frozenset({_SHA256})
+    ),
+    Deviation(
+        "leaves out of a 304 what RFC 9110 wants there, and adds CORS headers",
+        _not_modified,
+        frozenset({"last-modified", "cache-control", "expires", "access-control-allow-origin"}),
+    ),
+    Deviation(
+        "tells CORS headers and the object's in a refusal, but no Content-Range",
+        _refused_by_the_gateway,
+        frozenset(
+            {
+                "content-range",
+                "access-control-allow-origin",
+                "accept-ranges",
+                "content-language",
+                "etag",
+                "last-modified",
+            }
+        ),
+    ),
+)
+
+OF_RADOSGW: tuple[Deviation, ...] = (
+    *_OF_BOTH,
+    Deviation("takes the last no bytes (-0) for the whole object", _no_bytes),
+    Deviation(
+        'sends a body after the header of "HEAD ?acl", which the gateway takes for a broken answer', _body_of_a_head
+    ),
+    Deviation("takes empty query parameters for unsigned ones", _empty_parameters),
+    Deviation(
+        "tells nothing in a 304", _not_modified, frozenset({"etag", "last-modified", "cache-control", "expires"})
+    ),
+    Deviation(
+        "tells no Content-Range in a 416", _refused_by_the_gateway, frozenset({"content-range", "accept-ranges"})
     ),
 )

@@ -73,8 +73,10 @@ class Sides:
     # -- states of the cache
 
     def forget(self, known: Known) -> None:
-        """Make the gateway forget an object without changing it: it forgets around everything that may be a write."""
-        self.through.send(Ask("DELETE", self.bucket, known.raw_key, query="tagging"))
+        """Make the gateway forget an object without changing it: by a copy from nothing onto it, which the origin refuses."""
+        nothing = (("x-amz-copy-source", f"/{self.bucket}/there/is/no/such/key"),)
+        refused = self.through.send(Ask("PUT", self.bucket, known.raw_key, headers=nothing))
+        assert refused.status == 404, f"{known}: {refused.status} {refused.code}"
 
     def warm(self, known: Known) -> None:
         """Have every byte of the object in the cache."""
