@@ -73,6 +73,7 @@ class Store:
         self._opener = Opener(disk, self._open)
         self._keeper = Keeper(disk, self._space, self._recency)
         self._fresh: dict[bytes, int] = {}
+        self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -165,6 +166,8 @@ class Store:
                 )
             )
         except DiskFault:
+            # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
+            self._loose.update(ref.digest for ref in blocks.values())
             return None
         return self._settle(recorded, counts)
 
@@ -260,6 +263,7 @@ class Store:
             if not self.directory.locked:
                 return await self._wait_for_keeper(size)
             await self._keeper.free(size)
+            self._open.trim()
             return admits(self._space.current(), size)
         except DiskFault:
             return False
@@ -353,9 +357,12 @@ class Store:
         return recorded.record
 
     def _remove(self, digests: Sequence[bytes]) -> None:
-        if digests:
+        """Unlink the files of blobs that have no row; while the disk is not in use they wait."""
+        self._loose.update(digests)
+        if self._loose and self._disk.usable():
+            loose, self._loose = tuple(self._loose), set()
             path_of = self.directory.blob_path
-            self._disk.post(lambda connection: blob_rows.remove_files(connection, digests, path_of))
+            self._disk.post(lambda connection: blob_rows.remove_files(connection, loose, path_of))
 
     def _bump(self, key: ObjectKey) -> None:
         self.generations.bump(key)
@@ -409,6 +416,7 @@ class Store:
         return False
 
     def _flush(self) -> None:
+        self._remove(())
         used = self._recency.take()
         if used:
             self._disk.post(lambda connection: blob_rows.note_use(connection, used))

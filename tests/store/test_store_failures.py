@@ -207,6 +207,33 @@ async def test_a_disk_filled_by_others_is_survived_and_used_again(open_store, tm
         await store.close()
 
 
+async def test_a_blob_whose_row_found_no_room_is_removed(open_store, tmp_path, clock):
+    """When the disk fills up between a blob and its row, the file that nothing names goes as soon as it can."""
+    with mounted(tmp_path / "small", "size=3m"):
+        store = await open_store(dir=str(tmp_path / "small" / "cache"))
+        await put(store, "a", b"abc")
+        generation = store.generations.of(key_of("b"))
+        ref = write_blob(store, b"b" * 5000)
+        with pytest.raises(OSError):
+            fill_up(tmp_path / "small" / "ballast")
+        # Each one needs a page of the index more; the log has some room left, so not the first one fails.
+        meta = meta_of(b"b" * 5000)
+        for number in range(50):
+            key = key_of(f"b{number}" * 100)
+            generation = store.generations.of(key)
+            if await store.record(key, meta, 8192, {0: ref}, generation=generation, confirmed_at=1.0) is None:
+                break
+            await store.forget([key])
+        else:
+            pytest.fail("the index never ran out of space")
+        (tmp_path / "small" / "ballast").unlink()
+        await come_back(store, clock)
+        await store.sweep()
+        await eventually(lambda: len(files_of(tmp_path / "small" / "cache")) == 1)
+        assert_index_equals_disk(tmp_path / "small" / "cache")
+        await store.close()
+
+
 async def test_a_read_only_file_system_is_bypassed_until_it_can_be_written(open_store, tmp_path, clock):
     """A cache that is mounted read-only gives a store that is down; remounted, it works."""
     with mounted(tmp_path / "small", "size=3m", "ro"):
