@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.api.s3.access_log import AccessLine, AccessLog
+from gateway.api.s3.access_log import AccessLine, AccessLog, redact
 
 LINE = AccessLine(
     bucket="b", key='a "quoted" ключ', remote="127.0.0.1", requester="AK", request_id="00AB", method="GET",
@@ -28,6 +28,12 @@ def test_signatures_and_tokens_never_appear() -> None:
     for secret in ("abcdef", "zzz", "tok&", "leak", "2026&"):
         assert secret not in line
     assert "x=1" in line
+
+
+def test_secrets_are_known_by_their_decoded_names() -> None:
+    """Signatures are verified over decoded parameters, so they are redacted by decoded names."""
+    told = redact("GET /b/k?X-Amz-%53ignature=abcdef&x=1&%58-Amz-Security-Token=zzz HTTP/1.1")
+    assert told == "GET /b/k?X-Amz-%53ignature=REDACTED&x=1&%58-Amz-Security-Token=REDACTED HTTP/1.1"
 
 
 def test_a_line_is_one_line() -> None:

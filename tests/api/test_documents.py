@@ -29,6 +29,7 @@ def test_keys_come_in_order_with_or_without_namespace() -> None:
         b"<Delete><Object></Object></Delete>",
         b"<Delete><Object><Key></Key></Object></Delete>",
         b"<Delete><Object><Key>a</Key><Key>b</Key></Object></Delete>",
+        b"<Delete><Object><Key>a<b/>c</Key></Object></Delete>",
         b'<!DOCTYPE d [<!ENTITY e "x">]><Delete><Object><Key>&e;</Key></Object></Delete>',
         b'<?xml version="1.0" encoding="nonsense"?><Delete><Object><Key>a</Key></Object></Delete>',
         b"\xff\xfe\x00",

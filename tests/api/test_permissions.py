@@ -75,6 +75,22 @@ def test_listings_are_covered_by_their_prefix(query: str, passes: bool) -> None:
     assert allowed("GET", "b", None, query) is passes
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "list-type=2&prefix=train/&prefix=",
+        "prefix=&prefix=train/",
+        "prefix=train/&%70refix=test/",
+        "policy&prefix=train/",
+        "acl&prefix=train/",
+    ],
+)
+def test_what_only_looks_like_a_covered_listing_is_refused(query: str) -> None:
+    """Stores differ in which of two prefixes counts, and other sub-resources ignore it."""
+    assert not allowed("GET", "b", None, query)
+    assert allowed("GET", "b", None, query, allow=("b/**",))
+
+
 def test_the_list_of_buckets_needs_a_list_of_everything() -> None:
     """ListBuckets shows all buckets of the origin's owner."""
     assert not allowed("GET", "", None)

@@ -1,0 +1,91 @@
+"""The addresses under /-/: their own description, held against a running gateway, and what they tell strangers."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.message import Message
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+
+from gateway.api.ops import Lifecycle, ops_app
+from gateway.testing.origin import OriginThread
+from tests.gateways import Running, Settings, gateway
+
+SCHEMA = schemathesis.openapi.from_dict(ops_app(Lifecycle(), {}, lambda: None).openapi())
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway that has read, missed, refused and written under names that nobody should learn."""
+    home = tmp_path_factory.mktemp("ops")
+    with OriginThread() as origin, gateway(Settings(origin.endpoint, home / "cache"), home) as started:
+        origin.put("telltale-bucket", "telltale-key", b"x")
+        client = started.client()
+        client.get_object(Bucket="telltale-bucket", Key="telltale-key")
+        client.put_object(Bucket="telltale-bucket", Key="telltale-other", Body=b"y")
+        with pytest.raises(client.exceptions.ClientError):
+            started.client("telltale-stranger", "x").get_object(Bucket="telltale-bucket", Key="telltale-key")
+        yield started
+
+
+def fetch(running: Running, path: str, method: str = "GET") -> tuple[int, Message, str]:
+    """Status, header and body of an answer; redirects are not followed."""
+    request = urllib.request.Request(running.endpoint + path, method=method)
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=30) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read().decode()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_the_description_is_true(case: schemathesis.Case, running: Running) -> None:
+    """Rule: every address that /-/openapi.json describes answers as it says there, whatever is asked of it."""
+    case.call_and_validate(base_url=f"{running.endpoint}/-")
+
+
+def test_the_description_names_the_addresses_as_they_are(running: Running) -> None:
+    """Rule: a tool that is given the document finds the addresses: they are relative to /-."""
+    document = json.loads(fetch(running, "/-/openapi.json")[2])
+    assert document["servers"] == [{"url": "/-"}]
+    assert fetch(running, document["servers"][0]["url"] + "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/-", "/-/", "/-/nothing", "/-/healthz/", "/-/../healthz", "/-/%2e%2e/bucket/key", "/-//healthz", "/-/docs"],
+)
+def test_unknown_addresses(running: Running, path: str) -> None:
+    """Rule: 404 with a problem document (RFC 9457), and never a redirect out of /-."""
+    status, headers, body = fetch(running, path)
+    assert (status, headers["content-type"]) == (404, "application/problem+json")
+    assert json.loads(body) == {"type": "about:blank", "title": "Not Found", "status": 404}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_methods_that_an_address_does_not_have(running: Running, method: str) -> None:
+    """Rule: 405 with a problem document and the methods there are."""
+    status, headers, body = fetch(running, "/-/healthz", method)
+    assert (status, headers["content-type"], headers["allow"]) == (405, "application/problem+json", "GET")
+    assert json.loads(body)["status"] == 405
+
+
+@pytest.mark.parametrize("path", ["/-/metrics", "/-/readyz", "/-/healthz", "/-/openapi.json"])
+def test_strangers_learn_no_names(running: Running, path: str) -> None:
+    """Rule: no bucket, key, access key, tenant or secret stands in what is shown without a signature."""
+    status, _, body = fetch(running, path)
+    assert status == 200
+    for name in ("telltale", "GWA", "gateway-secret", "origin-key", "origin-secret", str(running.config.parent)):
+        assert name not in body
