@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import math
@@ -156,6 +157,9 @@ class Larder:
         except TimeoutError:
             log.info("recovery goes on in the background")
         self._lifecycle.state = "ready"
+        # What is alive now lives as long as the process; the collector need not look at it again with every few requests.
+        gc.collect()
+        gc.freeze()
 
     def _channel(self, services: Services) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.

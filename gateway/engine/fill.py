@@ -214,6 +214,7 @@ class Fill:
                 {block.number: block.ref},
                 generation=entry.generation,
                 confirmed_at=entry.record.confirmed_at,
+                grants=dict(entry.grants) if entry.record.row_id == 0 else None,
             )
         except DiskUnavailable:
             block.writer.abort()
@@ -221,9 +222,5 @@ class Fill:
             self.race = True
             entry.blobs.pop(block.number, None)
         else:
-            is_new = entry.record.row_id == 0
             entry.record = replace(entry.record, row_id=record.row_id)
-            if is_new:
-                for identity, granted_at in list(entry.grants.items()):
-                    await self._store.grant(record.row_id, identity, granted_at)
         self._end(block)

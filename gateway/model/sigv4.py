@@ -111,7 +111,7 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
     inner, outer = inner.copy(), outer.copy()
     inner.update(text)
     outer.update(inner.digest())
-    return outer.hexdigest().encode()
+    return bytes(outer.hexdigest(), "ascii")
 
 
 @lru_cache(maxsize=1024)

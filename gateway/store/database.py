@@ -32,6 +32,7 @@ Operation = Callable[[sqlite3.Connection], T]
 
 GROUP = 128
 PATIENCE = 5.0
+_NO_PATIENCE = 0.05
 
 
 @dataclass(slots=True)
@@ -46,8 +47,9 @@ Outcome = tuple["_Job", Any, BaseException | None]
 class _Session:
     """One thread's connection, opened when it is first needed and dropped when it failed or its file was replaced."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience: float = PATIENCE) -> None:
         self._path = path
+        self._patience = patience
         self._connection: Connection | None = None
         self._identity: tuple[int, int] = (0, 0)
 
@@ -64,7 +66,7 @@ class _Session:
             raise DiskFault(FailureKind.GONE, f"{self._path} is missing") from error
         if self._connection is None or (status.st_dev, status.st_ino) != self._identity:
             self.close()
-            connection = open_engine(self._path, patience=PATIENCE).connect()
+            connection = open_engine(self._path, patience=self._patience).connect()
             self._connection, self._identity = connection, (status.st_dev, status.st_ino)
             prepare_connection(connection)
         return driver_of(self._connection)
@@ -144,12 +146,7 @@ class _Lane:
             return job, None, self._judge(error)
 
     def _judge(self, error: Exception) -> Exception:
-        fault = disk_fault(error)
-        if fault is None:
-            return error
-        self._session.close()
-        fault.__cause__ = error if fault is not error else None
-        return fault
+        return _judged(error, self._session)
 
     def _report(self, outcomes: list[Outcome]) -> None:
         try:
@@ -167,6 +164,7 @@ class Database:
         self._on_fault = on_fault
         self._writer = _Lane(path, "larder-index-writer", writes=True, loop=self._loop)
         self._reader = _Lane(path, "larder-index-reader", writes=False, loop=self._loop)
+        self._here = _Session(path, patience=_NO_PATIENCE)
 
     async def write(self, operation: Operation[T]) -> T:
         """Do ``operation`` in a transaction; returns when it is committed.
@@ -184,6 +182,17 @@ class Database:
         """
         return await self._submit(self._reader, operation)
 
+    def look(self, operation: Operation[T]) -> T:
+        """Do a small ``operation``, which only reads, here and now: on a warm index that costs less than waking a thread.
+
+        Raises:
+            DiskFault: the index cannot answer at once.
+        """
+        try:
+            return operation(self._here.connection())
+        except Exception as error:
+            raise _judged(error, self._here) from error
+
     def post(self, operation: Operation[object]) -> None:
         """``write`` without waiting, after everything submitted before it."""
         future: asyncio.Future[object] = self._loop.create_future()
@@ -194,6 +203,7 @@ class Database:
         """Finish what was submitted and close the connections."""
         await asyncio.to_thread(self._writer.stop)
         await asyncio.to_thread(self._reader.stop)
+        self._here.close()
 
     async def _submit(self, lane: _Lane, operation: Operation[T]) -> T:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -206,6 +216,16 @@ class Database:
             self._on_fault(error)
         elif error is not None:
             raise error
+
+
+def _judged(error: Exception, session: _Session) -> Exception:
+    """What an error means: a fault of the disk, after which the session starts anew, or a mistake of ours."""
+    fault = disk_fault(error)
+    if fault is None:
+        return error
+    session.close()
+    fault.__cause__ = error if fault is not error else None
+    return fault
 
 
 def _deliver(outcomes: list[Outcome]) -> None:

@@ -103,6 +103,23 @@ class Disk:
         """
         return await self._attempt(self._database.read, operation)
 
+    def look(self, operation: Operation[T]) -> T:
+        """Do a small operation that only reads, without waiting.
+
+        Raises:
+            DiskFault: the index cannot answer.
+        """
+        self.require()
+        try:
+            result = self._database.look(operation)
+        except DiskFault as fault:
+            self.failed(fault)
+            raise
+        except UnicodeEncodeError as error:
+            raise DiskFault(FailureKind.IO, str(error)) from error
+        self.note(Ok())
+        return result
+
     def post(self, operation: Operation[object]) -> None:
         """``write`` without waiting; nothing happens while the disk is not in use."""
         if self.usable():

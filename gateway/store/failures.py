@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
@@ -62,13 +60,16 @@ def disk_fault(error: BaseException) -> DiskFault | None:
     return None
 
 
-@contextmanager
-def disk_faults() -> Iterator[None]:
-    """Raise whatever the disk or the index does wrong inside as ``DiskFault``."""
-    try:
-        yield
-    except (OSError, sqlite3.Error, DBAPIError) as error:
-        fault = disk_fault(error)
-        if fault is None:
-            raise
-        raise fault from error
+class disk_faults:
+    """Raise whatever the disk or the index does wrong inside as ``DiskFault``; a class, because it is entered for each write."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (OSError, sqlite3.Error, DBAPIError)):
+            fault = disk_fault(error)
+            if fault is not None:
+                raise fault from error

@@ -55,6 +55,7 @@ class Recording:
     block_size: int
     blocks: Mapping[int, Block]
     confirmed_at: float
+    grants: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ def record(connection: Connection, recording: Recording, capacity: int, still_va
     ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
     if ties:
         connection.executemany(_TIE, ties)
+    for identity, granted_at in recording.grants.items():
+        grant(connection, row.row_id, identity, granted_at)
     loose = _drop_untied(connection, replaced)
     return Recorded(row, tuple(loose))
 
@@ -180,7 +183,7 @@ def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, now: float
     """Note that the origin vouched for the object again; nothing happens when the row is of another one."""
     old = lookup(connection, key)
     if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
-        _refresh(connection, old, Recording(key, meta, old.block_size, {}, now))
+        _refresh(connection, old, Recording(key, meta, old.block_size, {}, now, {}))
 
 
 def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:

@@ -38,6 +38,8 @@ from gateway.store.writer import BlobWriter
 _CHORES_EVERY = 5.0
 _WAIT_FOR_KEEPER = 2.0
 _ASK_AGAIN = 0.05
+_FEW = 512
+"""Rows that are read without a thread."""
 _FRESH = 4096
 
 
@@ -113,14 +115,15 @@ class Store:
         if not self.generations.trusts(key):
             return None
         try:
-            return await self._disk.read(partial(objects.lookup, key=key))
+            return self._disk.look(partial(objects.lookup, key=key))
         except DiskFault:
             return None
 
     async def blocks(self, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
         """The cached blocks from ``first`` to ``last``, inclusive, by number; those that are missing are not in it."""
         try:
-            return await self._disk.read(partial(objects.blocks, row_id=row_id, first=first, last=last))
+            operation = partial(objects.blocks, row_id=row_id, first=first, last=last)
+            return self._disk.look(operation) if last - first < _FEW else await self._disk.read(operation)
         except DiskFault:
             return {}
 
@@ -133,6 +136,7 @@ class Store:
         *,
         generation: int,
         confirmed_at: float,
+        grants: Mapping[str, float] | None = None,
     ) -> ObjectRecord | None:
         """Tie committed blobs to an object, in one transaction.
 
@@ -147,12 +151,15 @@ class Store:
             blocks: committed blobs by block number.
             generation: ``generations.of(key)`` from before the origin was asked.
             confirmed_at: when the origin was asked, in seconds since the epoch.
+            grants: as ``grant`` for each, in the same transaction.
 
         Returns:
             The row; ``None`` when the key was written since ``generation``, or when nothing could be stored. Then
             blobs that no other object uses are removed.
         """
-        recording = Recording(key, meta, block_size, {no: self._block(ref) for no, ref in blocks.items()}, confirmed_at)
+        recording = Recording(
+            key, meta, block_size, {no: self._block(ref) for no, ref in blocks.items()}, confirmed_at, grants or {}
+        )
 
         def still_valid() -> bool:
             return self.generations.of(key) == generation and self.generations.trusts(key)
@@ -192,7 +199,7 @@ class Store:
     async def grants(self, row_id: int) -> dict[str, float]:
         """When the origin last said yes for this object, by name of origin identity."""
         try:
-            return await self._disk.read(partial(objects.grants, row_id=row_id))
+            return self._disk.look(partial(objects.grants, row_id=row_id))
         except DiskFault:
             return {}
 

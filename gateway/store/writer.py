@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
@@ -58,7 +57,7 @@ class BlobWriter:
         self._holders = 0
         with disk_faults():
             self.fd, path = host.directory.create_temporary()
-        self.path = Path(path)
+        self.path = path
         self.written = 0
 
     def write(self, data: bytes | memoryview) -> None:
@@ -96,7 +95,7 @@ class BlobWriter:
             if status.st_size != self.written:
                 raise DiskFault(FailureKind.IO, "the file is not as long as what was written")
             if self._host.resident(ref) is None:
-                self._host.directory.publish(str(self.path), ref.digest)
+                self._host.directory.publish(self.path, ref.digest)
                 self._host.published(ref, OpenBlob(os.dup(self.fd), ref, status.st_mtime_ns))
             else:
                 os.unlink(self.path)

@@ -16,18 +16,19 @@ from urllib.parse import quote, unquote
 from gateway.model.errors import ConfigError
 
 _SECRETS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-amz-credential", "awsaccesskeyid"})
-_PARAMETER = re.compile(r"([^?&\s=]+)=[^&\s]*")
+_PIECE = re.compile(r"[^?&\s]+")
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 
 def redact(text: str) -> str:
     """Replace the value of every query parameter that could be used again."""
     # By the decoded name, as signatures are verified.
-    return _PARAMETER.sub(lambda found: f"{found[1]}=REDACTED" if _is_secret(found[1]) else found[0], text)
+    return _PIECE.sub(_redacted, text)
 
 
-def _is_secret(name: str) -> bool:
-    return unquote(name).lower() in _SECRETS
+def _redacted(piece: re.Match[str]) -> str:
+    name, equals, _ = piece[0].partition("=")
+    return f"{name}=REDACTED" if equals and unquote(name).lower() in _SECRETS else piece[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _WRITE_PARAMETERS = frozenset(
         "partNumber", "versionId", "attributes", "delete", "policy", "cors", "lifecycle", "versioning", "encryption",
         "website", "logging", "notification", "replication", "requestPayment", "accelerate", "publicAccessBlock",
         "ownershipControls", "object-lock", "inventory", "analytics", "metrics", "intelligent-tiering", "id", "append",
-        "position", "renameObject", "x-id", "session",
+        "position", "x-id", "session",
     }
 )  # fmt: skip
 
@@ -54,14 +54,14 @@ def not_cacheable(exchange: Exchange) -> Reason | None:
 
 
 def refuse_unknown_write(exchange: Exchange) -> None:
-    """Refuse a write with a query parameter that no S3 operation has.
+    """Refuse a write with a query parameter that no S3 operation has, or that names a second object to write (renameObject).
 
     Raises:
         S3Error: NotImplemented.
     """
     unknown = {name for name in exchange.names - _WRITE_PARAMETERS if not name.lower().startswith("x-amz-")}
     if unknown:
-        raise S3Error("NotImplemented", f"No S3 write has the query parameter {min(unknown)!r}.")
+        raise S3Error("NotImplemented", f"Writes with the query parameter {min(unknown)!r} are not supported.")
 
 
 def refuse_form_upload(exchange: Exchange) -> None:

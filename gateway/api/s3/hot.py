@@ -83,9 +83,8 @@ class HotReads:
         blobs = self._blobs(entry, now)
         if blobs is None:
             return None
-        head = entity_head(entry)
         checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
-        return Hit(key, head.checked_hit if checked else head.hit, blobs, entry.record.meta.size)
+        return Hit(key, entity_head(entry).hit(checked=checked), blobs, entry.record.meta.size)
 
     def _blobs(self, entry: Entry, now: float) -> list[OpenBlob] | None:
         """Every block of the object, held; ``None`` unless all of them are resident, open and unchanged."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
 from gateway.api.s3.exchange import Exchange
@@ -111,31 +110,35 @@ def _text(exchange: Exchange, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
 class EntityHead:
-    """The header of answers about one version of an object.
+    """The header of answers about one version of an object; ``base`` is in every one."""
 
-    ``base`` is in every answer; ``hit`` and ``checked_hit`` are the header lines of a hit on the whole object, without and with
-    the checksums.
-    """
+    __slots__ = ("_hits", "base", "meta")
 
-    meta: ObjectMeta
-    base: RawHeaders
-    hit: bytes
-    checked_hit: bytes
+    def __init__(self, meta: ObjectMeta) -> None:
+        self.meta = meta
+        self.base = _raw(meta.headers)
+        self.base.append((b"etag", meta.etag.encode("latin-1")))
+        if not any(name == b"accept-ranges" for name, _ in self.base):
+            self.base.append((b"accept-ranges", b"bytes"))
+        self._hits: dict[bool, bytes] = {}
+
+    def hit(self, *, checked: bool) -> bytes:
+        """The header lines of a hit on the whole object, with its checksums or without."""
+        lines = self._hits.get(checked)
+        if lines is None:
+            whole = [*self.base, (b"content-length", b"%d" % self.meta.size), cache_status(Outcome.HIT, None), SERVER]
+            if checked:
+                whole += _raw(self.meta.checksums or ())
+            lines = self._hits[checked] = encode_lines(whole)
+        return lines
 
 
 def entity_head(entry: Entry) -> EntityHead:
     """The header that answers about the object carry, made once per version of its metadata."""
-    meta, head = entry.record.meta, entry.head
-    if not isinstance(head, EntityHead) or head.meta is not meta:
-        base = _raw(meta.headers)
-        base.append((b"etag", meta.etag.encode("latin-1")))
-        if not any(name == b"accept-ranges" for name, _ in base):
-            base.append((b"accept-ranges", b"bytes"))
-        whole = [*base, (b"content-length", b"%d" % meta.size), cache_status(Outcome.HIT, None), SERVER]
-        checked = encode_lines([*whole, *_raw(meta.checksums or ())])
-        entry.head = head = EntityHead(meta, base, encode_lines(whole), checked)
+    head = entry.head
+    if not isinstance(head, EntityHead) or head.meta is not entry.record.meta:
+        entry.head = head = EntityHead(entry.record.meta)
     return head
 
 
