@@ -203,6 +203,7 @@ class Fill:
         entry = self.entry
         assert block.writer is not None
         record = None
+        granted = dict(entry.grants) if entry.record.row_id == 0 else {}
         try:
             block.ref = block.writer.commit()
             # From here on the block can be read by whoever finds the entry, as its generation vouches for it.
@@ -214,7 +215,7 @@ class Fill:
                 {block.number: block.ref},
                 generation=entry.generation,
                 confirmed_at=entry.record.confirmed_at,
-                grants=dict(entry.grants) if entry.record.row_id == 0 else None,
+                grants=granted,
             )
         except DiskUnavailable:
             block.writer.abort()
@@ -223,4 +224,6 @@ class Fill:
             entry.blobs.pop(block.number, None)
         else:
             entry.record = replace(entry.record, row_id=record.row_id)
+            for identity in granted.keys() - entry.grants.keys():
+                await self._store.revoke(record.row_id, identity)  # refused while the row was being written
         self._end(block)

@@ -1,0 +1,88 @@
+"""An engine over a real store and a real HTTP origin, all in the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.config import CacheSettings, Origin
+from gateway.engine.body import Body, Span
+from gateway.engine.engine import Engine
+from gateway.engine.reads import Ask, Found
+from gateway.engine.services import Services
+from gateway.fleet.invalidations import NullInvalidations
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.origin.client import OriginClient
+from gateway.policies.rules import Rules
+from gateway.store.store import Store
+from gateway.testing.origin import ALICE, FakeOrigin
+
+BLOCK = 64 * 1024
+
+
+@dataclass
+class Bench:
+    """Everything that a test of the engine touches; ``now`` is its clock, in a list so that tests can turn it."""
+
+    engine: Engine
+    store: Store
+    origin: FakeOrigin
+    now: list[float]
+    identity: OriginIdentity
+
+    def ask(self, key: str, *, metadata_first: bool = False, forced: bool = False) -> Ask:
+        """A plain GET."""
+        return Ask(ObjectKey("default", "b", key), self.identity, metadata_first=metadata_first, forced=forced)
+
+    async def open(self, key: str, start: int = 0, stop: int | None = None) -> Body:
+        """Find an object, and a body of it that is ready to be read."""
+        ranged = start > 0 or stop is not None
+        ask = self.ask(key, metadata_first=ranged)
+        found = await self.engine.find(ask)
+        assert isinstance(found, Found), found
+        return await self.engine.open(ask, found.entry, start, found.entry.record.meta.size if stop is None else stop)
+
+    async def settle(self) -> None:
+        """Wait until what the fills brought is in the index."""
+        await asyncio.gather(*self.engine.blocks._tasks)
+
+    async def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes of an object."""
+        return await take(await self.open(key, start, stop))
+
+
+async def take(body: Body) -> bytes:
+    """Every byte of a body, read as the server would send it."""
+    # A span is good until the next one is asked for, so each is read as it comes.
+    pieces = [
+        os.pread(piece.fd, piece.count, piece.offset) if isinstance(piece, Span) else piece
+        async for piece in body.pieces()
+    ]
+    body.close()
+    return b"".join(pieces)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """An engine that has read nothing so far."""
+    async with FakeOrigin() as origin:
+        settings = CacheSettings(dir=str(tmp_path / "cache"), capacity=64 * 1024**2, block_size=BLOCK, reserve=0)
+        configured = Origin(
+            endpoint=origin.endpoint, access_key_id=ALICE.access_key_id, secret_access_key=ALICE.secret_access_key
+        )
+        clock = [time.time()]
+        store = await Store.open(settings, now=lambda: clock[0])
+        store.try_lock()
+        client = OriginClient([configured], [], now=time.time)
+        services = Services(store, client, Rules(), settings.capacity, settings.block_size, now=lambda: clock[0])
+        engine = Engine(services, NullInvalidations(), entries=1000, max_fills=4)
+        yield Bench(engine, store, origin, clock, OriginIdentity("default", ALICE.access_key_id))
+        await engine.close()
+        await client.close()
+        await store.close()

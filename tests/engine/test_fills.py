@@ -1,0 +1,154 @@
+"""Fills: shared, resumed, cut short, fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from gateway.engine.blocks import ObjectChanged
+from gateway.model.errors import LarderError, OriginUnavailable
+from gateway.model.keys import ObjectKey
+from gateway.testing.origin_faults import DieAfter, Gate, Hang
+from tests.engine.conftest import BLOCK, Bench, take
+
+LARGE = os.urandom(20 * BLOCK + 123)
+
+
+def gets(bench: Bench) -> list[str]:
+    """The Range headers of the GETs that the origin saw, empty for whole reads."""
+    return [seen.header("range") for seen in bench.origin.seen if seen.method == "GET"]
+
+
+async def test_a_whole_read_of_a_large_object_is_one_origin_read(bench: Bench) -> None:
+    """The answer to one GET is cut into blocks as it comes."""
+    bench.origin.put("b", "k", LARGE)
+    assert await bench.read("k") == LARGE
+    assert gets(bench) == [""]
+    assert await bench.read("k") == LARGE
+    assert gets(bench) == [""]
+
+
+async def test_readers_at_different_times_share_the_read(bench: Bench) -> None:
+    """Whoever comes while the fill is under way reads what is there and follows the rest."""
+    bench.origin.put("b", "k", LARGE)
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate, after=3 * BLOCK))
+    first = asyncio.create_task(bench.read("k"))
+    await gate.reached()
+    second = asyncio.create_task(bench.read("k"))
+    third = asyncio.create_task(bench.read("k", BLOCK, 2 * BLOCK + 5))
+    assert await third == LARGE[BLOCK : 2 * BLOCK + 5]
+    gate.open()
+    assert await first == await second == LARGE
+    assert gets(bench) == [""]
+
+
+async def test_the_leader_may_leave_before_the_origin_answers(bench: Bench) -> None:
+    """The fill belongs to the node: a cancelled client neither cancels it nor spoils it."""
+    bench.origin.put("b", "k", LARGE)
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate))
+    leader = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    await gate.reached()
+    follower = asyncio.create_task(bench.read("k"))
+    leader.cancel()
+    gate.open()
+    assert await follower == LARGE
+    assert gets(bench) == [""]
+
+
+async def test_a_reader_far_ahead_does_not_wait_for_the_fill(bench: Bench) -> None:
+    """The fill is cut short at the wanted block; another takes over from there, and the first reader still gets it all."""
+    bench.origin.put("b", "k", LARGE)
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate, after=BLOCK // 2))
+    first = asyncio.create_task(bench.read("k"))
+    await gate.reached()
+    assert await bench.read("k", 15 * BLOCK, 16 * BLOCK) == LARGE[15 * BLOCK : 16 * BLOCK]
+    gate.open()
+    assert await first == LARGE
+    assert gets(bench)[:2] == ["", f"bytes={15 * BLOCK}-{16 * BLOCK - 1}"]
+
+
+async def test_a_broken_origin_read_is_resumed_where_it_broke(bench: Bench) -> None:
+    """The reader notices nothing, and the rest is asked for with the ETag of the first part."""
+    bench.origin.put("b", "k", LARGE)
+    bench.origin.inject(DieAfter(size=2 * BLOCK + 100))
+    assert await bench.read("k") == LARGE
+    resumed = [seen for seen in bench.origin.seen if seen.method == "GET"][1]
+    assert resumed.header("range").endswith(f"-{len(LARGE) - 1}")
+    assert resumed.header("if-match")
+
+
+async def test_an_object_that_changes_under_a_resumed_read_breaks_it(bench: Bench) -> None:
+    """Bytes of two versions are never joined."""
+    bench.origin.put("b", "k", LARGE)
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate, after=BLOCK + 7))
+    bench.origin.inject(DieAfter(size=2 * BLOCK))
+    body = await bench.open("k")
+    await gate.reached()
+    bench.origin.put("b", "k", os.urandom(len(LARGE)))
+    gate.open()
+    with pytest.raises(LarderError):
+        await take(body)
+    body.close()
+
+
+async def test_an_origin_that_stays_down_ends_the_read_and_keeps_whole_blocks_only(bench: Bench) -> None:
+    """What was complete is kept; the block that was not is asked for again by the next reader."""
+    bench.origin.put("b", "k", LARGE)
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate, after=2 * BLOCK + 100))
+    body = await bench.open("k")
+    await gate.reached()
+    await bench.origin.stop()
+    with pytest.raises(OriginUnavailable):
+        await take(body)
+    body.close()
+    await bench.origin.start()
+    before = len(gets(bench))
+    assert await bench.read("k") == LARGE
+    assert gets(bench)[before:] == [f"bytes={2 * BLOCK}-{len(LARGE) - 1}"]
+
+
+async def test_a_fill_that_a_write_overtook_is_kept_for_nobody(bench: Bench) -> None:
+    """Those who follow it already get the bytes they were promised; the next reader asks the origin."""
+    bench.origin.put("b", "k", b"old" * 1000)
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate, after=10))
+    reader = asyncio.create_task(bench.read("k"))
+    await gate.reached()
+    bench.origin.put("b", "k", b"new" * 1000)
+    await bench.engine._writes.forget([ObjectKey("default", "b", "k")])
+    gate.open()
+    assert await reader == b"old" * 1000
+    assert await bench.read("k") == b"new" * 1000
+
+
+async def test_more_fills_than_allowed_are_not_stored(bench: Bench) -> None:
+    """Reads come before fills: beyond max_fills a read is forwarded."""
+    gates = []
+    for number in range(4):
+        bench.origin.put("b", f"k{number}", LARGE)
+        gates.append(bench.origin.inject(Hang(path=f"/b/k{number}", after=10)).gate)
+        await bench.open(f"k{number}")
+    bench.origin.put("b", "more", b"x")
+    found = await bench.engine.find(bench.ask("more"))
+    assert "overload" in repr(found)
+    for gate in gates:
+        gate.open()
+
+
+async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -> None:
+    """A block that is missing from a known object is asked for with If-Match; then what was known is forgotten."""
+    bench.origin.put("b", "k", LARGE)
+    await bench.read("k", 0, 10)
+    bench.origin.put("b", "k", os.urandom(len(LARGE)))
+    ask = bench.ask("k", metadata_first=True)
+    found = await bench.engine.find(ask)
+    with pytest.raises(ObjectChanged):
+        await bench.engine.open(ask, found.entry, 5 * BLOCK, 6 * BLOCK)  # type: ignore[union-attr]
+    assert await bench.store.lookup(ask.key) is None

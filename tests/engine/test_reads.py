@@ -1,0 +1,97 @@
+"""Finding objects: memory, index, origin; freshness and grants."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.engine.reads import Forward, Found
+from gateway.model.outcomes import Outcome, Reason
+from gateway.testing.origin_faults import DieBeforeHeaders
+from tests.engine.conftest import Bench
+
+
+async def test_many_readers_of_a_cold_object_ask_once(bench: Bench) -> None:
+    """Whatever the order in which the index and the origin answer them."""
+    bench.origin.put("b", "k", b"x" * 5000)
+    bodies = await asyncio.gather(*(bench.read("k") for _ in range(50)))
+    assert set(bodies) == {b"x" * 5000}
+    assert bench.origin.count("GET") == 1
+
+
+async def test_freshness_and_grant_are_renewed_by_one_head(bench: Bench) -> None:
+    """However many readers find that they ran out."""
+    bench.origin.put("b", "k", b"x" * 5000)
+    await bench.read("k")
+    bench.now[0] += 601
+    found = await asyncio.gather(*(bench.engine.find(bench.ask("k")) for _ in range(20)))
+    assert {(each.outcome, each.reason) for each in found if isinstance(each, Found)} == {
+        (Outcome.HIT, Reason.REVALIDATED)
+    }
+    assert (bench.origin.count("HEAD"), bench.origin.count("GET")) == (1, 1)
+
+
+async def test_a_changed_object_is_fetched_again(bench: Bench) -> None:
+    """The check that finds a new ETag leads to the new bytes, in the same read."""
+    bench.origin.put("b", "k", b"old")
+    await bench.read("k")
+    bench.origin.put("b", "k", b"newer")
+    bench.now[0] += 601
+    found = await bench.engine.find(bench.ask("k"))
+    assert isinstance(found, Found)
+    assert (found.outcome, found.reason) == (Outcome.MISS, Reason.CHANGED)
+    assert await bench.read("k") == b"newer"
+
+
+async def test_a_refusal_ends_the_grant_and_not_the_object(bench: Bench) -> None:
+    """The bytes stay for those who may read them."""
+    bench.origin.put("b", "k", b"x")
+    await bench.read("k")
+    await bench.settle()
+    bench.origin.deny(bench.identity.access_key_id, "b/k")
+    bench.now[0] += 601
+    refused = await bench.engine.find(bench.ask("k"))
+    assert refused == Forward(Reason.REFUSED, miss=True)
+    record = await bench.store.lookup(bench.ask("k").key)
+    assert record is not None
+    assert await bench.store.grants(record.row_id) == {}
+
+
+async def test_an_object_that_is_gone_is_forgotten(bench: Bench) -> None:
+    """A 404 is about the object."""
+    bench.origin.put("b", "k", b"x")
+    await bench.read("k")
+    bench.origin.delete("b", "k")
+    bench.now[0] += 601
+    assert await bench.engine.find(bench.ask("k")) == Forward(Reason.NOT_FOUND, miss=True)
+    assert await bench.store.lookup(bench.ask("k").key) is None
+
+
+async def test_an_unreachable_origin_gives_stale_bytes_within_the_rule(bench: Bench) -> None:
+    """Marked STALE, and only to whom the origin once said yes."""
+    bench.origin.put("b", "k", b"x")
+    await bench.read("k")
+    bench.origin.inject(DieBeforeHeaders(times=1000))
+    bench.now[0] += 700
+    found = await bench.engine.find(bench.ask("k"))
+    assert isinstance(found, Found)
+    assert (found.outcome, found.reason) == (Outcome.STALE, Reason.ORIGIN_DOWN)
+
+
+async def test_a_hot_read_needs_bytes_freshness_and_grant(bench: Bench) -> None:
+    """The short path serves nothing that the long one would ask the origin about."""
+    bench.origin.put("b", "k", b"x" * 100)
+    key, name = bench.ask("k").key, bench.identity.name
+    assert bench.engine.hot(key, name, bench.now[0]) is None
+    await bench.read("k")
+    assert bench.engine.hot(key, name, bench.now[0]) is not None
+    assert bench.engine.hot(key, "default/other", bench.now[0]) is None
+    assert bench.engine.hot(key, name, bench.now[0] + 600) is None
+    await bench.engine._writes.forget_here([key])
+    assert bench.engine.hot(key, name, bench.now[0]) is None
+
+
+async def test_metadata_alone_answers_nothing(bench: Bench) -> None:
+    """A header that was asked for is remembered to plan ranges, yet an entry without bytes is no hit."""
+    bench.origin.put("b", "k", b"x" * 100)
+    await bench.engine.find(bench.ask("k", metadata_first=True))
+    assert bench.engine.hot(bench.ask("k").key, bench.identity.name, bench.now[0]) is None
