@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,11 +76,15 @@ class Announcer:
         self._running = False
         self._owed: set[ObjectKey] = set()
         self._owe_everything = False
+        self._hanging_since: float | None = None
         self.unannounced = 0
         self.unanswered = 0
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
-        """Announce and wait for the answers. Never raises; with Redis down it returns when that is known."""
+        """Announce and wait for the answers. Never raises; with Redis down it returns when that is known.
+
+        With Redis hanging it returns when nobody can have heard a heartbeat for so long as to be still trusting its cache.
+        """
         pieces = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
         await asyncio.gather(*map(self._announce, pieces))
 
@@ -119,6 +124,7 @@ class Announcer:
             self._give_up([])
         waiting = await entry.carried
         if waiting is None:
+            await self._outwait_trust()
             return
         try:
             async with asyncio.timeout(self._timing.answer):
@@ -127,6 +133,10 @@ class Announcer:
             self.unanswered += 1
         finally:
             self._waiting.pop(waiting.number, None)
+
+    async def _outwait_trust(self) -> None:
+        if self._hanging_since is not None:
+            await asyncio.sleep(self._hanging_since + self._timing.silence - time.monotonic())
 
     def _next_batch(self) -> list[_Entry]:
         batch = [self._outbox.popleft()]
@@ -140,15 +150,20 @@ class Announcer:
         waiting = _Waiting(next(self._numbers))
         self._waiting[waiting.number] = waiting
         keys = [key for entry in batch for key in entry.keys]
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._timing.publish):
                 waiting.update(wanted=await self._publish(waiting.number, keys))
         except DOWN as error:
             _LOG.debug("Redis did not take an announcement: %r", error)
+            if isinstance(error, TimeoutError):
+                # Nothing is heard of through a Redis that hangs, but unlike a lost connection nobody notices at once.
+                self._hanging_since = self._hanging_since or began
             del self._waiting[waiting.number]
             # Those that gathered meanwhile would only wait to learn the same.
             self._give_up(batch)
             return
+        self._hanging_since = None
         _resolve(batch, waiting)
 
     def _give_up(self, batch: list[_Entry]) -> None:

@@ -148,8 +148,8 @@ class Invalidations:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell every other worker to forget these objects; return when all have, or are no longer healthy.
 
-        Never raises. With Redis down it returns at once, with Redis hanging after ``publish`` seconds; the objects are
-        counted in ``unannounced`` and announced when Redis answers again.
+        Never raises. With Redis down it returns at once, with Redis hanging when all are past their ``silence``; the objects
+        are counted in ``unannounced`` and announced when Redis answers again.
         """
         await self._announcer.announce(keys)
 
