@@ -53,6 +53,11 @@ test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean 
 test: $(VENV)/.dev-installed system-packages check test-client ## All tests, against real parts
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
 
+.PHONY: clients
+clients: $(VENV)/.dev-installed system-packages ## Try a dozen S3 clients and write what passed into docs/s3-compatibility.md
+	scripts/install-system-packages clients
+	$(BIN)/python -m scripts.client_matrix
+
 .PHONY: docs
 docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 	$(BIN)/python scripts/generate_docs.py

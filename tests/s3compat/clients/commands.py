@@ -14,13 +14,12 @@ from typing import ClassVar
 
 from tests.s3compat.clients.base import Access, Client
 
-_WITHIN = 120
-
 
 class Command(Client):
     """A client that is a program; it is started for each operation."""
 
     program: ClassVar[str]
+    within: ClassVar[float] = 60.0
     version_argument: ClassVar[str] = "--version"
 
     def __init__(self, access: Access, scratch: Path) -> None:
@@ -45,7 +44,7 @@ class Command(Client):
     def run_raw(self, *arguments: str) -> bytes:
         """The same, undecoded."""
         command = [self.program, *arguments]
-        ran = subprocess.run(command, env=self._environment, capture_output=True, timeout=_WITHIN, check=False)
+        ran = subprocess.run(command, env=self._environment, capture_output=True, timeout=self.within, check=False)
         if ran.returncode:
             raise OSError(f"{' '.join(command)}: {ran.stderr.decode(errors='replace')[-2000:]}")
         return ran.stdout
@@ -124,11 +123,13 @@ class AwsCli(Command):
 
 
 class S3cmd(Command):
-    """s3cmd."""
+    """s3cmd. It repeats what was refused for 45 seconds, whatever it is told, and is ended earlier."""
 
     name = "s3cmd"
     package = "s3cmd"
     program = "s3cmd"
+    retries = True
+    within = 6.0
 
     def __init__(self, access: Access, scratch: Path) -> None:
         super().__init__(access, scratch)
@@ -141,7 +142,6 @@ class S3cmd(Command):
             "ca_certs_file": access.authority or "",
             "bucket_location": access.region,
             "multipart_chunk_size_mb": 5,
-            "max_retries": 1,
         }
         lines = [f"{name} = {value}" for name, value in settings.items()]
         (scratch / ".s3cfg").write_text("\n".join(["[default]", *lines, ""]))
@@ -257,6 +257,8 @@ class Curl(Command):
             "--user",
             f"{self.access.key}:{self.access.secret}",
         ]
+        # S3 wants this header, and only newer versions of curl send it by themselves.
+        signing += ["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
         url = f"{self.access.endpoint}/{bucket}/{key}"
         return self.run_raw("--silent", "--show-error", "--fail-with-body", *trusted, *signing, *arguments, url)
 
