@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """The origin answered that there is no such object."""
     REFUSED = "refused"
     """The origin refused this caller."""
+    INVALID = "invalid"
+    """The gateway refused the request as malformed, or as not allowed in this form."""
     ORIGIN_ERROR = "origin-error"
     """The origin failed or could not be reached."""
     ORIGIN_DOWN = "origin-down"

@@ -15,7 +15,7 @@ from gateway.api.s3.access_log import AccessLine, AccessLog, redact
 from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.classify import not_cacheable
-from gateway.api.s3.errors import as_s3_error, render
+from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
 from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads
@@ -25,7 +25,7 @@ from gateway.engine.body import Body
 from gateway.engine.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
 from gateway.model.keys import ObjectKey
-from gateway.model.outcomes import Outcome, Reason
+from gateway.model.outcomes import Outcome
 from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
 
@@ -167,8 +167,7 @@ class S3App:
             )
         if error.status in (401, 403):
             metrics.AUTH_FAILURES.labels(error.code).inc()
-        reason = Reason.ORIGIN_ERROR if error.status >= 500 else Reason.REFUSED if error.status == 403 else None
-        outcome = Outcome.MISS if error.status in (412, 416) else Outcome.BYPASS
+        outcome, reason = outcome_of(error)
         headers.append((b"content-length", b"%d" % len(content)))
         return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
 

@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable, S3Error
+from gateway.model.outcomes import Outcome, Reason
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 RETRY = {"Retry-After": "1"}
+
+
+class AboutCached(S3Error):
+    """A refusal that follows from what is known of an object, such as 412 and 416: it has the outcome of the look-up."""
+
+    def __init__(
+        self,
+        code: str,
+        found: tuple[Outcome, Reason | None],
+        *,
+        extra: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(code, extra=extra, headers=headers)
+        self.outcome, self.reason = found
+
+
+def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
+    """How a refusal counts, and why it was not a hit."""
+    if isinstance(error, AboutCached):
+        return error.outcome, error.reason
+    if error.code == "SlowDown":
+        return Outcome.BYPASS, Reason.OVERLOAD
+    if error.status >= 500:
+        return Outcome.MISS, Reason.ORIGIN_ERROR
+    return Outcome.BYPASS, Reason.REFUSED if error.status in (401, 403) else Reason.INVALID
 
 
 def as_s3_error(failure: LarderError) -> S3Error:

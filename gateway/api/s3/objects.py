@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
+from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.blocks import ObjectChanged
 from gateway.engine.engine import Engine
@@ -72,7 +73,7 @@ class ObjectReads:
             if verdict is Precondition.NOT_MODIFIED:
                 return Answer(304, _not_modified_head(headers), b"", found.outcome, found.reason)
             if verdict is Precondition.PRECONDITION_FAILED:
-                raise S3Error("PreconditionFailed")
+                raise AboutCached("PreconditionFailed", (found.outcome, found.reason))
         if wanted is not None and not range_applies(_text(exchange, b"if-range"), meta.etag):
             wanted = None
         if wanted is not None and meta.size == 0:
@@ -81,7 +82,7 @@ class ObjectReads:
         if wanted is not None:
             span = wanted.resolve(meta.size)
             if span is None:
-                raise _unsatisfiable(exchange, meta.size)
+                raise _unsatisfiable(exchange, found)
             (start, stop), status = span, 206
         length = stop - start
         head = [*headers, (b"content-length", b"%d" % length)]
@@ -158,9 +159,11 @@ def _add_checksums(head: RawHeaders, exchange: Exchange, meta: ObjectMeta) -> No
         head.extend(_raw(meta.checksums))
 
 
-def _unsatisfiable(exchange: Exchange, size: int) -> S3Error:
-    return S3Error(
+def _unsatisfiable(exchange: Exchange, found: Found) -> S3Error:
+    size = found.entry.record.meta.size
+    return AboutCached(
         "InvalidRange",
+        (found.outcome, found.reason),
         extra={"RangeRequested": _text(exchange, b"range") or "", "ActualObjectSize": str(size)},
         headers={"Content-Range": unsatisfied_range(size)},
     )
