@@ -123,6 +123,41 @@ def test_a_malformed_chunk_refuses_the_request_and_disconnects_the_application(s
     assert False not in seen
 
 
+def test_trailers_are_no_headers(start):
+    """Rule: what comes after the body is dropped (RFC 9110 section 6.5.1): the headers were verified without it."""
+    kept = []
+
+    async def handler(scope, receive, send):
+        await echo(scope, receive, send)
+        kept.extend(name for name, _ in scope["headers"])
+
+    running = start(handler)
+    head_bytes = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    with running.connect() as sock:
+        sock.sendall(head_bytes + b"2\r\nok\r\n0\r\nx-late: 1\r\n\r\n" + GET)
+        assert read_response(sock)[1] == b"ok"
+        assert read_response(sock)[0].startswith(b"HTTP/1.1 200")
+    wait_until(lambda: len(kept) >= 3)
+    assert kept == [b"host", b"transfer-encoding", b"host"]
+
+
+@pytest.mark.parametrize("endless", [b"2\r\nok\r\n0\r\nx: ", b"2\r\nok\r\n0\r\n" + b"x: y\r\n" * 10_000, b"2;"])
+def test_trailers_and_chunk_extensions_are_bounded(start, endless):
+    """Rule: what surrounds the bytes of a chunked body is no longer than a head may be: nobody would ever read it."""
+    head_bytes = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = start(echo).ask(head_bytes + endless + b"y" * 20 * MAX_HEAD)
+    assert b"<Code>RequestHeaderSectionTooLarge</Code>" in answer
+
+
+def test_single_bytes_in_chunks_of_their_own_are_no_overhead(start):
+    """Rule: the bound is for what leads nowhere: a body may come in the smallest of chunks, each with an extension."""
+    chunks = b"1;name=value\r\ny\r\n" * (2 * MAX_HEAD // 10) + b"0\r\n\r\n"
+    head_bytes = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    with start(echo).connect() as sock:
+        sock.sendall(head_bytes + chunks)
+        assert len(read_response(sock)[1]) == 2 * MAX_HEAD // 10
+
+
 @pytest.mark.parametrize("offer", [b"h2c", b"websocket"])
 @pytest.mark.parametrize("payload", [b"", b"hello"])
 def test_upgrade_offers_are_ignored(start, offer, payload):
