@@ -31,6 +31,7 @@ from gateway.testing.origin_faults import (
 )
 from gateway.testing.origin_s3 import Answer, Buckets, Stored, error
 
+_LONGEST = 128 * 1024
 ALICE = User("origin-key-a", "origin-secret-a")
 BOB = User("origin-key-b", "origin-secret-b")
 
@@ -80,7 +81,7 @@ class FakeOrigin:
 
     async def start(self) -> None:
         """Listen; on the same port as before after a ``stop``."""
-        server = web.Server(self._handle, auto_decompress=False)
+        server = web.Server(self._handle, auto_decompress=False, max_line_size=_LONGEST, max_field_size=_LONGEST)
         self._runner = web.ServerRunner(server, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
