@@ -14,8 +14,8 @@ from tests.differential.sameness import Deviation
 _ONE_TAG = re.compile(r'"?[^",*/ ]+"?')
 
 
-def _empty_if_match(ask: Ask, _direct: Reply, _through: Reply) -> bool:
-    return any(name.lower() == "if-match" and not value.strip() for name, value in ask.headers)
+def _no_tag(ask: Ask, _direct: Reply, _through: Reply) -> bool:
+    return any(name.lower() in ("if-match", "if-none-match") and not value.strip() for name, value in ask.headers)
 
 
 def _more_than_one_tag(ask: Ask, _direct: Reply, _through: Reply) -> bool:
@@ -41,9 +41,7 @@ def _refused_by_the_gateway(_ask: Ask, direct: Reply, through: Reply) -> bool:
 
 
 OF_FAKE: tuple[Deviation, ...] = (
-    Deviation(
-        "takes an empty If-Match for none; to the gateway, as to radosgw, it is a list without tags", _empty_if_match
-    ),
+    Deviation("takes an empty list of tags for none; to the gateway it is a list that no tag is in", _no_tag),
 )
 
 _OF_BOTH = (
