@@ -95,14 +95,16 @@ class Reads:
         entry = self._entries.get(key)
         if entry is None or not entry.has_bytes or not self._current(entry):
             return None
+        since = self._services.trusted_since()
         epoch, good = entry.good.get(identity, (None, None))
-        if good is None or epoch is not self._epoch():
-            rule = self._services.rules.for_path(key.path)
-            good = freshness.good(self._standing(entry, identity, rule), rule)
-            if not rule.cache:
-                return None
-            entry.good[identity] = (self._epoch(), good)
-        return entry if good.holds(now, self._services.trusted_since()) else None
+        if good is not None and epoch is self._epoch() and good.holds(now, since):
+            return entry
+        rule = self._services.rules.for_path(key.path)
+        good = freshness.good(self._standing(entry, identity, rule), rule)
+        if not rule.cache or not good.holds(now, since):
+            return None
+        entry.good[identity] = (self._epoch(), good)
+        return entry
 
     def _epoch(self) -> object:
         """Changes whenever what entries remember of rules and grants may be wrong."""
