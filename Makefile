@@ -64,7 +64,8 @@ docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 
 .PHONY: bench
 bench: $(VENV)/.dev-installed system-packages ## Measure the budgets side by side and print them
-	$(BIN)/python -m benchmarks
+	@mkdir -p build/bench
+	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
 
 .PHONY: clean
 clean: ## Remove what was built, the environment included

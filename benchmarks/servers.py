@@ -43,7 +43,7 @@ _GATEWAY = """
 port = {port}
 [cache]
 dir = "{dir}/cache"
-capacity = "20GB"
+capacity = "10TB"
 reserve = "100MB"
 [log]
 level = "warning"
@@ -162,11 +162,13 @@ def nginx_cache(directory: Path, origin_port: int) -> Iterator[Running]:
 
 
 @contextmanager
-def gateway(directory: Path, origin_port: int) -> Iterator[Running]:
-    """Larder with one worker in front of the same origin, verifying SigV4."""
+def gateway(directory: Path, origin_port: int, cache: Path | None = None) -> Iterator[Running]:
+    """Larder with one worker in front of the same origin, verifying SigV4; with an existing cache if one is given."""
     port = free_port()
     home = directory / "gateway"
     home.mkdir()
+    if cache is not None:
+        (home / "cache").symlink_to(cache)
     config = home / "larder.toml"
     config.write_text(
         _GATEWAY.format(dir=home, port=port, origin=origin_port, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
