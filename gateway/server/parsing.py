@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ import httptools
 MAX_HEAD = 64 * 1024
 """Bytes of request line and headers; S3 itself allows 8 KiB of headers, presigned URLs with policies are longer."""
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 
 
@@ -96,6 +98,9 @@ class RequestParser:
             cause = error.__context__
             if isinstance(cause, Refused):
                 raise cause from None
+            unknown = isinstance(error, httptools.HttpParserInvalidMethodError) and not (was_in_head or self._advanced)
+            if unknown and _REQUEST_LINE.match(data):
+                raise Refused("MethodNotAllowed") from None
             raise Refused("InvalidRequest", "The request is not valid HTTP/1.1.") from None
         if self._advanced or self.in_head != was_in_head:
             self._unfinished = 0
