@@ -214,7 +214,10 @@ class Rclone(Command):
         self.run("copyto", self.file(body), f"larder:{bucket}/{key}")
 
     def get(self, bucket: str, key: str) -> bytes:
-        return self.run_raw("cat", f"larder:{bucket}/{key}")
+        # Not "cat", which lists the directory besides.
+        target = self.fresh()
+        self.run("copyto", f"larder:{bucket}/{key}", str(target))
+        return target.read_bytes()
 
     def head(self, bucket: str, key: str) -> int:
         return int(json.loads(self.run("lsjson", "--stat", f"larder:{bucket}/{key}"))["Size"])

@@ -28,7 +28,7 @@ class Driven(Client):
     def __init__(self, access: Access, scratch: Path) -> None:
         super().__init__(access, scratch)
         told = {"ENDPOINT": access.endpoint, "KEY": access.key, "SECRET": access.secret, "REGION": access.region,
-                "AUTHORITY": str(access.authority or ""), "PART": str(PART)}  # fmt: skip
+                "AUTHORITY": str(access.authority or ""), "PART": str(PART), "NODE_NO_WARNINGS": "1"}  # fmt: skip
         if access.authority is not None:
             told["NODE_EXTRA_CA_CERTS"] = str(access.authority)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
