@@ -109,7 +109,7 @@ class Announcer:
     async def settle(self) -> None:
         """Announce what is owed, without waiting for answers. Raises what Redis raises; what is owed stays owed then."""
         if self._owe_everything:
-            await self._redis.publish(FORGET, json.dumps({"from": self._me, "number": -1, "keys": None}))
+            await self._publish(-1, None)
             self._owe_everything = False
         while self._owed:
             batch = list(itertools.islice(self._owed, _BATCH))
@@ -163,7 +163,6 @@ class Announcer:
             # Those that gathered meanwhile would only wait to learn the same.
             self._give_up(batch)
             return
-        self._hanging_since = None
         _resolve(batch, waiting)
 
     def _give_up(self, batch: list[_Entry]) -> None:
@@ -177,9 +176,12 @@ class Announcer:
             self._owe_everything = True
         _resolve(batch, None)
 
-    async def _publish(self, number: int, keys: Sequence[ObjectKey]) -> int:
-        names = [(key.origin, key.bucket, key.key) for key in keys]
-        return int(await self._redis.publish(FORGET, json.dumps({"from": self._me, "number": number, "keys": names})))
+    async def _publish(self, number: int, keys: Sequence[ObjectKey] | None) -> int:
+        names = None if keys is None else [(key.origin, key.bucket, key.key) for key in keys]
+        message = {"from": self._me, "number": number, "keys": names}
+        heard_by = int(await self._redis.publish(FORGET, json.dumps(message)))
+        self._hanging_since = None
+        return heard_by
 
 
 def _resolve(batch: list[_Entry], carried: _Waiting | None) -> None:
