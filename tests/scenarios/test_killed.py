@@ -23,6 +23,7 @@ from tests.scenarios.world import (
     content,
     doomed,
     eventually,
+    used_by,
     verify,
 )
 
@@ -142,4 +143,5 @@ def test_eviction_goes_on_when_either_worker_is_killed(tmp_path, origin, rest):
             assert get(running, path).body == body
         newest = list(bodies)[-1]
         eventually(lambda: get(running, newest).cache, lambda status: status == "HIT", "a hit of the newest object")
-        assert sum(path.stat().st_size for path in blobs_of(settings.cache)) <= 2_000_000
+        await_index_equals_disk(settings.cache)
+        assert used_by(settings.cache) <= 2_000_000
