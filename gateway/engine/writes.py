@@ -12,7 +12,7 @@ or, had it been recorded already, deleted; 5. the answer to the write is complet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from gateway.engine.entries import EntryCache
 from gateway.engine.services import Services
@@ -76,7 +76,12 @@ class WriteAnswer:
             self._settled = True
             await asyncio.shield(self._settle())
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def close(self) -> None:
+        """The client got what it wanted of the answer, or left: let go of the origin, and forget in any case."""
+        self.response.abort()
+        await self.settle()
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
         """The body of the answer."""
         held = b""
         try:

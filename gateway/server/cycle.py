@@ -164,7 +164,7 @@ class Cycle:
             await self._send_files(message)
             return
         if head is None:
-            if kind != "http.response.start":
+            if kind != "http.response.start" or self.started:
                 raise RuntimeError(f"{kind} came before http.response.start")
             self._begin(message)
             return

@@ -7,7 +7,8 @@ with its counters, so that header, metric and log cannot differ.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
@@ -28,15 +29,17 @@ class Answer:
     """What to send. ``content`` is bytes, a cached body, or a stream; ``status`` and ``headers`` are final.
 
     ``length`` is the number of body bytes to come, for logs; ``code`` the S3 error code when the gateway itself refused.
+    ``cleanup`` is awaited in the end, however far the sending came; a stream that was never begun cannot clean up by itself.
     """
 
     status: int
     headers: RawHeaders
-    content: bytes | Body | AsyncIterator[bytes]
+    content: bytes | Body | AsyncGenerator[bytes]
     outcome: Outcome = Outcome.BYPASS
     reason: Reason | None = None
     code: str = ""
     length: int = 0
+    cleanup: Callable[[], Awaitable[None]] | None = None
 
 
 _STATUS_HEADERS: dict[tuple[Outcome, Reason | None], tuple[bytes, bytes]] = {}
@@ -80,8 +83,10 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
     elif isinstance(content, Body):
         await _send_body(scope, send, content)
     else:
-        async for chunk in content:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        # Closed at once when the client leaves: it holds a connection to the origin, or caches that have yet to forget.
+        async with aclosing(content):
+            async for chunk in content:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -87,24 +87,29 @@ class S3App:
         self.in_flight += 1
         try:
             try:
-                if self.in_flight > self._limit:
-                    metrics.SHED.inc()
-                    raise S3Error("SlowDown", headers={"Retry-After": "1"})
-                now = time.time()
-                trace.auth = auth = self._authenticator.authenticate(request, now)
-                hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else None
-                if hit is not None:
-                    trace.bucket, trace.key = hit.key.bucket, hit.key
-                    await self._send_hit(scope, send, trace, hit)
-                    return
-                answer = await self._answer(trace, auth, receive)
+                answer = await self._decide(scope, trace, receive)
             except LarderError as failure:
                 answer = self._refusal(trace, as_s3_error(failure))
-            await self._send(scope, send, trace, answer)
+            # From here on nothing may be answered instead: what fails now breaks the connection.
+            if isinstance(answer, Hit):
+                await self._send_hit(scope, send, trace, answer)
+            else:
+                await self._send(scope, send, trace, answer)
         finally:
             self.in_flight -= 1
 
+    async def _decide(self, scope: Scope, trace: Trace, receive: Receive) -> Hit | Answer:
+        """Everything that can fail before the first byte."""
+        if self.in_flight > self._limit:
+            metrics.SHED.inc()
+            raise S3Error("SlowDown", headers={"Retry-After": "1"})
+        now = time.time()
+        trace.auth = auth = self._authenticator.authenticate(trace.request, now)
+        hit = self._hot.find(trace.request, auth, now) if FILES in scope["extensions"] else None
+        return hit or await self._answer(trace, auth, receive)
+
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
+        trace.bucket, trace.key = hit.key.bucket, hit.key
         head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), self._clock.date()[1])
         try:
             await send({"type": FILES, "head": head, "files": hit.files()})
@@ -181,6 +186,8 @@ class S3App:
         finally:
             if isinstance(answer.content, Body):
                 answer.content.close()
+            if answer.cleanup is not None:
+                await answer.cleanup()
             self._account(scope, trace, answer, turned_around)
 
     def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:

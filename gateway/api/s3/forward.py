@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,32 +156,33 @@ def _raw(headers: Sequence[Header]) -> RawHeaders:
 
 def relay(exchange: Exchange, response: OriginResponse, outcome: Outcome, reason: Reason) -> Answer:
     """The origin's answer, streamed."""
+
+    async def let_go() -> None:
+        response.abort()
+
     length = response.header("Content-Length") or ""
-    content: bytes | AsyncIterator[bytes] = _drain(response)
+    content: bytes | AsyncGenerator[bytes] = _drain(response)
     if exchange.request.method == "HEAD" or response.status in (204, 304):
         response.release()
         content = b""
-    return Answer(
-        response.status, _raw(response.headers), content, outcome, reason, length=int(length) if length.isdigit() else 0
-    )
+    size = int(length) if length.isdigit() else 0
+    return Answer(response.status, _raw(response.headers), content, outcome, reason, length=size, cleanup=let_go)
 
 
 async def relay_write(exchange: Exchange, written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:
     """The origin's answer to a write: whole, after the caches forgot; or, when its length is open, as it comes."""
     response = written.response
+    headers = _raw(response.headers)
+    if response.header("Content-Length") is None and response.status == 200:
+        return Answer(response.status, headers, written.chunks(), outcome, reason, cleanup=written.close)
     try:
-        length = response.header("Content-Length")
-        if length is None and response.status == 200:
-            return Answer(response.status, _raw(response.headers), written.chunks(), outcome, reason)
         body = await response.read(_WHOLE_ANSWER)
-    except BaseException:
+    finally:
         await written.settle()
-        raise
-    await written.settle()
-    return Answer(response.status, _raw(response.headers), body, outcome, reason, length=len(body))
+    return Answer(response.status, headers, body, outcome, reason, length=len(body))
 
 
-async def _drain(response: OriginResponse) -> AsyncIterator[bytes]:
+async def _drain(response: OriginResponse) -> AsyncGenerator[bytes]:
     try:
         async for chunk in response.chunks():
             yield chunk
