@@ -82,6 +82,7 @@ class S3Error(LarderError):
         message: what was wrong and what to do about it; the code's standard text when empty.
         extra: further XML elements of the error document (``ArgumentName``, ``ActualObjectSize``, ...).
         headers: further response headers (``Retry-After``, ``Content-Range``, ...).
+        detail: for the log only, never for the client.
     """
 
     def __init__(
@@ -91,13 +92,14 @@ class S3Error(LarderError):
         *,
         extra: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        detail: str = "",
     ) -> None:
         self.status, standard = S3_CODES[code]
         self.code = code
         self.message = message or standard
         self.extra = dict(extra or {})
         self.headers = dict(headers or {})
-        super().__init__(f"{code}: {self.message}")
+        super().__init__(f"{code}: {self.message} {detail}".rstrip())
 
 
 class OriginUnavailable(LarderError):

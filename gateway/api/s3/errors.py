@@ -44,7 +44,8 @@ def as_s3_error(failure: LarderError) -> S3Error:
     if isinstance(failure, S3Error):
         return failure
     if isinstance(failure, OriginUnavailable):
-        return S3Error("ServiceUnavailable", f"The origin cannot be reached: {failure}", headers=RETRY)
+        # Where the origin is, and what is wrong there, is the operator's to know.
+        return S3Error("ServiceUnavailable", headers=RETRY, detail=str(failure))
     if isinstance(failure, DiskUnavailable):
         return S3Error("SlowDown", headers=RETRY)
     return S3Error("SlowDown", f"The object changed while it was read: {failure}", headers=RETRY)
