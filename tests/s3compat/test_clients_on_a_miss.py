@@ -3,7 +3,7 @@
 import pytest
 
 from tests.s3compat import trials
-from tests.s3compat.conftest import CAN
+from tests.s3compat.pairs import CAN
 
 
 @pytest.mark.parametrize(("kind", "operation"), CAN)
