@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.classify import changes_object, not_cacheable, refuse_unknown_write, uploads_bytes
+from gateway.api.s3.classify import (
+    changes_object,
+    not_cacheable,
+    refuse_large_metadata,
+    refuse_unknown_write,
+    uploads_bytes,
+)
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
 from gateway.api.s3.payload import PayloadForm
 from gateway.model.errors import S3Error
@@ -183,3 +189,11 @@ def test_checksums_are_asked_for_in_header_or_query(
 ) -> None:
     """A presigned address carries in its query what a request has in its header."""
     assert exchange(query=query, headers=headers).wants_checksums is wanted
+
+
+def test_user_metadata_ends_at_two_kilobytes() -> None:
+    """Names and values count together, without the prefix; S3's limit is 2,048 bytes."""
+    refuse_large_metadata(exchange("PUT", headers=[(b"x-amz-meta-a", b"x" * 2047)]))
+    with pytest.raises(S3Error) as refused:
+        refuse_large_metadata(exchange("PUT", headers=[(b"x-amz-meta-a", b"x" * 1000), (b"x-amz-meta-b", b"x" * 1047)]))
+    assert (refused.value.code, refused.value.extra["Size"]) == ("MetadataTooLarge", "2049")

@@ -55,10 +55,10 @@ def test_under_stock_uvicorn_files_are_copied(start, make_file, protocol):
 
 
 def test_ours_announces_zero_copy(start, make_file):
-    """Rule: over plain TCP the extension is there (else the tests above would prove nothing)."""
+    """Rule: over plain TCP the extensions are there (else the tests above would prove nothing)."""
     file, extensions = make_file(10), []
     assert start(_recording(file.handler(), extensions)).get("/")[1] == file.data
-    assert extensions == [{"http.response.zerocopysend": {}}]
+    assert extensions == [{"http.response.zerocopysend": {}, "larder.files": {}}]
 
 
 def test_a_short_file_is_an_error_in_pieces_too(start, make_file):

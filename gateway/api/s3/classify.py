@@ -16,6 +16,8 @@ _MEANINGLESS = frozenset({"x-id"})
 # Presigning moves headers into the query: the JavaScript SDK's addresses ask so for checksums (Exchange.wants_checksums).
 _PLAIN_READ = _MEANINGLESS | {"x-amz-checksum-mode"}
 
+MAX_METADATA = 2048
+
 _SAFE_AMZ = frozenset(
     {
         b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"x-amz-checksum-mode", b"x-amz-user-agent",
@@ -75,6 +77,20 @@ def refuse_form_upload(exchange: Exchange) -> None:
     form = (exchange.request.header(b"content-type") or b"").lower().startswith(b"multipart/form-data")
     if form or (exchange.key is None and not exchange.names - _MEANINGLESS):
         raise S3Error("NotImplemented", "Uploads by POST of a form are not supported; use PUT or a presigned PUT.")
+
+
+def refuse_large_metadata(exchange: Exchange) -> None:
+    """Refuse user metadata beyond S3's 2 KB: names (without x-amz-meta-) and values, in bytes. Other stores vary.
+
+    Raises:
+        S3Error: MetadataTooLarge.
+    """
+    prefix = b"x-amz-meta-"
+    size = sum(
+        len(name) - len(prefix) + len(value) for name, value in exchange.request.headers if name.startswith(prefix)
+    )
+    if size > MAX_METADATA:
+        raise S3Error("MetadataTooLarge", extra={"Size": str(size), "MaxSizeAllowed": str(MAX_METADATA)})
 
 
 def changes_object(exchange: Exchange) -> bool:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.api.s3.answer import Answer, RawHeaders
-from gateway.api.s3.classify import changes_object, refuse_form_upload, refuse_unknown_write, uploads_bytes
+from gateway.api.s3.classify import (
+    changes_object,
+    refuse_form_upload,
+    refuse_large_metadata,
+    refuse_unknown_write,
+    uploads_bytes,
+)
 from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.payload import PreparedBody, prepare
@@ -25,7 +31,6 @@ from gateway.origin.headers import forwardable, relayable
 from gateway.origin.response import OriginResponse
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
-MAX_METADATA = 64 * 1024
 _WHOLE_ANSWER = 1024**2
 _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 
@@ -61,6 +66,7 @@ class Forwarder:
             return relay(exchange, await self._send(exchange, headers, None), outcome, reason)
         refuse_form_upload(exchange)
         refuse_unknown_write(exchange)
+        refuse_large_metadata(exchange)
         prepared = await prepare(
             exchange.auth,
             exchange.request.headers,
