@@ -161,6 +161,8 @@ def test_a_download_in_flight_outlives_sigterm(tmp_path, origin, workers):
         before = response.read(KIB)
         running.process.send_signal(signal.SIGTERM)
         wait_until(lambda: refuses(running), SOON, "the end of listening")
+        # A gateway that waits for nothing would have broken it off by now.
+        wait_until(lambda: "Waiting for connections to close" in running.log.read_text(), SOON, "the waiting")
         assert running.process.poll() is None
         hang.gate.open()
         got = finish(response, before)
