@@ -74,8 +74,8 @@ class World:
         return _read(self.origin, self.bucket, key)
 
     def mark(self) -> int:
-        """A place in the access log, for ``since``."""
-        return self.log.stat().st_size
+        """A place in the access log, for ``since``: the end of the last whole line (the kernel shows a write page by page)."""
+        return self.log.read_bytes().rfind(b"\n") + 1
 
     def since(self, mark: int) -> list[Line]:
         """What was asked after a mark; the line of an answer may come a moment after the answer."""
