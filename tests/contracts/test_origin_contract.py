@@ -76,9 +76,8 @@ def names(document: bytes, element: str) -> list[str]:
 async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
     """A new bucket at each of the origins."""
     if request.param == "fake":
-        async with FakeOrigin() as origin:
-            async with opened(origin.endpoint, verifies=True) as made:
-                yield made
+        async with FakeOrigin() as origin, opened(origin.endpoint, verifies=True) as made:
+            yield made
         return
     server = request.getfixturevalue(request.param)
     endpoint = server.endpoint if isinstance(server, Radosgw) else server
@@ -86,7 +85,7 @@ async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
         yield made
 
 
-class opened:  # noqa: N801
+class opened:
     """A client of an endpoint and a new bucket there."""
 
     def __init__(self, endpoint: str, *, verifies: bool) -> None:
