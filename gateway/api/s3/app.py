@@ -88,6 +88,8 @@ class S3App:
         try:
             try:
                 answer = await self._decide(scope, trace, receive)
+            except ClientGone:
+                raise  # nobody is left to answer
             except LarderError as failure:
                 answer = self._refusal(trace, as_s3_error(failure))
             # From here on nothing may be answered instead: what fails now breaks the connection.

@@ -48,7 +48,7 @@ def as_s3_error(failure: LarderError) -> S3Error:
         return S3Error("ServiceUnavailable", headers=RETRY, detail=str(failure))
     if isinstance(failure, DiskUnavailable):
         return S3Error("SlowDown", headers=RETRY)
-    return S3Error("SlowDown", f"The object changed while it was read: {failure}", headers=RETRY)
+    return S3Error("SlowDown", "The object changed while it was being read. Please try again.", headers=RETRY)
 
 
 def render(error: S3Error, resource: str, request_id: str) -> bytes:
