@@ -78,6 +78,7 @@ class Larder:
         self._stack = AsyncExitStack()
         self._ops: Any = None
         self._s3: S3App | None = None
+        self._trusted_since = math.inf
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -131,6 +132,8 @@ class Larder:
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
         await channel.start()
+        # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
+        self._trusted_since = time.time()
         stack.push_async_callback(channel.stop)
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
@@ -167,18 +170,16 @@ class Larder:
         The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
         write can be missed there.
         """
-        since = 0.0
 
         async def gap() -> None:
-            nonlocal since
-            since = time.time()
+            self._trusted_since = time.time()
 
         async def forget(keys: Sequence[ObjectKey]) -> None:
             await self._heard(keys)
 
         channel = Invalidations(self._redis_url, on_forget=forget, on_gap=gap)
         if self._settings.redis.url != "embedded":
-            services.trusted_since = lambda: since if channel.healthy else math.inf
+            services.trusted_since = lambda: self._trusted_since if channel.healthy else math.inf
         return channel
 
     def _checks(self, store: Store, channel: Invalidations) -> dict[str, Callable[[], Awaitable[str]]]:

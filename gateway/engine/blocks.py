@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 from gateway.engine.body import Body
@@ -27,6 +28,10 @@ LEASE_PAUSE = 0.002
 
 class ObjectChanged(LarderError):
     """The origin no longer has the object that the cache knows; what is known of it must be forgotten."""
+
+
+class ReaderRefused(ObjectChanged):
+    """The origin refuses the keys with which it was asked for more of the object: that is about the caller alone."""
 
 
 class Blocks:
@@ -106,6 +111,7 @@ class Blocks:
                     # What another worker stored until now is in the index, and from here on none will store this block.
                     await self.lease(entry.key, number, entry.generation)
                     leased = True
+                    await self._adopt_row(entry)
                     await self.load(entry, number, self._last(body))
                     continue
                 if not self.has_room:
@@ -124,7 +130,7 @@ class Blocks:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
         if growing is None:
             return None
-        if growing[0].is_far_from(number):
+        if not growing[0].comes_to(number) or growing[0].is_far_from(number):
             growing[0].cut_short(number)
             return None
         growing[1].join()
@@ -165,14 +171,24 @@ class Blocks:
             for number, ref in (await self._store.blocks(entry.record.row_id, first, last)).items():
                 entry.blobs.setdefault(number, ref)
 
+    async def _adopt_row(self, entry: Entry) -> None:
+        """Find the row that another worker has written for an object of which this one knew only the metadata."""
+        if entry.record.row_id or not self._leases.shared:
+            return
+        row = await self._store.lookup(entry.key)
+        if row is not None and entry.is_of(row.meta) and row.block_size == entry.record.block_size:
+            entry.record = replace(entry.record, row_id=row.row_id)
+            for identity, granted_at in entry.grants.items():
+                await self._store.grant(row.row_id, identity, granted_at)
+
     @staticmethod
     def _last(body: Body) -> int:
         return max(body.start, body.stop - 1) // body.entry.record.block_size
 
     def _missing_until(self, entry: Entry, number: int, last: int) -> int:
         while number < last:
-            following = (entry.key, entry.record.meta.etag, number + 1)
-            if number + 1 in entry.blobs or following in self._growing:
+            growing = self._growing.get((entry.key, entry.record.meta.etag, number + 1))
+            if number + 1 in entry.blobs or (growing is not None and growing[0].comes_to(number + 1)):
                 break
             number += 1
         return number
@@ -185,7 +201,8 @@ class Blocks:
         """Ask the origin for the bytes [start, stop) of exactly this object.
 
         Raises:
-            ObjectChanged: it is another object now, or gone, or no longer readable with these keys.
+            ObjectChanged: it is another object now, or gone.
+            ReaderRefused: it is no longer readable with these keys.
             OriginUnavailable: the origin failed, or answered with something else than what was asked.
         """
         meta = entry.record.meta
@@ -197,7 +214,9 @@ class Blocks:
         if response.status == (200 if whole else 206) and self._is_exact(response, entry.record, start, stop):
             return response
         response.abort()
-        if response.status in (404, 412, 416, 403, 401) or response.status in (200, 206):
+        if response.status in (401, 403):
+            raise ReaderRefused(f"the origin answered {response.status} to a read of a known object")
+        if response.status in (404, 410, 412, 416) or response.status in (200, 206):
             raise ObjectChanged(f"the origin answered {response.status} to a read of a known object")
         raise OriginUnavailable(f"the origin answered {response.status}")
 

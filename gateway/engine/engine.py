@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.engine.blocks import Blocks, ObjectChanged
+from gateway.engine.blocks import Blocks, ObjectChanged, ReaderRefused
 from gateway.engine.body import Body
 from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
@@ -40,7 +40,7 @@ class Engine:
         """A body whose first byte is certain to come.
 
         Raises:
-            ObjectChanged: the object is another one now; what was known of it has been forgotten, so ask again.
+            ObjectChanged: it is another one now, or this reader may not read it any more; what was wrong is forgotten: ask again.
             DiskUnavailable: it cannot be stored; forward the request instead.
             OriginUnavailable: it cannot be had.
         """
@@ -52,6 +52,10 @@ class Engine:
                 number not in entry.blobs for number in range(start // size, max(start, stop - 1) // size + 1)
             )
             await body.prepare()
+        except ReaderRefused:
+            body.close()
+            await self._reads.revoke(entry, ask.identity)
+            raise
         except ObjectChanged:
             body.close()
             await self._writes.forget_here([ask.key])

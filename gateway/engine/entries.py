@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from gateway.model.keys import ObjectKey
-from gateway.model.objects import BlobRef, ObjectRecord
+from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import Good
 from gateway.store.generations import slot_of
 
@@ -38,6 +38,10 @@ class Entry:
     def has_bytes(self) -> bool:
         """Whether any byte of the object is in the cache."""
         return self.record.row_id != 0 or bool(self.blobs)
+
+    def is_of(self, meta: ObjectMeta) -> bool:
+        """Whether what the origin says is about the bytes that this entry is about."""
+        return (self.record.meta.etag, self.record.meta.size) == (meta.etag, meta.size)
 
 
 class EntryCache:

@@ -87,6 +87,10 @@ class Fill:
         """Whether a reader of block ``number`` had better not wait for this fill to get there."""
         return number - self.current > FAR_AHEAD
 
+    def comes_to(self, number: int) -> bool:
+        """Whether this fill still means to fill block ``number``; it does not once it was cut short before it."""
+        return number <= self.last
+
     def cut_short(self, number: int) -> None:
         """Let block ``number`` and what follows to somebody else."""
         self.last = min(self.last, number - 1)
@@ -120,8 +124,8 @@ class Fill:
         """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
         if self.current >= self.last:
             return False
-        left = sum(self.blocks[number].length for number in range(self.current + 1, self.last + 1))
-        if self.readers == 0 and left > LINGER:
+        start, stop = self._span_from((self.current + 1) * self.entry.record.block_size)
+        if self.readers == 0 and stop - start > LINGER:
             return False
         if not self._leases.acquire(self.entry.key, self.current + 1, self.entry.generation):
             return False
@@ -166,12 +170,13 @@ class Fill:
         resumes = 0
         while writer.written < block.length:
             try:
+                if resumes:
+                    await self._resume(block.number * self.entry.record.block_size + writer.written)
                 await self._pump(block)
             except OriginUnavailable:
                 resumes += 1
                 if resumes > RESUMES:
                     raise
-                await self._resume(block.number * self.entry.record.block_size + writer.written)
         block.progress()
 
     async def _pump(self, block: GrowingBlock) -> None:

@@ -76,6 +76,19 @@ class Forward:
     miss: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the origin said of an object, and the key's generation and the time from before it was asked.
+
+    It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
+    have been accepted in between.
+    """
+
+    meta: ObjectMeta
+    generation: int
+    asked_at: float
+
+
 class Reads:
     """Finds objects for readers. See the module's text for the rules."""
 
@@ -216,7 +229,7 @@ class Reads:
             return result
         if result is None:
             return None
-        if result.etag == entry.record.meta.etag and result.size == entry.record.meta.size:
+        if entry.is_of(result):
             return await self._granted(entry, ask, Outcome.HIT, Reason.REVALIDATED)
         return Reason.CHANGED
 
@@ -227,12 +240,12 @@ class Reads:
 
     async def _ask_origin(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> ObjectMeta | Forward | None:
         services, key = self._services, entry.key
-        generation = services.store.generations.of(key)
+        generation, asked_at = services.store.generations.of(key), services.now()
         response = await services.origin.send(identity, "HEAD", key.raw_path, "", CHECKSUMS)
         response.release()
         if response.status in (401, 403):
             CHECKS.labels("refused").inc()
-            await self._revoke(entry, identity, rule)
+            await self.revoke(entry, identity)
             return Forward(Reason.REFUSED, miss=True)
         if response.status in (404, 410):
             CHECKS.labels("gone").inc()
@@ -245,21 +258,20 @@ class Reads:
         meta = entity_headers(response.headers)
         if services.store.generations.of(key) != generation:
             return None
-        if meta.etag != entry.record.meta.etag or meta.size != entry.record.meta.size:
+        if not entry.is_of(meta):
             CHECKS.labels("changed").inc()
             await services.forget_here([key])
             return meta
         CHECKS.labels("confirmed").inc()
-        await self._renew(entry, identity, meta, rule)
+        self._renew(entry, identity, rule, Learned(meta, generation, asked_at))
+        if entry.record.row_id:
+            await services.store.confirm(key, meta, asked_at)
+            await services.store.grant(entry.record.row_id, identity.name, asked_at)
         return meta
 
-    async def _renew(self, entry: Entry, identity: OriginIdentity, meta: ObjectMeta, rule: Caching) -> None:
-        now = self._services.now()
-        entry.record = replace(entry.record, meta=meta, confirmed_at=now)
-        self._note_grant(entry, identity, rule, now)
-        if entry.record.row_id:
-            await self._services.store.confirm(entry.key, meta, now)
-            await self._services.store.grant(entry.record.row_id, identity.name, now)
+    def _renew(self, entry: Entry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
+        entry.record = replace(entry.record, meta=learned.meta, confirmed_at=learned.asked_at)
+        self._note_grant(entry, identity, rule, learned.asked_at)
 
     def _note_grant(self, entry: Entry, identity: OriginIdentity, rule: Caching, now: float) -> None:
         entry.grants[identity.name] = now
@@ -267,8 +279,9 @@ class Reads:
         if rule.by_prefix:
             self._prefix_grants[identity.name, rule.match] = now
 
-    async def _revoke(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> None:
+    async def revoke(self, entry: Entry, identity: OriginIdentity) -> None:
         """A refusal is about the caller, not about the object: the bytes stay for the others."""
+        rule = self._services.rules.for_path(entry.key.path)
         entry.grants.pop(identity.name, None)
         self._new_epoch()
         self._prefix_grants.pop((identity.name, rule.match), None)
@@ -303,7 +316,7 @@ class Reads:
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
         services = self._services
-        generation = services.store.generations.of(ask.key)
+        generation, asked_at = services.store.generations.of(ask.key), services.now()
         response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS)
         response.release()
         if response.status != 200:
@@ -312,7 +325,7 @@ class Reads:
         reason = refusal(meta, rule, services.capacity)
         if reason is not None:
             return Forward(reason)
-        entry = self._keep_metadata(ask, rule, meta, generation)
+        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         return Found(entry, Outcome.MISS, Reason.COLD)
 
     async def _cold_read(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
@@ -345,6 +358,7 @@ class Reads:
 
     async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay:
         services = self._services
+        asked_at = services.now()
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
         if response.status != 200:
             return Relay(response, _reason_of(response.status))
@@ -352,14 +366,21 @@ class Reads:
         reason = refusal(meta, rule, services.capacity)
         if reason is not None:
             return Relay(response, reason)
-        entry = self._keep_metadata(ask, rule, meta, generation)
+        if not self._blocks.has_room:
+            # There was some before the origin was asked, and many may have been asking.
+            return Relay(response, Reason.OVERLOAD)
+        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
         return entry
 
-    def _keep_metadata(self, ask: Ask, rule: Caching, meta: ObjectMeta, generation: int) -> Entry:
-        now = self._services.now()
-        entry = Entry(ask.key, ObjectRecord(0, meta, self._services.block_size, now), generation)
-        self._note_grant(entry, ask.identity, rule, now)
+    def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> Entry:
+        """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
+        meta = learned.meta
+        entry = self._in_memory(ask.key)
+        if entry is None or entry.generation != learned.generation or not entry.is_of(meta):
+            record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
+            entry = Entry(ask.key, record, learned.generation)
+        self._renew(entry, ask.identity, rule, learned)
         self._entries.put(entry)
         return entry
 

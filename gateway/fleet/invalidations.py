@@ -124,7 +124,7 @@ class Invalidations:
         """Subscribe. With Redis down it returns all the same, not ``healthy``, and goes on trying.
 
         ``on_gap`` is not called for a subscription that succeeds at once: what was missed while this process did not
-        run is for whoever opened the store to judge.
+        run is for whoever opened the store to judge (gateway/app.py trusts nothing from before).
         """
         self._tasks = [
             asyncio.create_task(run()) for run in (self._listen, self._beat, self._answer, self._announcer.run)

@@ -190,6 +190,22 @@ def test_started_without_redis(tmp_path, origin):
             eventually(lambda: get(running, "/late/object").cache, lambda status: status == "HIT", "trust in the cache")
 
 
+def test_a_write_while_a_gateway_was_stopped_is_seen_through_it(whole, origin, redis, tmp_path):
+    """A gateway that starts on the cache of its last run asks before it serves: nobody told it what was written meanwhile."""
+    one, _ = whole
+    settings = Settings(origin.endpoint, tmp_path / "cache", extra=redis.toml)
+    with gateway(settings, tmp_path / "home") as stopped:
+        cached(stopped, origin, "/stopped/written")
+        kept = cached(stopped, origin, "/stopped/kept")
+    new = content(5 * KIB, "new")
+    with Client(one.endpoint) as writer:
+        assert writer.put("/stopped/written", new).status == 200
+    with gateway(settings, tmp_path / "home") as started:
+        assert get(started, "/stopped/written").body == new
+        answers = [get(started, "/stopped/kept") for _ in range(2)]
+        assert [(got.cache, got.body) for got in answers] == [(RECHECKED, kept), ("HIT", kept)]
+
+
 def test_the_embedded_redis_is_killed(tmp_path, origin):
     """It is started again; meanwhile reads hit as before, and writes through one worker are seen through the other."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)

@@ -1,0 +1,148 @@
+"""What may happen between the awaits of a read: bursts, refusals, answers that come late, readers of metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.engine.blocks import ReaderRefused
+from gateway.engine.reads import Forward, Found, Relay
+from gateway.model.outcomes import Reason
+from gateway.store.leases import FillLeases
+from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
+from tests.engine.conftest import BLOCK, Bench
+
+LARGE = os.urandom(20 * BLOCK + 123)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["cold", "checked"])
+@pytest.mark.parametrize("metadata_first", [False, True], ids=["whole", "range"])
+async def test_an_answer_proves_nothing_about_the_time_after_the_question(
+    bench: Bench, known: bool, metadata_first: bool
+) -> None:
+    """Before an answer comes, a write may have been accepted elsewhere that was not heard of here: it is checked again."""
+    bench.origin.put("b", "k", b"x" * 5000)
+    since = 0.0
+    bench.engine.services.trusted_since = lambda: since
+    if known:
+        await bench.read("k")
+        bench.now[0] += 601
+    gate = bench.origin.inject(Hang()).gate
+    finding = asyncio.create_task(bench.engine.find(bench.ask("k", metadata_first=metadata_first)))
+    await gate.reached()
+    since = bench.now[0] + 1
+    bench.now[0] += 2
+    gate.open()
+    assert isinstance(await finding, Found)
+    before = bench.origin.count("HEAD")
+    await bench.engine.find(bench.ask("k"))
+    await bench.engine.find(bench.ask("k"))
+    assert bench.origin.count("HEAD") == before + 1
+
+
+async def test_asking_for_the_header_does_not_hide_what_a_fill_stores(bench: Bench) -> None:
+    """A HEAD during the first read of an object, and then the object is read from the cache."""
+    bench.origin.put("b", "k", b"x" * 5000)
+    gate = bench.origin.inject(Hang(after=10)).gate
+    reader = asyncio.create_task(bench.read("k"))
+    await gate.reached()
+    await bench.engine.find(replace(bench.ask("k", metadata_first=True), head=True))
+    gate.open()
+    await reader
+    await bench.settle()
+    await bench.read("k")
+    assert bench.origin.count("GET") == 1
+
+
+async def test_many_first_readers_of_a_range_share_what_one_of_them_fills(bench: Bench) -> None:
+    """However many ask for the metadata at the same time, the bytes are read once, and found afterwards."""
+    bench.origin.put("b", "k", LARGE)
+    await asyncio.gather(*(bench.read("k", 0, 100) for _ in range(10)))
+    await bench.settle()
+    await bench.read("k", 0, 100)
+    assert bench.origin.count("GET") == 1
+
+
+async def test_a_burst_of_first_reads_fills_no_more_than_allowed(bench: Bench) -> None:
+    """Reads that find room, but none any more when the origin has answered, are answered and not kept."""
+    gate = Gate()
+    for number in range(12):
+        bench.origin.put("b", f"k{number}", LARGE)
+        bench.origin.inject(Hang(path=f"/b/k{number}", after=10, gate=gate))
+    found = await asyncio.gather(*(bench.engine.find(bench.ask(f"k{number}")) for number in range(12)))
+    assert bench.engine.blocks.active == 4
+    relayed = [each for each in found if isinstance(each, Relay)]
+    assert [each.reason for each in relayed] == [Reason.OVERLOAD] * 8
+    gate.open()
+    for each in relayed:
+        each.response.abort()
+
+
+async def test_a_resumed_read_that_fails_at_once_is_resumed_again(bench: Bench) -> None:
+    """An origin that is not back yet at the first attempt may be at the second."""
+    bench.origin.put("b", "k", LARGE)
+    gate = bench.origin.inject(Hang(after=BLOCK)).gate
+    bench.origin.inject(DieAfter(size=2 * BLOCK + 100))
+    reader = asyncio.create_task(bench.read("k"))
+    await gate.reached()
+    bench.origin.inject(DieBeforeHeaders(times=2))
+    gate.open()
+    assert await reader == LARGE
+
+
+async def test_who_takes_over_from_a_fill_reads_all_that_is_wanted_at_once(bench: Bench) -> None:
+    """A fill that was cut short gives no block behind the cut, so nobody leaves those blocks to it."""
+    bench.origin.put("b", "k", LARGE)
+    gate = bench.origin.inject(Hang(after=BLOCK // 2)).gate
+    first = asyncio.create_task(bench.read("k"))
+    await gate.reached()
+    assert await bench.read("k", 10 * BLOCK, 16 * BLOCK) == LARGE[10 * BLOCK : 16 * BLOCK]
+    assert bench.origin.count("GET") == 2
+    gate.open()
+    assert await first == LARGE
+
+
+async def test_a_reader_who_is_refused_the_rest_of_an_object_takes_it_from_nobody(bench: Bench) -> None:
+    """A refusal is about the caller, also when it comes with a block: its grant ends, the object stays for the others."""
+    bench.origin.put("b", "k", LARGE)
+    await bench.read("k", 0, 10)
+    await bench.settle()
+    bench.origin.deny(bench.identity.access_key_id, "b/k")
+    ask = bench.ask("k", metadata_first=True)
+    found = await bench.engine.find(ask)
+    assert isinstance(found, Found)
+    with pytest.raises(ReaderRefused):
+        await bench.engine.open(ask, found.entry, 5 * BLOCK, 6 * BLOCK)
+    record = await bench.store.lookup(ask.key)
+    assert record is not None
+    assert await bench.store.grants(record.row_id) == {}
+    assert await bench.engine.find(ask) == Forward(Reason.REFUSED, miss=True)
+
+
+@pytest.fixture
+async def shared(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
+    """The same, as one of several workers."""
+    leases = FillLeases(tmp_path / "fills")
+    bench.engine.blocks._leases = bench.engine.services.leases = leases
+    yield bench
+    await bench.engine.close()
+    leases.close()
+
+
+async def test_what_a_sibling_stored_is_found_by_who_knew_only_the_header(shared: Bench) -> None:
+    """One worker asked for the metadata, another one read the object: the first one reads it from the cache."""
+    shared.origin.put("b", "k", b"x" * 5000)
+    await shared.engine.find(shared.ask("k", metadata_first=True))
+    entry = shared.engine._entries.get(shared.ask("k").key)
+    assert entry is not None
+    shared.engine._entries.drop(entry.key)
+    await shared.read("k")
+    await shared.settle()
+    shared.engine._entries.put(entry)
+    assert await shared.read("k") == b"x" * 5000
+    assert shared.origin.count("GET") == 1
