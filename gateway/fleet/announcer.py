@@ -154,7 +154,7 @@ class Announcer:
         try:
             async with asyncio.timeout(self._timing.publish):
                 waiting.update(wanted=await self._publish(waiting.number, keys))
-        except DOWN as error:
+        except BaseException as error:
             _LOG.debug("Redis did not take an announcement: %r", error)
             if isinstance(error, TimeoutError):
                 # Nothing is heard of through a Redis that hangs, but unlike a lost connection nobody notices at once.
@@ -162,6 +162,8 @@ class Announcer:
             del self._waiting[waiting.number]
             # Those that gathered meanwhile would only wait to learn the same.
             self._give_up(batch)
+            if not isinstance(error, DOWN):
+                raise
             return
         _resolve(batch, waiting)
 

@@ -106,6 +106,10 @@ def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, quer
         ("POST", "uploadId=1", True),
         ("PUT", "partNumber=1&uploadId=1", False),
         ("DELETE", "uploadId=1", False),
+        ("PUT", "uploadId=1", True),
+        ("PUT", "partNumber=&uploadId=1", True),
+        ("PUT", "partNumber=1&uploadId=", True),
+        ("DELETE", "uploadId=", True),
         ("POST", "uploads", False),
         ("POST", "select&select-type=2", False),
         ("GET", "", False),
@@ -114,6 +118,13 @@ def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, quer
 def test_which_requests_make_the_caches_forget(method: str, query: str, changes: bool) -> None:
     """Everything that may change what a read gives, or who may read, but not what stays invisible until completion."""
     assert changes_object(exchange(method, query=query)) is changes
+
+
+def test_a_write_to_a_path_with_a_bare_plus_is_one_to_both_readings() -> None:
+    """The caches forget, and the allow-list must cover, whichever object the store takes it for."""
+    assert [key.key for key in exchange("PUT", key="a+b", raw=b"a+b").keys] == ["a+b", "a b"]
+    assert [key.key for key in exchange("PUT", key="a+b", raw=b"a%2Bb").keys] == ["a+b"]
+    assert exchange("PUT", key=None).keys == ()
 
 
 @pytest.mark.parametrize("bucket", ["..", ".", "a..b", "a/b", "a\\b", "", "ä", "a b", "x" * 256, "-x", "a@b"])

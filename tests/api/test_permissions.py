@@ -58,6 +58,13 @@ def test_a_copy_needs_its_source_too() -> None:
     assert not allowed("PUT", "b", "train/x", copy_source=b"%2Fb%2Fsecret%2Fy")
 
 
+def test_a_bare_plus_in_a_copy_source_is_judged_as_both_readings() -> None:
+    """Stores differ in whether it is a space."""
+    assert allowed("PUT", "b", "train/x", copy_source=b"b/train/a+b")
+    assert not allowed("PUT", "b", "train/x", allow=("b/train/x", "b/a+b"), copy_source=b"b/a+b")
+    assert allowed("PUT", "b", "train/x", allow=("b/train/x", "b/a+b"), copy_source=b"b/a%2Bb")
+
+
 @pytest.mark.parametrize(
     ("query", "passes"),
     [

@@ -8,10 +8,12 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from redis.asyncio import Redis
 
+from gateway.fleet.announcer import Announcer
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.invalidations import Invalidations, NullInvalidations
 from gateway.fleet.timing import Timing
@@ -122,6 +124,31 @@ async def test_a_stop_leaves_no_announcer_waiting(run_dir: Path) -> None:
         await writer.channel.announce([KEY])
         assert writer.channel.unannounced == 2
         os.kill(server.pid, signal.SIGCONT)
+
+
+class Unanswering:
+    """A Redis that takes nothing; ``asked`` is set when somebody tries."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def publish(self, *_: object) -> int:
+        """Wait for ever."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        return 0
+
+
+async def test_a_stop_in_the_middle_of_an_announcement_leaves_nobody_waiting() -> None:
+    """What is on its way to Redis when the announcer is cancelled is given up like what waits behind it."""
+    redis = Unanswering()
+    announcer = Announcer(cast(Redis, redis), "me", PATIENT)
+    running = asyncio.create_task(announcer.run())
+    announcing = asyncio.create_task(announcer.announce([KEY]))
+    await redis.asked.wait()
+    running.cancel()
+    await asyncio.wait_for(announcing, 30)
+    assert announcer.unannounced == 1
 
 
 async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up(redis_server: EmbeddedRedis) -> None:

@@ -7,7 +7,7 @@ parameter or a header is the origin's to answer, and a parameter that nobody kno
 
 from __future__ import annotations
 
-from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.exchange import Exchange, parameter
 from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
 
@@ -98,9 +98,10 @@ def changes_object(exchange: Exchange) -> bool:
     method, names = exchange.request.method, exchange.names
     if exchange.key is None or method in ("GET", "HEAD", "OPTIONS"):
         return False
-    if "uploadId" in names:
-        return method == "POST"  # completion; parts and aborts change nothing that can be read
-    return not (method == "POST" and names & {"uploads", "select"})
+    if method in ("PUT", "DELETE") and parameter(exchange.query, "uploadId"):
+        # Parts and aborts change nothing that can be read. A part without its number is a plain PUT to some stores.
+        return method == "PUT" and not parameter(exchange.query, "partNumber")
+    return not (method == "POST" and names & {"uploads", "select"} and "uploadId" not in names)
 
 
 def uploads_bytes(exchange: Exchange) -> bool:

@@ -39,8 +39,17 @@ class Exchange:
     @property
     def wants_checksums(self) -> bool:
         """Whether the answer is to tell the object's checksums; presigning moves the header into the query."""
-        mode = self.request.header(b"x-amz-checksum-mode") or _parameter(self.query, "x-amz-checksum-mode")
+        mode = self.request.header(b"x-amz-checksum-mode") or parameter(self.query, "x-amz-checksum-mode")
         return mode.upper() == b"ENABLED"
+
+    @property
+    def keys(self) -> tuple[ObjectKey, ...]:
+        """The object, and where the path has a bare "+" also the one of stores that read it as a space, as S3 does."""
+        if self.key is None:
+            return ()
+        if b"+" not in self.raw_key:
+            return (self.key,)
+        return self.key, self.key._replace(key=decode_key(self.raw_key.replace(b"+", b" ")))
 
     @property
     def origin_path(self) -> str:
@@ -49,7 +58,7 @@ class Exchange:
         return f"/{self.bucket}/{raw_key}" if raw_key else f"/{self.bucket}"
 
 
-def _parameter(query: str, name: str) -> bytes:
+def parameter(query: str, name: str) -> bytes:
     """The first value of a query parameter, decoded; empty when it is not there."""
     for piece in query.split("&"):
         given, _, value = piece.partition("=")

@@ -78,7 +78,7 @@ class Forwarder:
         try:
             if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:
                 return await self._delete_many(exchange, prepared, outcome, reason)
-            keys = [exchange.key] if exchange.key is not None and changes_object(exchange) else []
+            keys = exchange.keys if changes_object(exchange) else ()
             answer = await self._write(exchange, keys, prepared, outcome, reason)
         finally:
             prepared.close()

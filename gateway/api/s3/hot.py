@@ -30,6 +30,8 @@ _HARMLESS = frozenset(
     }
 )  # fmt: skip
 _MEMO = 65_536
+_LONGEST_HOST = 255
+"""Bytes. A client may call itself at any Host where buckets are not told by it, and the memo keeps each."""
 _MOST_BLOCKS = 16
 
 Address = tuple[str, bytes, bytes]
@@ -80,11 +82,11 @@ class HotReads:
         entry = self._engine.hot(key, principal.identity.name, now)
         if entry is None:
             return None
-        blobs = self._blobs(entry, now)
-        if blobs is None:
-            return None
         checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
-        return Hit(key, entity_head(entry).hit(checked=checked), blobs, entry.record.meta.size)
+        head = entity_head(entry).hit(checked=checked)
+        # Last, because what is held must be released: nothing may fail between here and the caller.
+        blobs = self._blobs(entry, now)
+        return None if blobs is None else Hit(key, head, blobs, entry.record.meta.size)
 
     def _blobs(self, entry: Entry, now: float) -> list[OpenBlob] | None:
         """Every block of the object, held; ``None`` unless all of them are resident, open and unchanged."""
@@ -106,7 +108,8 @@ class HotReads:
     def learn(self, exchange: Exchange) -> None:
         """Remember the address of a plain read that the long path has answered."""
         request, key = exchange.request, exchange.key
-        if key is not None and not request.query:
+        host = request.fields.get(b"host", b"")
+        if key is not None and not request.query and len(host) <= _LONGEST_HOST:
             if len(self._addresses) >= _MEMO:
                 self._addresses.clear()
-            self._addresses[key.origin, request.fields.get(b"host", b""), request.raw_path] = key
+            self._addresses[key.origin, host, request.raw_path] = key

@@ -34,13 +34,14 @@ def check(exchange: Exchange) -> None:
         raise S3Error("AccessDenied", "This access key is read-only.")
     if not principal.allow:
         return
-    if exchange.key is not None:
-        require(principal, exchange.key.path)
-    elif not _covers_bucket_request(principal, exchange):
+    for key in exchange.keys:
+        require(principal, key.path)
+    if exchange.key is None and not _covers_bucket_request(principal, exchange):
         raise S3Error("AccessDenied", "The allow-list of this access key does not cover this request.")
     source = exchange.request.header(b"x-amz-copy-source")
     if source is not None:
-        require(principal, copy_source_path(source))
+        for path in copy_source_paths(source):
+            require(principal, path)
 
 
 def require(principal: Principal, path: str) -> None:
@@ -53,10 +54,13 @@ def require(principal: Principal, path: str) -> None:
         raise S3Error("AccessDenied", "The allow-list of this access key does not cover this key.")
 
 
-def copy_source_path(source: bytes) -> str:
-    """``bucket/key`` from an x-amz-copy-source header, which may start with a slash and end with a versionId."""
+def copy_source_paths(source: bytes) -> set[str]:
+    """``bucket/key`` from an x-amz-copy-source header, which may start with a slash and end with a versionId.
+
+    Two of them where stores differ on a bare "+".
+    """
     text = source.decode("utf-8", "replace").partition("?versionId=")[0]
-    return unquote(text).lstrip("/")
+    return {unquote(spelling).lstrip("/") for spelling in (text, text.replace("+", " "))}
 
 
 def _covers_bucket_request(principal: Principal, exchange: Exchange) -> bool:

@@ -1,0 +1,53 @@
+"""The short path holds and remembers no more than it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.hot import HotReads
+from gateway.api.s3.payload import PayloadForm
+from gateway.model.keys import ObjectKey, Principal
+from gateway.model.wire import WireRequest
+from gateway.store import blobs
+from tests.engine.conftest import Bench
+
+
+def exchange(bench: Bench, host: bytes) -> Exchange:
+    """A plain GET of ``b/k``, sent to this host."""
+    request = WireRequest("GET", b"/b/k", b"", [(b"host", host)])
+    auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.UNSIGNED, "")
+    return Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), "", frozenset())
+
+
+async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: Bench) -> None:
+    """Or the memo of addresses, which is bounded in number, would not be bounded in bytes."""
+    bench.origin.put("b", "k", b"x" * 100)
+    await bench.read("k")
+    hot = HotReads(bench.engine)
+    for length, remembered in ((200, True), (10_000, False)):
+        made_up = exchange(bench, b"h" * length)
+        hot.learn(made_up)
+        hit = hot.find(made_up.request, made_up.auth, bench.now[0])
+        assert (hit is not None) is remembered
+        if hit is not None:
+            hit.release()
+
+
+async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) -> None:
+    """What fails before the files are handed over must not keep them open for ever."""
+    bench.origin.put("b", "k", b"x" * 100)
+    await bench.read("k")
+    asked = exchange(bench, b"h")
+    entry = bench.engine._entries.get(ObjectKey("default", "b", "k"))
+    assert entry is not None
+    entry.record = replace(entry.record, meta=replace(entry.record.meta, headers=(("x-amz-meta-a", "b\0c"),)))
+    hot = HotReads(bench.engine)
+    hot.learn(asked)
+    before = set(blobs._held)
+    with pytest.raises(ValueError, match="NUL"):
+        hot.find(asked.request, asked.auth, bench.now[0])
+    assert blobs._held == before
