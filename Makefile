@@ -63,7 +63,8 @@ docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 	$(BIN)/python scripts/generate_docs.py
 
 .PHONY: bench
-bench: $(VENV)/.dev-installed system-packages ## Measure the budgets side by side and print them
+bench: $(VENV)/.dev-installed ## Measure the budgets side by side and print them
+	scripts/install-system-packages bench
 	@mkdir -p build/bench
 	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
 
