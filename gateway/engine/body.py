@@ -6,7 +6,7 @@ that was promised may have failed. Only what the disk cannot give is read from t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,7 +81,7 @@ class Body:
             self._fill.readers -= 1
             self._fill = None
 
-    async def pieces(self) -> AsyncIterator[Span | bytes]:
+    async def pieces(self) -> AsyncGenerator[Span | bytes]:
         """Every byte of the body, in order.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 
 from gateway.engine.blocks import Blocks, ObjectChanged, ReaderRefused
 from gateway.engine.body import Body
@@ -83,8 +84,21 @@ class Engine:
                 found = await self.find(ask)
                 if isinstance(found, Relay):
                     found.response.abort()
+                elif isinstance(found, Found):
+                    await self._read_through(ask, found.entry)
             except LarderError:
                 return  # warming is a favour; the next reader meets the origin itself
+
+    async def _read_through(self, ask: Ask, entry: Entry) -> None:
+        """Be a reader of the whole object: for nobody a fill would stop where it becomes long."""
+        body = await self.open(ask, entry, 0, entry.record.meta.size)
+        try:
+            async with aclosing(body.pieces()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, bytes):
+                        return  # the disk does not take it
+        finally:
+            body.close()
 
     async def close(self) -> None:
         """Stop the fills."""

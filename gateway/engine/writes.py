@@ -67,6 +67,8 @@ class WriteAnswer:
 
     def __init__(self, response: OriginResponse, settle: Callable[[], Awaitable[None]]) -> None:
         self.response = response
+        self.then: Callable[[], None] = lambda: None
+        """Called when the keys are forgotten again: what is read from then on may be kept."""
         self._settle = settle
         self._settled = False
 
@@ -75,6 +77,7 @@ class WriteAnswer:
         if not self._settled:
             self._settled = True
             await asyncio.shield(self._settle())
+            self.then()
 
     async def close(self) -> None:
         """The client got what it wanted of the answer, or left: let go of the origin, and forget in any case."""

@@ -7,6 +7,7 @@ import base64
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gateway.api.s3.answer import Answer, RawHeaders
@@ -79,11 +80,9 @@ class Forwarder:
             if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:
                 return await self._delete_many(exchange, prepared, outcome, reason)
             keys = exchange.keys if changes_object(exchange) else ()
-            answer = await self._write(exchange, keys, prepared, outcome, reason)
+            return await self._write(exchange, keys, prepared, outcome, reason)
         finally:
             prepared.close()
-        self._warm(exchange, answer)
-        return answer
 
     async def _write(
         self, exchange: Exchange, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason
@@ -96,6 +95,8 @@ class Forwarder:
         if not keys:
             return relay(exchange, await send(), outcome, reason)
         written = await self._engine.write(keys, send)
+        if written.response.status == 200 and exchange.request.method != "DELETE":
+            written.then = partial(self._warm, exchange)
         return await relay_write(exchange, written, outcome, reason)
 
     async def _delete_many(
@@ -138,10 +139,9 @@ class Forwarder:
             payload_hash=prepared.payload_hash,
         )  # fmt: skip
 
-    def _warm(self, exchange: Exchange, answer: Answer) -> None:
+    def _warm(self, exchange: Exchange) -> None:
         key = exchange.key
-        if key is None or answer.status != 200 or exchange.request.method == "DELETE" or not changes_object(exchange):
-            return
+        assert key is not None
         rule = self._engine.services.rules.for_path(key.path)
         if rule.warm_on_write and rule.cache and not exchange.names - {"x-id", "uploadId"}:
             self._engine.warm(key, exchange.auth.principal.identity)

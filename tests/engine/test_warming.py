@@ -1,0 +1,78 @@
+"""Objects that are read into the cache because they were written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.forward import Forwarder, Spooling
+from gateway.api.s3.payload import PayloadForm
+from gateway.engine import fill
+from gateway.engine.writes import WriteAnswer
+from gateway.model.keys import ObjectKey, Principal
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.wire import WireRequest
+from gateway.policies.rules import Caching, Rules
+from tests.engine.conftest import BLOCK, Bench
+
+LARGE = os.urandom(5 * BLOCK + 123)
+
+
+async def put(bench: Bench, spool: Path, body: bytes) -> None:
+    """Write ``b/k`` through the gateway."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
+
+    headers = [(b"host", b"h"), (b"content-length", b"%d" % len(body))]
+    auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.UNSIGNED, "")
+    request = WireRequest("PUT", b"/b/k", b"", headers)
+    exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), "", frozenset())
+    forwarder = Forwarder(bench.engine, Spooling(spool, 1024**3))
+    answer = await forwarder.forward(exchange, pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("warmed", [True, False])
+async def test_a_written_object_is_read_whole_where_the_rule_says_so(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warmed: bool
+) -> None:
+    """However large it is: warming counts as a reader, for whom a fill goes on."""
+    monkeypatch.setattr(fill, "LINGER", 0)
+    bench.origin.put("b", "other", b"")
+    bench.engine.services.rules = Rules([Caching(match="b/**", warm_on_write=warmed)])
+    await put(bench, tmp_path, LARGE)
+    await bench.settle()
+    await bench.settle()
+    assert bench.origin.count("GET") == int(warmed)
+    assert await bench.read("k") == LARGE
+    assert bench.origin.count("GET") == 1
+
+
+class Answering:
+    """An origin's answer that comes in pieces."""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Two of them."""
+        yield b"one"
+        yield b"two"
+
+
+async def test_what_follows_a_write_waits_until_the_caches_have_forgotten_again() -> None:
+    """An answer whose end is open is settled by its last piece; what was read before that would be thrown away."""
+    order: list[object] = []
+
+    async def settle() -> None:
+        order.append("forgotten")
+
+    answer = WriteAnswer(Answering(), settle)  # type: ignore[arg-type]
+    answer.then = lambda: order.append("warmed")
+    async for chunk in answer.chunks():
+        order.append(chunk)  # noqa: PERF401 - when it comes matters
+    await answer.settle()
+    assert order == [b"one", "forgotten", "warmed", b"two"]
