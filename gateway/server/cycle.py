@@ -125,8 +125,9 @@ class Cycle:
         """The next piece of the request body, or ``http.disconnect`` (ASGI HTTP specification)."""
         if self._expects:
             self._expects = False
-            # The first call says that the body is wanted (RFC 9110 section 10.1.1); it may have come unasked.
-            if self.more_body and not self._body and not self.started and not self.gone:
+            # The first call says that the body is wanted (RFC 9110 section 10.1.1); it may have come unasked. An empty body
+            # is asked for as well: see ``_stays``.
+            if not self._body and not self.started and not self.gone:
                 self._channel.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not self.gone and not self.complete:
             if self._body or (not self.more_body and not self._body_given):
@@ -196,13 +197,22 @@ class Cycle:
         if self.gone:
             raise ClientGone("the client has gone")
         self.started = True
-        self.keep_alive = self.keep_alive and not self.more_body
+        self.keep_alive = self._stays
         ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         data = STATUS_LINES[200] + message["head"] + ending
         for fd, offset, count in message["files"]:
             await self._channel.send_file(data, fd, offset, count)
             data = b""
         self._finish()
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the connection can take another request.
+
+        What is left of an unread body would be taken for the next request. A client that never got its 100 Continue may be
+        confused: botocore up to 1.43.11 misreads the answer to its next upload over the same connection, and waits for more.
+        """
+        return self.keep_alive and not self.more_body and not self._expects
 
     def _begin(self, message: Message) -> None:
         scope = self.scope
@@ -211,8 +221,7 @@ class Cycle:
             message.get("headers", ()),
             method=scope["method"],
             http_10=scope["http_version"] == "1.0",
-            # What is left of an unread body would be taken for the next request.
-            keep_alive=self.keep_alive and not self.more_body,
+            keep_alive=self._stays,
         )
         self._head = head
         self.started = True

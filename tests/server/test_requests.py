@@ -205,6 +205,15 @@ def test_continue_is_sent_when_the_application_wants_the_body(start):
             assert read_response(sock)[1] == b"hi"
 
 
+def test_continue_is_sent_before_an_empty_body_too(start):
+    """Rule: who expects 100 Continue gets it, else botocore misreads the next answer on the connection."""
+    with start(echo).connect() as sock:
+        for _ in range(2):
+            sock.sendall(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 0\r\n\r\n")
+            assert read_response(sock)[0] == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert read_response(sock)[0].startswith(b"HTTP/1.1 200")
+
+
 async def _refusing(scope, receive, send):
     await send(head(2, status=403))
     await send(body(b"no"))
@@ -216,6 +225,13 @@ def test_a_refusal_comes_without_100_continue_and_closes(start):
     assert answer.startswith(b"HTTP/1.1 403")
     assert b"connection: close\r\n" in answer
     assert answer.endswith(b"\r\n\r\nno")
+
+
+def test_a_refusal_of_an_empty_body_closes_as_well(start):
+    """Rule: without the 100 Continue that was expected the connection ends, even when nothing is left to be read."""
+    answer = start(_refusing).ask(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"connection: close\r\n" in answer
 
 
 def test_an_unwanted_body_does_not_cost_the_client_its_answer(start):
