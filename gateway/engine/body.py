@@ -15,6 +15,7 @@ from gateway.engine.fill import Fill, FillEnded
 from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
+from gateway.model.outcomes import Reason
 from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 
@@ -94,6 +95,8 @@ class Body:
             end = min(self.stop, (number + 1) * block_size)
             try:
                 if self._ready is None:
+                    if self._fill is not None and self._fill.disk_failed:
+                        raise DiskUnavailable(Reason.DISK, "another fill would fare no better")
                     self._ready = await self._source.block(self, number)
                     self._attach(self._ready)
                 ready = self._ready

@@ -67,6 +67,7 @@ class Fill:
         self.current = parts.first
         self.readers = 0
         self.race = False
+        self.disk_failed = False
         self.end = "failed"
         self._store = store
         self._response = parts.response
@@ -111,6 +112,7 @@ class Fill:
             self._finish()
             self.end = "completed"
         except LarderError as failure:
+            self.disk_failed = isinstance(failure, DiskUnavailable)
             self._abort()
             self._fail_rest(failure)
         except BaseException:
@@ -204,29 +206,31 @@ class Fill:
         self._response = await self._reopen(*self._span_from(position))
 
     async def _keep(self, block: GrowingBlock) -> None:
-        """Commit a whole block and tie it to its object, unless the object was written meanwhile."""
+        """Commit a whole block and tie it to its object, unless the object was written meanwhile.
+
+        Raises:
+            DiskUnavailable: disk or index do not take it.
+        """
         entry = self.entry
         assert block.writer is not None
-        record = None
         granted = dict(entry.grants) if entry.record.row_id == 0 else {}
-        try:
-            block.ref = block.writer.commit()
-            # From here on the block can be read by whoever finds the entry, as its generation vouches for it.
-            entry.blobs[block.number] = block.ref
-            record = await self._store.record(
-                entry.key,
-                entry.record.meta,
-                entry.record.block_size,
-                {block.number: block.ref},
-                generation=entry.generation,
-                confirmed_at=entry.record.confirmed_at,
-                grants=granted,
-            )
-        except DiskUnavailable:
-            block.writer.abort()
+        block.ref = block.writer.commit()
+        # From here on the block can be read by whoever finds the entry, as its generation vouches for it.
+        entry.blobs[block.number] = block.ref
+        record = await self._store.record(
+            entry.key,
+            entry.record.meta,
+            entry.record.block_size,
+            {block.number: block.ref},
+            generation=entry.generation,
+            confirmed_at=entry.record.confirmed_at,
+            grants=granted,
+        )
         if record is None:
-            self.race = True
             entry.blobs.pop(block.number, None)
+            self.race = self._store.generations.of(entry.key) != entry.generation
+            if not self.race:
+                raise DiskUnavailable(Reason.DISK, "the index did not take the block")
         else:
             entry.record = replace(entry.record, row_id=record.row_id)
             for identity in granted.keys() - entry.grants.keys():

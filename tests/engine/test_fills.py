@@ -8,6 +8,7 @@ import os
 import pytest
 
 from gateway.engine.blocks import ObjectChanged
+from gateway.metrics import FILLS
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.testing.origin_faults import DieAfter, Gate, Hang
@@ -126,6 +127,30 @@ async def test_a_fill_that_a_write_overtook_is_kept_for_nobody(bench: Bench) -> 
     gate.open()
     assert await reader == b"old" * 1000
     assert await bench.read("k") == b"new" * 1000
+
+
+def ended(event: str) -> float:
+    """How many fills ended so."""
+    return FILLS.labels(event)._value.get()
+
+
+async def test_a_fill_that_the_index_does_not_take_ends_and_is_no_race(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would only run ahead and be thrown away; its reader reads the rest from the origin, once."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        return None
+
+    bench.origin.put("b", "k", LARGE)
+    monkeypatch.setattr(bench.store, "record", refuse)
+    before = ended("raced"), ended("failed")
+    gate = bench.origin.inject(Hang(after=10)).gate
+    body = await bench.open("k")
+    gate.open()
+    assert await take(body) == LARGE
+    assert (ended("raced"), ended("failed")) == (before[0], before[1] + 1)
+    assert gets(bench) == ["", f"bytes={BLOCK}-{len(LARGE) - 1}"]
 
 
 async def test_more_fills_than_allowed_are_not_stored(bench: Bench) -> None:
