@@ -223,9 +223,10 @@ class Larder:
                 metrics.CONFIG_RELOADS.labels("refused").inc()
                 log.error("the changed configuration is not used; the last good one stays: %s", error)
                 continue
-            await origin.replace(settings.origins, settings.credentials)
             authenticator.replace(settings)
             services.rules = rules_of(settings.rules)
+            # Last, because it waits for connections to close, when it has already switched.
+            await origin.replace(settings.origins, settings.credentials)
             metrics.CONFIG_RELOADS.labels("loaded").inc()
             log.info("rules, credentials and origins were reloaded")
             fixed = ("server", "cache", "redis", "database", "log")
