@@ -60,7 +60,7 @@ class Section(BaseModel):
 class ServerSettings(Section):
     """How the gateway listens."""
 
-    host: str = Field("127.0.0.1", description="address to listen on")
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(9000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     workers: int = Field(1, ge=1, le=256, description="worker processes sharing one cache")
     domain: str = Field(
@@ -80,7 +80,7 @@ class ServerSettings(Section):
 class CacheSettings(Section):
     """The node's SSD cache."""
 
-    dir: str = Field("./larder-cache", description="directory of the cache; created when missing")
+    dir: str = Field("./larder-cache", min_length=1, description="directory of the cache; created when missing")
     capacity: Size = Field(10 * 1000**3, ge=1, description="bytes of blobs kept on this node")
     block_size: Size = Field(4 * 1024**2, ge=4096, description="larger objects are cached in blocks of this size")
     reserve: Size = Field(1000**3, description="bytes of the file system that are never used")
@@ -171,6 +171,15 @@ class Credential(Section):
     )
     read_only: bool = Field(False, description="refuse every write of this key")
 
+    @field_validator("allow")
+    @classmethod
+    def _globs(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in allow:
+            raise ValueError("an empty glob matches nothing; leave allow out to allow all")
+        if any(glob.startswith("[") for glob in allow):
+            raise ValueError('a glob cannot start with "["; in the environment, globs are separated by commas')
+        return allow
+
     @field_validator("expires")
     @classmethod
     def _a_time(cls, expires: str) -> str:
@@ -260,7 +269,8 @@ def load_settings(
         ConfigError: naming the field that is wrong and what to write instead.
     """
     tree = _read_toml(path) if path else {}
-    for name, value in (environ or {}).items():
+    # Items of a list in the order of their numbers: an environment has no order of its own.
+    for name, value in sorted((environ or {}).items(), key=lambda variable: _in_order(variable[0])):
         if name.startswith("LARDER_"):
             _place(tree, name.removeprefix("LARDER_").lower().split("__"), value, name)
     for name, value in (flags or {}).items():
@@ -278,6 +288,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    return [(int(part) if part.isdecimal() else 0, part) for part in name.split("__")]
 
 
 def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
+from gateway.config import load_settings
+from gateway.model.errors import ConfigError
 from gateway.testing.origin import OriginThread
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
@@ -41,11 +43,11 @@ WRONG = {
     "server.port": ["[server]\nport = 70000", '[server]\nport = "http"', "[server]\nport = -1", "[server]\nport = 1.5"],
     "server.prot": ["[server]\nprot = 1"],
     "server.workers": ["[server]\nworkers = 0"],
-    "server.host": ["[server]\nhost = 5", '[server]\nhost = "a\\u0000b"'],
+    "server.host": ["[server]\nhost = 5", '[server]\nhost = ""', '[server]\nhost = "a\\u0000b"'],
     "server.drain": ["[server]\ndrain = nan", "[server]\ndrain = -1", '[server]\ndrain = "soon"'],
     "server.keep_alive": ["[server]\nkeep_alive = inf"],
     "server.tls_cert": ['[server]\ntls_cert = "x"'],
-    "cache.dir": ['[cache]\ndir = "a\\u0000b"', "[cache]\ndir = []"],
+    "cache.dir": ['[cache]\ndir = ""', '[cache]\ndir = "a\\u0000b"', "[cache]\ndir = []"],
     "cache.capacity": [
         '[cache]\ncapacity = "much"', "[cache]\ncapacity = inf", "[cache]\ncapacity = 0", "[cache]\ncapacity = true",
         '[cache]\ncapacity = "9999999999TB"',
@@ -136,6 +138,29 @@ def test_a_wrong_variable_is_told(
     """Rule: what the environment gets wrong is told like what the file gets wrong."""
     monkeypatch.setenv(name, "hunter2")
     assert field in refusal(tmp_path, capsys, f"[server]\nport = 1\n{ORIGIN}")
+
+
+def test_the_environment_has_no_order() -> None:
+    """Rule: items of a list may come in any order, tens after ones."""
+    names = [f"LARDER_ORIGINS__{number}__NAME" for number in (10, 2, 11, 9, 1, 8, 3, 7, 4, 6, 5, 0)]
+    environment = {name: name.split("__")[1] for name in names}
+    environment |= {name.replace("NAME", "ENDPOINT"): "http://h" for name in names}
+    settings = load_settings(environ=environment)
+    assert [origin.name for origin in settings.origins] == [str(number) for number in range(12)]
+
+
+def test_globs_in_the_environment_are_separated_by_commas() -> None:
+    """Rule: nothing else is taken for a list, so that no key is opened, or closed, by a slip."""
+    environment = {
+        "LARDER_ORIGINS__0__ENDPOINT": "http://h", "LARDER_CREDENTIALS__0__ACCESS_KEY_ID": "a",
+        "LARDER_CREDENTIALS__0__SECRET_ACCESS_KEY": "b",
+    }  # fmt: skip
+    allow = "LARDER_CREDENTIALS__0__ALLOW"
+    settings = load_settings(environ=environment | {allow: "one/**, two/x/*"})
+    assert settings.credentials[0].allow == ("one/**", "two/x/*")
+    for slip in ("", "one/**,", '["one/**"]'):
+        with pytest.raises(ConfigError, match=r"credentials\.0\.allow"):
+            load_settings(environ=environment | {allow: slip})
 
 
 def test_check_config_prints_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
