@@ -185,6 +185,10 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         if isinstance(error, (ClientError, OSError)):
             raise OriginUnavailable(f"{link.origin.endpoint}: {described(error)}") from error
         raise
+    if not 200 <= response.status < 600:  # no final answer of HTTP (RFC 9110 section 15), so none to be passed on
+        response.close()
+        link.active -= 1
+        raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     return OriginResponse(response, upload, link.ended)
 
 

@@ -269,7 +269,16 @@ async def test_a_body_without_its_end_is_origin_unavailable(answer: bytes) -> No
         await client.close()
 
 
-@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 600 Beyond\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 999 Beyond\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
 async def test_an_answer_that_is_not_http_is_origin_unavailable(answer: bytes) -> None:
     """What is not an answer is none."""
     async with RawServer([[answer]]) as server:
