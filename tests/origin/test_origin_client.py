@@ -47,12 +47,16 @@ class RawServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         script = self._answers[min(self.connections, len(self._answers) - 1)]
         self.connections += 1
-        for answer in script:
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.requests.append(head)
-            writer.write(answer)
-            await writer.drain()
-        writer.close()
+        try:
+            for answer in script:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.requests.append(head)
+                writer.write(answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # the client closed the connection instead of using it again
+        finally:
+            writer.close()
 
 
 async def client_for(origin: Origin, *credentials: Credential) -> OriginClient:
