@@ -131,6 +131,7 @@ class Larder:
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
+        await engine.settle_origins(_endpoints(settings))
         await channel.start()
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
         self._trusted_since = time.time()
@@ -139,7 +140,7 @@ class Larder:
         self._loop(keeper.run())
         authenticator = Authenticator(settings)
         if self._reload is not None:
-            self._loop(self._watch(authenticator, origin, services))
+            self._loop(self._watch(authenticator, origin, services, engine.settle_origins))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
         forwarder = Forwarder(engine, Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool))
@@ -207,7 +208,13 @@ class Larder:
 
         self._stack.push_async_callback(stop)
 
-    async def _watch(self, authenticator: Authenticator, origin: OriginClient, services: Services) -> None:
+    async def _watch(
+        self,
+        authenticator: Authenticator,
+        origin: OriginClient,
+        services: Services,
+        settle: Callable[[dict[str, str]], Awaitable[None]],
+    ) -> None:
         """Reload rules, credentials and origins when the file changes; a bad file changes nothing and says so."""
         assert self._reload is not None
         seen = self._stamp()
@@ -227,6 +234,7 @@ class Larder:
             services.rules = rules_of(settings.rules)
             # Last, because it waits for connections to close, when it has already switched.
             await origin.replace(settings.origins, settings.credentials)
+            await settle(_endpoints(settings))
             metrics.CONFIG_RELOADS.labels("loaded").inc()
             log.info("rules, credentials and origins were reloaded")
             fixed = ("server", "cache", "redis", "database", "log")
@@ -241,6 +249,10 @@ class Larder:
         except OSError:
             status = None
         return (status.st_mtime_ns, status.st_size, status.st_ino) if status else (0, 0, 0)
+
+
+def _endpoints(settings: Settings) -> dict[str, str]:
+    return {origin.name: origin.endpoint for origin in settings.origins}
 
 
 async def _every(seconds: float, work: Callable[[], None]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -82,32 +83,46 @@ def _serve(options: argparse.Namespace) -> int:
     settings = load_settings(options.config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
     AccessLog(settings.log.access).close()
-    with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
-        shared = Path(temporary, "metrics") if settings.server.workers > 1 else None
-        if shared:
-            shared.mkdir()
-        embedded = settings.redis.url == "embedded"
-        redis = (
-            _embedded_redis(Path(settings.cache.dir), Path(temporary)) if embedded else nullcontext(settings.redis.url)
-        )
-        with redis as url:
-            environment = launch_environment(options.config, flags, url, shared)
-            return serve(settings.server, Launch("gateway.app:create", environment, announce=_announce))
+    with ExitStack() as stack:
+        run = stack.enter_context(_run_directory(Path(settings.cache.dir)))
+        shared = stack.enter_context(_metrics_directory(run)) if settings.server.workers > 1 else None
+        url = settings.redis.url
+        if url == "embedded":
+            redis = BackgroundRedis(run)
+            stack.callback(redis.stop)
+            url = redis.start()
+        environment = launch_environment(options.config, flags, url, shared)
+        return serve(settings.server, Launch("gateway.app:create", environment, announce=_announce))
 
 
 @contextmanager
-def _embedded_redis(cache: Path, otherwise: Path) -> Iterator[str]:
-    """A redis-server for as long as the gateway runs; a cache directory that cannot be written does not prevent it."""
+def _run_directory(cache: Path) -> Iterator[Path]:
+    """Where sockets and shared counters live: in the cache, or elsewhere if that cannot be written; it serves all the same."""
+    run = cache / "run"
     try:
-        (cache / "run").mkdir(parents=True, exist_ok=True)
-        writable = os.access(cache / "run", os.W_OK)
+        run.mkdir(parents=True, exist_ok=True)
+        writable = os.access(run, os.W_OK)
     except OSError:
         writable = False
-    redis = BackgroundRedis(cache / "run" if writable else otherwise)
+    if writable:
+        yield run
+        return
+    with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)
+
+
+@contextmanager
+def _metrics_directory(run: Path) -> Iterator[Path]:
+    """A directory of this start's counters; what a killed start left behind is removed."""
+    for left in run.glob("metrics-*"):
+        if not Path("/proc", left.name.removeprefix("metrics-")).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    directory = run / f"metrics-{os.getpid()}"
+    directory.mkdir(exist_ok=True)
     try:
-        yield redis.start()
+        yield directory
     finally:
-        redis.stop()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _announce(text: str) -> None:
@@ -146,7 +161,8 @@ def _verify(options: argparse.Namespace) -> int:
     settings = load_settings(options.config, os.environ)
     started = time.monotonic()
     report = asyncio.run(verify_cache(settings.cache, repair=options.repair))
-    print(report.describe())
+    if not report.sound or report.repaired:
+        print(report.describe())
     print(f"{report.blobs} blobs, {report.bytes} bytes in {time.monotonic() - started:.1f} s: "
           f"{'no problem found' if report.sound else 'PROBLEMS FOUND'}")  # fmt: skip
     return 0 if report.sound else 1

@@ -82,8 +82,15 @@ class CacheSettings(Section):
 
     dir: str = Field("./larder-cache", min_length=1, description="directory of the cache; created when missing")
     capacity: Size = Field(10 * 1000**3, ge=1, description="bytes of blobs kept on this node")
-    block_size: Size = Field(4 * 1024**2, ge=4096, description="larger objects are cached in blocks of this size")
-    reserve: Size = Field(1000**3, description="bytes of the file system that are never used")
+    block_size: Size = Field(
+        4 * 1024**2,
+        ge=4096,
+        description="larger objects are cached in blocks of this size; small blocks make large objects slow",
+    )
+    reserve: Size = Field(
+        1000**3,
+        description="bytes of the file system that are never used; nothing is cached while it has less free",
+    )
     max_fills: int = Field(256, ge=1, description="origin reads being stored at once per worker; more are not stored")
     entries: int = Field(20_000, ge=16, description="objects whose metadata each worker keeps in memory")
     open_files: int = Field(512, ge=8, description="blob files each worker keeps open")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from gateway.engine.blocks import Blocks, ObjectChanged, ReaderRefused
@@ -17,6 +18,7 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.response import OriginResponse
 
+log = logging.getLogger("larder.engine")
 _WARM_LIMIT = 16
 
 
@@ -73,6 +75,13 @@ class Engine:
     async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
         """Another gateway wrote these keys."""
         await self._writes.forget_here(keys, "fleet")
+
+    async def settle_origins(self, endpoints: Mapping[str, str]) -> None:
+        """Forget objects and grants of origins that are other stores than before; see ``Store.settle_origins``."""
+        changed = await self.services.store.settle_origins(endpoints)
+        if changed:
+            self._reads.drop_prefix_grants()
+            log.warning("the endpoint of %s changed; what the cache held of it was forgotten", ", ".join(changed))
 
     def warm(self, key: ObjectKey, identity: OriginIdentity) -> None:
         """Read an object into the cache in the background, because a rule says warm_on_write."""

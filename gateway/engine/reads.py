@@ -204,6 +204,11 @@ class Reads:
             return await self._head(ask, self._services.rules.for_path(ask.key.path))
         return Found(entry, outcome, reason)
 
+    def drop_prefix_grants(self) -> None:
+        """Forget the grants that no object's row holds: an origin is another store now."""
+        self._prefix_grants.clear()
+        self._new_epoch()
+
     # -- asking the origin about an object that is in the cache
 
     async def _check(

@@ -202,6 +202,23 @@ def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -
     return len(row_ids), delete_rows(connection, row_ids)
 
 
+def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[bytes]]:
+    """``forget_page`` for all objects of an origin."""
+    rows = connection.execute("SELECT id FROM objects WHERE origin = ? LIMIT ?", (origin, _PAGE)).fetchall()
+    return len(rows), delete_rows(connection, [row[0] for row in rows])
+
+
+def origin_mark(connection: Connection, origin: str) -> int | None:
+    """What ``mark_origin`` noted of an origin."""
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (f"origin:{origin}",)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def mark_origin(connection: Connection, origin: str, mark: int) -> None:
+    """Note which store the objects of an origin came from."""
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"origin:{origin}", mark))
+
+
 def delete_rows(connection: Connection, row_ids: Sequence[int]) -> list[bytes]:
     """Delete objects by id; the digests whose blobs went with them."""
     return _drop_untied(connection, _delete(connection, row_ids))

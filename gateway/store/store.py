@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 
 from gateway.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
@@ -25,6 +26,7 @@ from gateway.policies.eviction import admits, decide_eviction
 from gateway.store import blob_rows, objects
 from gateway.store.blob_rows import Counts
 from gateway.store.blobs import OpenBlob, OpenBlobs
+from gateway.store.database import Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
@@ -194,7 +196,31 @@ class Store:
 
         All keys of the node are bumped, because a fetch under way has no row by which its key could be found.
         """
-        return await asyncio.shield(self._forget_prefix(origin, bucket, prefix))
+        page = partial(objects.forget_page, origin=origin, bucket=bucket, prefix=prefix)
+        return await asyncio.shield(self._forget_pages(page))
+
+    async def settle_origins(self, endpoints: Mapping[str, str]) -> list[str]:
+        """Forget what came from another store under the same name, so that no store's objects are taken for another's.
+
+        Args:
+            endpoints: address by name of origin, as configured now.
+
+        Returns:
+            The names whose endpoint is another one than when this was last called on this cache.
+        """
+        changed = []
+        for name, endpoint in endpoints.items():
+            mark = int.from_bytes(blake2b(endpoint.encode(), digest_size=7).digest(), "little")
+            try:
+                before = await self._disk.read(partial(objects.origin_mark, origin=name))
+                if before not in (None, mark):
+                    changed.append(name)
+                    await self._forget_pages(partial(objects.forget_origin_page, origin=name))
+                if before != mark:
+                    await self._disk.write(partial(objects.mark_origin, origin=name, mark=mark))
+            except DiskFault:
+                continue
+        return changed
 
     async def grants(self, row_id: int) -> dict[str, float]:
         """When the origin last said yes for this object, by name of origin identity."""
@@ -394,14 +420,12 @@ class Store:
             for key in keys:
                 self._bump(key)
 
-    async def _forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
+    async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
         self.generations.bump_all()
         forgotten = 0
         try:
             while True:
-                found, loose = await self._disk.write(
-                    lambda connection: objects.forget_page(connection, origin, bucket, prefix)
-                )
+                found, loose = await self._disk.write(page)
                 if not found:
                     break
                 forgotten += found

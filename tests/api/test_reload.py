@@ -36,7 +36,12 @@ async def test_no_request_meets_half_of_a_new_configuration(monkeypatch: pytest.
     stamps = iter([(1, 0, 0), (2, 0, 0)])
     monkeypatch.setattr(larder, "_stamp", lambda: next(stamps))
     services = SimpleNamespace(rules=None)
-    watching = asyncio.create_task(larder._watch(authenticator, Closing(), services))  # type: ignore[arg-type]
+
+    async def settle(_endpoints: dict[str, str]) -> None:
+        """Not reached: the replacement never ends."""
+
+    watch = larder._watch(authenticator, Closing(), services, settle)  # type: ignore[arg-type]
+    watching = asyncio.create_task(watch)
     assert await asyncio.wait_for(closing, 30)
     assert services.rules is not None
     watching.cancel()

@@ -332,3 +332,19 @@ async def test_nobody_else_on_the_machine_can_read_the_cache(store, root):
     await put(store, "a", b"abc")
     files = [root, *root.glob("index.db*"), *root.glob("blobs/*/*"), root / "generations", root / "boot"]
     assert {path.name: oct(path.stat().st_mode & 0o077) for path in files if path.stat().st_mode & 0o077} == {}
+
+
+async def test_an_origin_that_moved_is_forgotten(open_store):
+    """Rule: another endpoint under the same name is another store; what came from the old one answers nothing more."""
+    store = await open_store()
+    assert await store.settle_origins({"default": "http://one"}) == []
+    key = key_of("k")
+    ref = write_blob(store, b"old")
+    generation = store.generations.of(key)
+    await store.record(key, meta_of(b"old"), 8192, {0: ref}, generation=generation, confirmed_at=1.0)
+    assert await store.settle_origins({"default": "http://one"}) == []
+    assert await store.lookup(key) is not None
+    assert await store.settle_origins({"default": "http://two"}) == ["default"]
+    assert await store.lookup(key) is None
+    assert store.generations.of(key) != generation
+    assert await store.settle_origins({"default": "http://two"}) == []

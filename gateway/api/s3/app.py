@@ -175,6 +175,8 @@ class S3App:
         if error.status in (401, 403):
             metrics.AUTH_FAILURES.labels(error.code).inc()
         outcome, reason = outcome_of(error)
+        if outcome is Outcome.MISS and (trace.key is None or trace.request.method not in ("GET", "HEAD")):
+            outcome = Outcome.BYPASS  # the cache had no part in it
         headers.append((b"content-length", b"%d" % len(content)))
         return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
 
