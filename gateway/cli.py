@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
