@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.load import raw_request
 from benchmarks.objects import make_many
 from benchmarks.report import machine, table, write
-from benchmarks.servers import gateway, origin
+from benchmarks.servers import Running, gateway, origin
 from gateway.config import CacheSettings
 from gateway.model.keys import ObjectKey
 from gateway.store.generations import slot_of
@@ -125,12 +125,24 @@ def measure_gateway(top: Path, cache: Path) -> dict[str, float]:
             while not _is_ready(server.port):
                 time.sleep(0.01)
             ready = time.perf_counter() - began
+            during = [_get(server.port, key) for _ in range(LOOKUPS // 4)]
+            _wait_until_idle(server)
             latencies = [_get(server.port, key) for _ in range(LOOKUPS)]
             return {
                 "gateway ready [s]": ready,
                 "gateway RSS [MB]": server.rss() / 1e6,
-                "hit of 110 KiB, median [us]": statistics.median(latencies[100:]) * 1e6,
+                "hit of 110 KiB right after the start, median [us]": statistics.median(during[100:]) * 1e6,
+                "hit of 110 KiB after recovery, median [us]": statistics.median(latencies[100:]) * 1e6,
             }
+
+
+def _wait_until_idle(server: Running) -> None:
+    """Recovery compares index and disk in the background after a start."""
+    busy = 1.0
+    while busy > 0.05:
+        before = server.cpu_seconds()
+        time.sleep(1)
+        busy = server.cpu_seconds() - before
 
 
 def _is_ready(port: int) -> bool:
