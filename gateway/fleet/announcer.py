@@ -2,6 +2,12 @@
 
 While one announcement is on its way to Redis, those that come up meanwhile gather and go together in the next one, as
 databases commit in groups. So a burst of writes costs few messages, and the more there are the fewer each costs.
+
+When Redis is lost, nobody hears a heartbeat that was sent after the loss; but a worker that is busy has not noticed yet
+that its subscription is gone, and trusts its cache until the last heartbeat that it heard is ``silence`` old. Redis does
+not count it among those who hear an announcement either, should Redis be back by then. So an announcement that falls
+into this time, taken by Redis or not, lasts until its end. Heartbeats fail like announcements: a worker knows of a loss
+before it has something to announce, and what it announces later in the same loss returns at once.
 """
 
 from __future__ import annotations
@@ -13,10 +19,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
@@ -42,10 +51,14 @@ class _Waiting:
     wanted: int = -1
     answers: int = 0
 
+    @property
+    def complete(self) -> bool:
+        return 0 <= self.wanted <= self.answers
+
     def update(self, *, answers: int = 0, wanted: int | None = None) -> None:
         self.answers += answers
         self.wanted = self.wanted if wanted is None else wanted
-        if 0 <= self.wanted <= self.answers:
+        if self.complete:
             self.done.set()
 
 
@@ -74,16 +87,18 @@ class Announcer:
         self._outbox: deque[_Entry] = deque()
         self._wake = asyncio.Event()
         self._running = False
+        self._stopped = asyncio.Event()
         self._owed: set[ObjectKey] = set()
         self._owe_everything = False
-        self._hanging_since: float | None = None
+        self._lost = False
+        self._trusted_until = float("-inf")
         self.unannounced = 0
         self.unanswered = 0
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
-        """Announce and wait for the answers. Never raises; with Redis down it returns when that is known.
+        """Announce and wait for the answers. Never raises.
 
-        With Redis hanging it returns when nobody can have heard a heartbeat for so long as to be still trusting its cache.
+        With Redis lost it returns when nobody can have heard a heartbeat for so long as to be still trusting its cache.
         """
         pieces = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
         await asyncio.gather(*map(self._announce, pieces))
@@ -93,8 +108,28 @@ class Announcer:
         if (waiting := self._waiting.get(number)) is not None:
             waiting.update(answers=1)
 
+    async def say(self, channel: str, message: dict[str, Any]) -> int:
+        """Publish on a channel, and note whether Redis took it. Returns how many heard it; raises what Redis raises."""
+        began = time.monotonic()
+        try:
+            heard_by = int(await self._redis.publish(channel, json.dumps(message)))
+        except (TimeoutError, RedisTimeoutError):
+            self.lost(began)
+            raise
+        except DOWN:
+            self.lost(time.monotonic())
+            raise
+        self._lost = False
+        return heard_by
+
+    def lost(self, last_alive: float) -> None:
+        """Redis, or the connection to it, is gone; at ``last_alive`` others may still have sent heartbeats through it."""
+        if not self._lost:
+            self._lost = True
+            self._trusted_until = last_alive + self._timing.silence
+
     async def run(self) -> None:
-        """Publish what gathers, for ever. What is waiting when it is cancelled, or comes later, is not announced."""
+        """Publish what gathers, for ever. When it is cancelled nobody waits any longer; what comes later is not announced."""
         self._running = True
         try:
             while True:
@@ -104,6 +139,9 @@ class Announcer:
                     await self._carry(self._next_batch())
         finally:
             self._running = False
+            self._stopped.set()
+            for waiting in self._waiting.values():
+                waiting.done.set()
             self._give_up([])
 
     async def settle(self) -> None:
@@ -117,26 +155,43 @@ class Announcer:
             self._owed.difference_update(batch)
 
     async def _announce(self, keys: Sequence[ObjectKey]) -> None:
+        waiting = await self._taken(keys)
+        if waiting is None:
+            self.unannounced += len(keys)
+            if await self._outwait_trust():
+                # Redis may have come back meanwhile; who has heard a heartbeat since then trusts its cache again.
+                waiting = await self._taken(keys)
+        if waiting is not None:
+            await self._await_answers(waiting)
+        await self._outwait_trust()
+
+    async def _taken(self, keys: Sequence[ObjectKey]) -> _Waiting | None:
         entry = _Entry(keys, asyncio.get_running_loop().create_future())
         self._outbox.append(entry)
         self._wake.set()
         if not self._running:
             self._give_up([])
-        waiting = await entry.carried
-        if waiting is None:
-            await self._outwait_trust()
-            return
+        return await entry.carried
+
+    async def _await_answers(self, waiting: _Waiting) -> None:
         try:
             async with asyncio.timeout(self._timing.answer):
                 await waiting.done.wait()
         except TimeoutError:
-            self.unanswered += 1
+            pass
         finally:
             self._waiting.pop(waiting.number, None)
+        self.unanswered += not waiting.complete
 
-    async def _outwait_trust(self) -> None:
-        if self._hanging_since is not None:
-            await asyncio.sleep(self._hanging_since + self._timing.silence - time.monotonic())
+    async def _outwait_trust(self) -> bool:
+        """Whether there was something to wait for."""
+        left = self._trusted_until - time.monotonic()
+        if left <= 0 or not self._running:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._stopped.wait()
+        return True
 
     def _next_batch(self) -> list[_Entry]:
         batch = [self._outbox.popleft()]
@@ -157,8 +212,8 @@ class Announcer:
         except BaseException as error:
             _LOG.debug("Redis did not take an announcement: %r", error)
             if isinstance(error, TimeoutError):
-                # Nothing is heard of through a Redis that hangs, but unlike a lost connection nobody notices at once.
-                self._hanging_since = self._hanging_since or began
+                # Of Redis itself, which hangs: had it been alive when it was asked, it would have answered.
+                self.lost(began)
             del self._waiting[waiting.number]
             # Those that gathered meanwhile would only wait to learn the same.
             self._give_up(batch)
@@ -171,7 +226,6 @@ class Announcer:
         batch = [*batch, *self._outbox]
         self._outbox.clear()
         for entry in batch:
-            self.unannounced += len(entry.keys)
             self._owed.update(entry.keys)
         if len(self._owed) > _MOST_OWED:
             self._owed.clear()
@@ -181,9 +235,7 @@ class Announcer:
     async def _publish(self, number: int, keys: Sequence[ObjectKey] | None) -> int:
         names = None if keys is None else [(key.origin, key.bucket, key.key) for key in keys]
         message = {"from": self._me, "number": number, "keys": names}
-        heard_by = int(await self._redis.publish(FORGET, json.dumps(message)))
-        self._hanging_since = None
-        return heard_by
+        return await self.say(FORGET, message)
 
 
 def _resolve(batch: list[_Entry], carried: _Waiting | None) -> None:

@@ -14,7 +14,8 @@ and ``silence`` is not larger. So when ``announce`` returns, for each worker tha
 2. it has not, and has heard no heartbeat sent after the announcement: it is no longer healthy;
 3. it has not, but has heard one: then it has handled the announcement before, and only its answer is late.
 
-A worker that was not subscribed subscribes later, and calls ``on_gap`` before it is healthy again.
+A worker that was not subscribed subscribes later, and calls ``on_gap`` before it is healthy again. If Redis was lost, such a
+worker may not know it yet: the announcer, which knows, waits until no heartbeat from before the loss is new enough.
 
 What is left. An announcer that cannot reach Redis at all, while others can, tells them late: it keeps what it owes and
 announces it when Redis answers again. Until then they may serve what they have for as long as their rule calls it
@@ -148,14 +149,15 @@ class Invalidations:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell every other worker to forget these objects; return when all have, or are no longer healthy.
 
-        Never raises. With Redis down it returns at once, with Redis hanging when all are past their ``silence``; the objects
-        are counted in ``unannounced`` and announced when Redis answers again.
+        Never raises. With Redis lost it returns when all are past their ``silence``, so for a short time after the loss, and
+        then at once; the objects are counted in ``unannounced`` and announced when Redis answers again.
         """
         await self._announcer.announce(keys)
 
     async def _listen(self) -> None:
         """Subscribe, listen, and subscribe again, for ever."""
         missed = False
+        told = False
         while True:
             try:
                 async with opened(self._url, (FORGET, WORKER + self._me), self._timing.connect) as subscription:
@@ -163,9 +165,17 @@ class Invalidations:
                         await self._on_gap()
                     self._subscribed = True
                     await self._publish_beat()
+                    if told:
+                        _LOG.info("the invalidation channel is back")
+                    told = False
                     await self._follow(subscription)
             except DOWN as error:
-                _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)
+                if self._subscribed:
+                    # Commands may go on without a failure, on a new connection to a Redis that was started again.
+                    self._announcer.lost(time.monotonic())
+                if not told:
+                    _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)
+                told = True
             except Exception:
                 _LOG.exception("an announcement could not be handled; subscribing again")
             missed = True
@@ -217,7 +227,7 @@ class Invalidations:
                 await self._announcer.settle()
 
     async def _publish_beat(self) -> None:
-        await self._redis.publish(WORKER + self._me, json.dumps({"beat": time.monotonic()}))
+        await self._announcer.say(WORKER + self._me, {"beat": time.monotonic()})
 
 
 def _commands(url: str, timeout: float) -> Redis:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,10 @@ from typing import cast
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
+from gateway.fleet import invalidations
 from gateway.fleet.announcer import Announcer
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.invalidations import Invalidations, NullInvalidations
@@ -23,6 +28,8 @@ from tests.fleet.conftest import until
 KEY = ObjectKey("default", "b", "schön/\n😀")
 PATIENT = Timing(publish=60, answer=60, silence=60, connect=60, dead=60)
 """For rules that are not about time, so that a slow machine does not change them."""
+SHORT_TRUST = Timing(publish=60, answer=60, connect=60, dead=60)
+"""For what happens after Redis was lost."""
 SHORT_ANSWER = Timing(publish=60, connect=60)
 """For what happens when the wait for answers is over."""
 
@@ -151,6 +158,140 @@ async def test_a_stop_in_the_middle_of_an_announcement_leaves_nobody_waiting() -
     assert announcer.unannounced == 1
 
 
+async def test_a_stop_ends_the_wait_for_answers(redis_server: EmbeddedRedis) -> None:
+    """An announcement that is taken and not yet answered ends with its worker, as unanswered."""
+    async with workers(redis_server.url) as (writer, other):
+        other.may_forget.clear()
+        announcing = asyncio.create_task(writer.channel.announce([KEY]))
+        await other.asked.wait()
+        await writer.channel.stop()
+        await asyncio.wait_for(announcing, 30)
+        assert writer.channel.unanswered == 1
+        other.may_forget.set()
+
+
+class Failing:
+    """A Redis that fails; ``asked`` is set when somebody tries, and every attempt is counted."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked = asyncio.Event()
+        self.attempts = 0
+
+    async def publish(self, *_: object) -> int:
+        """Fail."""
+        self.attempts += 1
+        self.asked.set()
+        raise self.error
+
+
+@asynccontextmanager
+async def announcing_to(redis: object, timing: Timing) -> AsyncIterator[Announcer]:
+    """An announcer that runs."""
+    announcer = Announcer(cast(Redis, redis), "me", timing)
+    running = asyncio.create_task(announcer.run())
+    await asyncio.sleep(0)
+    try:
+        yield announcer
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+FAILURES = [RedisConnectionError("closed"), ConnectionRefusedError(), ResponseError("NOPERM")]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+async def test_an_announcement_that_fails_outlasts_the_trust_of_the_others(error: Exception) -> None:
+    """A worker that has not noticed the loss trusts its cache until its last heartbeat is too old."""
+    redis = Failing(error)
+    async with announcing_to(redis, Timing(silence=0.3)) as announcer:
+        began = time.monotonic()
+        await announcer.announce([KEY])
+        assert time.monotonic() - began >= 0.3
+        assert (announcer.unannounced, redis.attempts) == (1, 2)
+
+
+async def test_only_the_first_announcements_of_a_loss_wait() -> None:
+    """When the others are past their trust, a write during the same loss is not held up by it."""
+    redis = Failing(RedisConnectionError("refused"))
+    async with announcing_to(redis, PATIENT) as announcer:
+        announcer.lost(time.monotonic() - PATIENT.silence)
+        await asyncio.wait_for(announcer.announce([KEY]), 30)
+        assert redis.attempts == 1
+
+
+async def test_a_heartbeat_that_fails_tells_of_the_loss() -> None:
+    """The wait is counted from when this worker could know, not from its first write."""
+    redis = Failing(RedisConnectionError("refused"))
+    async with announcing_to(redis, Timing(silence=0.3)) as announcer:
+        with pytest.raises(RedisConnectionError):
+            await announcer.say("larder:worker:me", {})
+        began = time.monotonic()
+        await asyncio.wait([asyncio.create_task(asyncio.Event().wait())], timeout=0.3)
+        await announcer.announce([KEY])
+        assert time.monotonic() - began < PATIENT.silence
+        assert redis.attempts == 2
+
+
+async def test_a_stop_ends_the_wait_for_the_end_of_trust() -> None:
+    """A worker that shuts down while Redis is lost leaves nobody waiting."""
+    redis = Failing(RedisConnectionError("refused"))
+    async with announcing_to(redis, PATIENT) as announcer:
+        waiting = asyncio.create_task(announcer.announce([KEY]))
+        await redis.asked.wait()
+        assert not (await asyncio.wait([waiting], timeout=0.05))[0]
+    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(announcer.announce([KEY]), 30)
+    assert announcer.unannounced == 2
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["down", "started again"])
+async def test_a_worker_too_busy_to_notice_the_loss_trusts_nothing_when_announce_returns(
+    run_dir: Path, *, back: bool
+) -> None:
+    """Its cache may hold what was overwritten, whether Redis took the announcement for the others or not."""
+    server = EmbeddedRedis(run_dir)
+    await server.start()
+    async with workers(server.url, timing=Timing()) as (writer, busy):
+        await until(lambda: busy.channel.healthy and writer.channel.healthy)
+        busy.may_forget.clear()
+        first = asyncio.create_task(writer.channel.announce([KEY]))
+        await busy.asked.wait()
+        await server.stop()
+        if back:
+            await server.start()
+        await writer.channel.announce([KEY])
+        assert not busy.channel.healthy
+        assert writer.channel.unannounced == (0 if back else 1)
+        busy.may_forget.set()
+        await first
+        await server.stop()
+
+
+async def test_a_loss_is_told_once_and_so_is_its_end(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage is one line of the log, however often it is tried to end it."""
+    caplog.set_level(logging.INFO, logger=invalidations.__name__)
+    attempts = []
+    opened = invalidations.opened
+    monkeypatch.setattr(invalidations, "opened", lambda *args: attempts.append(args) or opened(*args))
+    server = EmbeddedRedis(run_dir)
+    await server.start()
+    async with workers(server.url, 1, Timing(retry=0.01)) as (worker,):
+        for loss in (1, 2):
+            await until(lambda: worker.channel.healthy)
+            await server.stop()
+            before = len(attempts)
+            await until(lambda before=before: len(attempts) > before + 5)
+            await server.start()
+            await until(lambda: worker.channel.healthy)
+            levels = [record.levelname for record in caplog.records if record.name == invalidations.__name__]
+            assert levels == ["WARNING", "INFO"] * loss
+        await server.stop()
+
+
 async def test_a_worker_that_does_not_answer_is_unhealthy_when_announce_gives_up(redis_server: EmbeddedRedis) -> None:
     """Either a worker has forgotten, or it no longer believes that it knows: silence is not longer than answer."""
     async with workers(redis_server.url, timing=SHORT_ANSWER) as (writer, other):
@@ -174,7 +315,7 @@ async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_healt
     redis_server: EmbeddedRedis,
 ) -> None:
     """From the loss to the new subscription anything may have been missed."""
-    async with workers(redis_server.url) as (writer, other):
+    async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
         assert redis_server.pid is not None
         assert (writer.gaps, other.gaps) == (0, 0)
         os.kill(redis_server.pid, signal.SIGKILL)
@@ -184,36 +325,45 @@ async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_healt
         assert other.forgotten == [KEY]
 
 
-async def test_what_could_not_be_announced_is_announced_later(run_dir: Path) -> None:
-    """With Redis down a write goes on, is counted, and the others hear of it when Redis is back."""
-    server = EmbeddedRedis(run_dir)
-    await server.start()
-    async with workers(server.url) as (writer, other):
-        await server.stop()
-        await until(lambda: not writer.channel.healthy)
-        await writer.channel.announce([KEY])
-        assert writer.channel.unannounced == 1
-        await server.start()
+@asynccontextmanager
+async def taking_nothing(url: str) -> AsyncIterator[None]:
+    """Redis keeps its subscriptions and refuses what is published."""
+    async with Redis.from_url(url) as redis:
+        await redis.execute_command("ACL", "SETUSER", "default", "-publish")
+        yield
+        await redis.execute_command("ACL", "SETUSER", "default", "+publish")
+
+
+async def test_what_could_not_be_announced_is_announced_later(redis_server: EmbeddedRedis) -> None:
+    """When Redis takes nothing a write goes on, is counted, and the others hear of it when Redis takes it again."""
+    async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
+        async with taking_nothing(redis_server.url):
+            await writer.channel.announce([KEY])
+            assert (writer.channel.unannounced, other.forgotten) == (1, [])
         await until(lambda: other.forgotten == [KEY])
-        await server.stop()
 
 
-async def test_more_than_can_be_owed_makes_the_others_distrust_everything(run_dir: Path) -> None:
+async def test_more_than_can_be_owed_makes_the_others_distrust_everything(redis_server: EmbeddedRedis) -> None:
     """A long outage under writes costs bounded memory: the others are told that there was a gap."""
-    server = EmbeddedRedis(run_dir)
-    await server.start()
-    async with workers(server.url) as (writer, other):
-        await server.stop()
-        await until(lambda: not writer.channel.healthy)
-        await writer.channel.announce([ObjectKey("default", "b", str(number)) for number in range(10_001)])
-        await server.start()
-        # One gap for the lost subscription, one for what was owed.
-        await until(lambda: other.gaps == 2)
-        await server.stop()
+    async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
+        async with taking_nothing(redis_server.url):
+            await writer.channel.announce([ObjectKey("default", "b", str(number)) for number in range(10_001)])
+            assert other.gaps == 0
+        await until(lambda: other.gaps == 1)
+
+
+async def test_what_fell_into_an_outage_is_announced_when_redis_is_back_in_time(redis_server: EmbeddedRedis) -> None:
+    """Who hears heartbeats again trusts its cache again, so an announcement that waited is tried once more."""
+    async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
+        async with taking_nothing(redis_server.url):
+            announcing = asyncio.create_task(writer.channel.announce([KEY]))
+            await until(lambda: writer.channel.unannounced == 1)
+        await announcing
+        assert KEY in other.forgotten
 
 
 async def test_a_frozen_redis_bounds_writes_and_ends_trust(redis_server: EmbeddedRedis) -> None:
-    """A Redis that takes connections and never answers costs a write half a second, and hits their freshness."""
+    """A Redis that takes connections and never answers costs a write a bounded time, and hits their freshness."""
     async with workers(redis_server.url, timing=Timing()) as (writer, other):
         pid = redis_server.pid
         assert pid is not None
@@ -239,7 +389,10 @@ async def test_flushing_redis_loses_nothing(redis_server: EmbeddedRedis) -> None
 
 async def test_a_dropped_subscription_is_a_gap(redis_server: EmbeddedRedis) -> None:
     """Redis drops subscribers that read too slowly; redis-py would subscribe again without a word."""
-    async with workers(redis_server.url) as (writer, other), Redis.from_url(redis_server.url) as redis:
+    async with (
+        workers(redis_server.url, timing=SHORT_TRUST) as (writer, other),
+        Redis.from_url(redis_server.url) as redis,
+    ):
         await redis.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
         await until(lambda: other.gaps == 1 and writer.gaps == 1)
         await until(lambda: other.channel.healthy and writer.channel.healthy)
@@ -274,7 +427,7 @@ async def test_a_wrong_password_is_no_health(redis_server: EmbeddedRedis) -> Non
     """A Redis that refuses us is as good as none."""
     async with Redis.from_url(redis_server.url) as redis:
         await redis.config_set("requirepass", "right")
-    async with workers(redis_server.url, 1) as (worker,):
+    async with workers(redis_server.url, 1, SHORT_TRUST) as (worker,):
         await worker.channel.announce([KEY])
         assert not worker.channel.healthy
         assert worker.channel.unannounced == 1
