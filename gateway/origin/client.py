@@ -7,12 +7,17 @@ for byte: no decoding, no dot segments removed, no slashes merged, because every
 aiohttp repeats a GET, HEAD, PUT or DELETE once when the connection broke before an answer came (RFC 9110, 9.2.2 and
 RFC 9112, 9.3.1), which hides kept-alive connections that the origin had just closed. A body that has begun to be read is
 never sent twice: it is handed over as a stream that cannot be rewound.
+
+aiohttp limits the silence before an answer only until anything has come: an interim answer (1xx) ends this limit. So the
+head of an answer has a limit of its own, counted from when nothing but the origin is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from multidict import CIMultiDict
@@ -29,6 +34,11 @@ from gateway.origin.response import OriginResponse, described
 from gateway.origin.signer import Signer
 from gateway.origin.upload import Upload
 
+if TYPE_CHECKING:
+    from aiohttp import ClientRequest
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
 _OWN_HEADERS: tuple[Header, ...] = (
     ("User-Agent", f"larder/{__version__}"),
     ("Accept", "*/*"),
@@ -39,6 +49,24 @@ _READ_BUFFER = 128 * 1024
 _LONGEST_HEADER = 64 * 1024
 _KEEP_IDLE = 15.0
 _KEEP_DNS = 60
+
+_head_limit: ContextVar[asyncio.Timeout | None] = ContextVar("head_limit", default=None)
+"""What limits the wait for the head of this task's answer, for requests without a body."""
+
+
+class _Connector(TCPConnector):
+    """Starts the limit of an answer's head when its request has got a connection: waiting for a free one does not count."""
+
+    def __init__(self, origin: Origin, within: float | None) -> None:
+        super().__init__(limit=origin.max_connections, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
+        self._within = within
+
+    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        limit = _head_limit.get()
+        if limit is not None and self._within is not None:
+            limit.reschedule(asyncio.get_running_loop().time() + self._within)
+        return connection
 
 
 class _Link:
@@ -51,9 +79,9 @@ class _Link:
         self._authority = base.raw_authority
         self.host = base.host_port_subcomponent or ""
         self.active = 0
-        connector = TCPConnector(limit=origin.max_connections, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
+        self.head_within = origin.connect_timeout + origin.read_timeout if origin.read_timeout else None
         self.session = ClientSession(
-            connector=connector,
+            connector=_Connector(origin, self.head_within),
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=_READ_BUFFER,
@@ -154,7 +182,9 @@ class OriginClient:
             content_length = len(body)
         if content_length is not None:
             pairs.append(("Content-Length", str(content_length)))
-        upload = Upload(body, content_length, link.origin.read_timeout) if body is not None else None
+        upload = None
+        if body is not None:
+            upload = Upload(body, content_length, patience=link.origin.read_timeout, head_within=link.head_within)
         try:
             response = await _exchange(link, method, url, pairs, upload)
         except OriginUnavailable:
@@ -175,7 +205,7 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
     link.active += 1
     try:
         if upload is None:
-            response = await link.session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
+            response = await _ask(link.session, method, url, pairs)
         else:
             response = await _send_body(link.session, method, url, pairs, upload)
     except BaseException as error:
@@ -190,6 +220,15 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         link.active -= 1
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     return OriginResponse(response, upload, link.ended)
+
+
+async def _ask(session: ClientSession, method: str, url: URL, pairs: list[Header]) -> ClientResponse:
+    async with asyncio.timeout(None) as limit:
+        token = _head_limit.set(limit)
+        try:
+            return await session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
+        finally:
+            _head_limit.reset(token)
 
 
 async def _send_body(
