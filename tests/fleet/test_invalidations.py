@@ -222,15 +222,14 @@ async def test_only_the_first_announcements_of_a_loss_wait() -> None:
 
 
 async def test_a_heartbeat_that_fails_tells_of_the_loss() -> None:
-    """The wait is counted from when this worker could know, not from its first write."""
+    """The wait is counted from when this worker could know, not from its first write, which then does not wait."""
     redis = Failing(RedisConnectionError("refused"))
-    async with announcing_to(redis, Timing(silence=0.3)) as announcer:
+    async with announcing_to(redis, Timing(silence=0.1)) as announcer:
         with pytest.raises(RedisConnectionError):
             await announcer.say("larder:worker:me", {})
-        began = time.monotonic()
-        await asyncio.wait([asyncio.create_task(asyncio.Event().wait())], timeout=0.3)
+        trust_ends = time.monotonic() + 0.1
+        await until(lambda: time.monotonic() > trust_ends)
         await announcer.announce([KEY])
-        assert time.monotonic() - began < PATIENT.silence
         assert redis.attempts == 2
 
 
