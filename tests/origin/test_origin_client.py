@@ -3,65 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from gateway.config import Credential, Origin
+from gateway.config import Credential
 from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
-from gateway.origin.client import OriginClient
 from gateway.origin.credentials import identity_of
 from gateway.origin.response import ResponseTooLarge
 from gateway.testing.origin import ALICE, BOB, FakeOrigin
-from gateway.testing.origin_faults import DieAfter, Gate, Hang, Refuse
-
-ANONYMOUS = OriginIdentity("default", "")
-AS_ALICE = OriginIdentity("default", ALICE.access_key_id)
-EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-
-
-def origin_at(endpoint: str, **settings: object) -> Origin:
-    """An origin that is asked with Alice's keys."""
-    keys = {"access_key_id": ALICE.access_key_id, "secret_access_key": ALICE.secret_access_key}
-    return Origin.model_validate({"endpoint": endpoint, **keys, **settings})
-
-
-class RawServer:
-    """Answers each request on a connection with the next scripted bytes; an empty script entry closes the connection."""
-
-    def __init__(self, answers: list[list[bytes]]) -> None:
-        self.requests: list[bytes] = []
-        self.connections = 0
-        self._answers = answers
-
-    async def __aenter__(self) -> RawServer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        script = self._answers[min(self.connections, len(self._answers) - 1)]
-        self.connections += 1
-        try:
-            for answer in script:
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.requests.append(head)
-                writer.write(answer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return  # the client closed the connection instead of using it again
-        finally:
-            writer.close()
-
-
-async def client_for(origin: Origin, *credentials: Credential) -> OriginClient:
-    """A client of one origin."""
-    return OriginClient([origin], credentials, now=time.time)
+from gateway.testing.origin_faults import Hang, Refuse
+from tests.origin.raw_server import ANONYMOUS, AS_ALICE, EMPTY, RawServer, client_for, content, origin_at, status_of
 
 
 @pytest.mark.parametrize(
@@ -121,12 +74,6 @@ async def test_only_our_own_default_headers_are_sent() -> None:
     names = {line.partition(b":")[0] for line in server.requests[0].split(b"\r\n")[1:] if line}
     assert names == {b"Host", b"User-Agent", b"Accept", b"Accept-Encoding", b"X-Amz-Meta-A", b"Content-Length"}
     assert b"Accept-Encoding: identity" in server.requests[0]
-
-
-async def content(*pieces: bytes) -> AsyncIterator[bytes]:
-    """A body in pieces."""
-    for piece in pieces:
-        yield piece
 
 
 async def test_a_host_header_of_the_caller_changes_nothing() -> None:
@@ -194,140 +141,6 @@ async def test_redirects_are_the_clients_business() -> None:
         response.release()
         await client.close()
     assert response.status == 307
-
-
-async def test_nobody_listening_is_origin_unavailable() -> None:
-    """A refused connection becomes OriginUnavailable."""
-    client = await client_for(origin_at("http://127.0.0.1:1"))
-    with pytest.raises(OriginUnavailable):
-        await client.send(AS_ALICE, "GET", "/b/k", "", ())
-    await client.close()
-
-
-async def test_silence_before_the_head_is_origin_unavailable() -> None:
-    """An origin that accepts and says nothing is given up after read_timeout."""
-    async with FakeOrigin() as origin:
-        gate = origin.inject(Hang(times=2)).gate
-        client = await client_for(origin_at(origin.endpoint, read_timeout=0.2))
-        with pytest.raises(OriginUnavailable):
-            await client.send(AS_ALICE, "GET", "/b/k", "", ())
-        gate.open()
-        await client.close()
-
-
-class InterimServer:
-    """Reads requests and answers with interim answers only; ``left`` is set when the client closed a connection."""
-
-    def __init__(self, interim: bytes, *, every: float | None = None) -> None:
-        self.left = asyncio.Event()
-        self._interim = interim
-        self._every = every
-
-    async def __aenter__(self) -> InterimServer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(self._interim)
-            gone = asyncio.create_task(reader.read())
-            while not (await asyncio.wait([gone], timeout=self._every))[0]:
-                writer.write(self._interim)
-            await gone
-        except ConnectionError:
-            pass
-        finally:
-            self.left.set()
-            writer.close()
-
-
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-INTERIMS = {
-    "continue": (CONTINUE, None),
-    "early hints": (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", None),
-    "again and again": (CONTINUE, 0.05),
-}
-
-
-@pytest.mark.parametrize(("interim", "every"), INTERIMS.values(), ids=INTERIMS.keys())
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
-async def test_silence_after_an_interim_answer_is_origin_unavailable(
-    method: str, interim: bytes, every: float | None
-) -> None:
-    """An interim answer is none: the head of the final one has a limit, and its connection is given up with it."""
-    async with InterimServer(interim, every=every) as server, asyncio.timeout(30):
-        client = await client_for(origin_at(server.endpoint, read_timeout=0.2, connect_timeout=0.2))
-        body = {"body": content(b"abc", b"def"), "content_length": 6} if method == "PUT" else {}
-        with pytest.raises(OriginUnavailable):
-            await client.send(AS_ALICE, method, "/b/k", "", (), **body)
-        await server.left.wait()
-        await client.close()
-
-
-async def test_an_interim_answer_before_the_final_one_is_passed_over() -> None:
-    """What counts is the final answer, and the connection serves the next request."""
-    async with RawServer([[CONTINUE + EMPTY, EMPTY]]) as server:
-        client = await client_for(origin_at(server.endpoint))
-        for _ in range(2):
-            response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
-            response.release()
-            assert response.status == 200
-        assert server.connections == 1
-        await client.close()
-
-
-async def test_the_wait_for_a_free_connection_is_not_the_origins_silence() -> None:
-    """A request that waits for others to end is not given up for it."""
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def slow() -> AsyncIterator[bytes]:
-        begun.set()
-        yield b"abc"
-        await may_end.wait()
-        yield b"def"
-
-    async with FakeOrigin() as origin:
-        origin.put("b", "k", b"x")
-        client = await client_for(origin_at(origin.endpoint, read_timeout=0.2, connect_timeout=0.1, max_connections=1))
-        uploading = asyncio.create_task(client.send(AS_ALICE, "PUT", "/b/new", "", (), body=slow(), content_length=6))
-        await begun.wait()
-        waiting = asyncio.create_task(status_of(client))
-        assert not (await asyncio.wait([waiting], timeout=0.7))[0]
-        may_end.set()
-        await (await uploading).read(1000)
-        assert await waiting == 200
-        await client.close()
-
-
-async def test_a_short_body_is_origin_unavailable() -> None:
-    """A body that ends before its Content-Length is never taken for a whole one."""
-    async with FakeOrigin() as origin:
-        origin.put("b", "k", bytes(300_000))
-        origin.inject(DieAfter(size=100_000))
-        client = await client_for(origin_at(origin.endpoint))
-        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
-        with pytest.raises(OriginUnavailable):
-            [chunk async for chunk in response.chunks()]
-        await client.close()
-
-
-async def test_silence_within_the_body_is_origin_unavailable() -> None:
-    """The read timeout is the longest silence, in the middle of a body too."""
-    async with FakeOrigin() as origin:
-        origin.put("b", "k", bytes(1000))
-        gate: Gate = origin.inject(Hang(after=500)).gate
-        client = await client_for(origin_at(origin.endpoint, read_timeout=0.2))
-        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
-        assert len(await response.next_chunk()) == 500
-        with pytest.raises(OriginUnavailable):
-            await response.next_chunk()
-        gate.open()
-        await client.close()
 
 
 async def test_the_first_bytes_come_before_the_last() -> None:
@@ -581,10 +394,3 @@ async def test_the_origin_comes_back_on_the_same_port() -> None:
         origin.inject(Refuse())
         assert [await ask(), await ask()] == [503, 200]
         await client.close()
-
-
-async def status_of(client: OriginClient) -> int:
-    """The status of a GET."""
-    response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
-    await response.read(10_000)
-    return response.status
