@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from gateway.policies.eviction import decide_eviction
 from gateway.store import blob_rows, objects
+from gateway.store.blob_rows import Counts
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
 from gateway.store.recency import Recency
@@ -97,8 +98,15 @@ class Keeper:
 
     async def _evict(self, wanted: int) -> int:
         victims = await self._disk.write(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
-        await self._remove([digest for digest, _ in victims])
         freed = sum(size for _, size in victims)
+        # Their room is given away only when the files are gone, else blobs and fills together would exceed the capacity.
+        counts = self._space.counts
+        self._space.learn(Counts(counts.size - freed, counts.blobs - len(victims)))
+        self._space.leaving += freed
+        try:
+            await self._remove([digest for digest, _ in victims])
+        finally:
+            self._space.leaving -= freed
         self.evicted_blobs += len(victims)
         self.evicted_bytes += freed
         # Blobs of no bytes free none, yet there may be others behind them.

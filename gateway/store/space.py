@@ -24,6 +24,8 @@ class SpaceMeter:
         self.counts = Counts(0, 0)
         self.filling = 0
         """Bytes promised to this worker's fills under way."""
+        self.leaving = 0
+        """Bytes of blobs that have lost their rows, but not yet their files."""
         self._settings = settings
         self._disk = disk
         self._loop = asyncio.get_running_loop()
@@ -37,7 +39,8 @@ class SpaceMeter:
         """
         with disk_faults():
             free = self._disk.directory.free_bytes()
-        return Space(self.counts.size, self._settings.capacity, free, self._settings.reserve, self.filling)
+        used = self.counts.size + self.leaving
+        return Space(used, self._settings.capacity, free, self._settings.reserve, self.filling)
 
     def recent(self) -> bool:
         """Whether the counts may still be believed."""
