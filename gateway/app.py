@@ -33,7 +33,7 @@ from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
-from gateway.policies.rules import IMMUTABLE, Caching, Rules
+from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
@@ -50,7 +50,7 @@ _REFRESH = 0.5
 
 def rules_of(rules: tuple[Rule, ...]) -> Rules:
     """The policies' form of the configured rules."""
-    times = {"always": 0.0, "immutable": IMMUTABLE}
+    times = {"always": ALWAYS, "immutable": IMMUTABLE}
     return Rules(
         [
             Caching(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Literal
+from typing import Literal
 
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -77,7 +77,7 @@ def _router(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[]
         return Health()
 
     @router.get("/readyz", summary="Readiness", responses={503: {"model": Readiness}})
-    async def readyz(response: Annotated[Response, None]) -> Readiness:
+    async def readyz(response: Response) -> Readiness:
         """Whether to send requests here: not while starting or draining. Impaired parts are named; reads go on without them."""
         problems = {name: problem for name, check in checks.items() if (problem := await check())}
         ready = lifecycle.state == "ready"

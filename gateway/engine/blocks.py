@@ -112,11 +112,11 @@ class Blocks:
                     await self.lease(entry.key, number, entry.generation)
                     leased = True
                     await self._adopt_row(entry)
-                    await self.load(entry, number, self._last(body))
+                    await self.load(entry, number, body.numbers[-1])
                     continue
                 if not self.has_room:
                     raise DiskUnavailable(Reason.OVERLOAD, "too many fills")
-                last = self._missing_until(entry, number, self._last(body))
+                last = self._missing_until(entry, number, body.numbers[-1])
                 fill = self.start_fill(entry, (number, last), body.identity, None)
                 leased = False
                 body.missed = True
@@ -180,10 +180,6 @@ class Blocks:
             entry.record = replace(entry.record, row_id=row.row_id)
             for identity, granted_at in entry.grants.items():
                 await self._store.grant(row.row_id, identity, granted_at)
-
-    @staticmethod
-    def _last(body: Body) -> int:
-        return max(body.start, body.stop - 1) // body.entry.record.block_size
 
     def _missing_until(self, entry: Entry, number: int, last: int) -> int:
         while number < last:

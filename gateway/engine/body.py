@@ -16,6 +16,7 @@ from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
+from gateway.model.ranges import block_span
 from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 
@@ -49,8 +50,8 @@ class BlockSource(Protocol):
 class Body:
     """The bytes [start, stop) of one object, for one reader.
 
-    ``prepare`` does everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is
-    asked for) and, where the disk could not help, bytes.
+    ``numbers`` are the blocks it needs. ``prepare`` does everything that can fail before the first byte; ``pieces`` then yields
+    spans (valid until the next one is asked for) and, where the disk could not help, bytes.
     """
 
     def __init__(self, source: BlockSource, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> None:
@@ -58,6 +59,8 @@ class Body:
         self.identity = identity
         self.start = start
         self.stop = stop
+        # An empty object is one empty block, which its reader needs all the same.
+        self.numbers = block_span(start, stop, entry.record.block_size) or range(1)
         self.joined = False
         self.missed = False
         self._source = source
@@ -70,7 +73,7 @@ class Body:
         Raises:
             LarderError: nothing was sent yet, so the caller can still answer with an error.
         """
-        self._ready = await self._source.block(self, self.start // self.entry.record.block_size)
+        self._ready = await self._source.block(self, self.numbers[0])
         self._attach(self._ready)
         if not isinstance(self._ready, OpenBlob):
             await self._ready[1].available(min(self.start % self.entry.record.block_size, self._ready[1].length - 1))

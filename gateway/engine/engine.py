@@ -49,11 +49,8 @@ class Engine:
         """
         body = Body(self.blocks, entry, ask.identity, start, stop)
         try:
-            size = entry.record.block_size
-            await self.blocks.load(entry, start // size, max(start, stop - 1) // size)
-            body.missed = any(
-                number not in entry.blobs for number in range(start // size, max(start, stop - 1) // size + 1)
-            )
+            await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
+            body.missed = any(number not in entry.blobs for number in body.numbers)
             await body.prepare()
         except ReaderRefused:
             body.close()
