@@ -218,13 +218,13 @@ class TestOriginContract:
         assert statuses == [204, 204, 404]
 
     async def test_delete_many(self, shop: Shop) -> None:
-        """A batch delete names what it deleted and leaves the rest."""
+        """A batch delete names what it deleted, in any order, and leaves the rest."""
         for key in ("a", "b & c", "d"):
             await shop.ask("PUT", key, body=b"x")
         body = b"<Delete><Object><Key>a</Key></Object><Object><Key>b &amp; c</Key></Object></Delete>"
         md5 = b64encode(hashlib.md5(body).digest()).decode()
         got, document = await shop.ask("POST", query="delete", headers=(("Content-MD5", md5),), body=body)
-        assert (got.status, names(document, "Key")) == (200, ["a", "b & c"])
+        assert (got.status, sorted(names(document, "Key"))) == (200, ["a", "b & c"])
         assert names((await shop.ask("GET", query="list-type=2"))[1], "Key") == ["d"]
 
     async def test_lists(self, shop: Shop) -> None:
