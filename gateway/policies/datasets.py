@@ -1,0 +1,91 @@
+"""How a dataset is cached, and into how many chunks it is cut.
+
+Only three choices make sense for a dataset that is read once per epoch in random order (Quiver, section 5.3): all of it, two
+chunks that are rotated, or nothing. A fourth, keeping whatever came first, is what a plain "never evict" cache does: its epoch
+hit ratio is exactly the cached fraction, which makes it the yardstick for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PARTITIONS = 10
+UNITS = 10
+LARGEST_CHUNK = 15 * 1000**3
+"""Bytes: a chunk is a tenth of the dataset or this, whichever is smaller (Quiver, section 5.3)."""
+USABLE = 0.9
+"""Share of the cache that survives an eviction, which stops at this watermark (gateway/policies/eviction.py)."""
+MOST_UNITS = 1000
+
+
+class CachingMode(StrEnum):
+    """What the cache does for one dataset."""
+
+    FULL = "full"
+    """Every item is kept."""
+    STATIC = "static"
+    """What was stored first stays; nothing is evicted for more."""
+    CHUNKED = "chunked"
+    """Two chunks' space: the one in use, and the next one being loaded."""
+    NONE = "none"
+    """No item is stored, and none is served from the cache."""
+
+
+class PlanReason(StrEnum):
+    """Why a dataset is cached as it is."""
+
+    REQUESTED = "requested"
+    FITS = "fits"
+    TOO_LARGE = "too-large"
+    """The dataset does not fit, but two chunks do."""
+    CHUNK_TOO_LARGE = "chunk-too-large"
+    """Not even two of the smallest chunks fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPlan:
+    """The decision: mode, and the cut into ``partitions`` contiguous partitions of ``units`` stripe units each.
+
+    Chunk ``c`` is unit ``c`` of every partition (Quiver, section 5.1), so there are ``units`` chunks.
+    """
+
+    caching: CachingMode
+    partitions: int
+    units: int
+    reason: PlanReason
+
+
+def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
+    """How to cache a dataset.
+
+    Args:
+        requested: a ``CachingMode``, or ``"auto"``.
+        size: bytes of all items, as far as they are known.
+        capacity: bytes of the cache.
+    """
+    room = USABLE * capacity
+    units = max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, int(room))))
+    fits_twice = units <= MOST_UNITS
+    units = min(units, MOST_UNITS)
+    if requested != "auto":
+        return DatasetPlan(CachingMode(requested), PARTITIONS, units, PlanReason.REQUESTED)
+    if size <= room:
+        return DatasetPlan(CachingMode.FULL, PARTITIONS, units, PlanReason.FITS)
+    if fits_twice:
+        return DatasetPlan(CachingMode.CHUNKED, PARTITIONS, units, PlanReason.TOO_LARGE)
+    return DatasetPlan(CachingMode.STATIC, PARTITIONS, units, PlanReason.CHUNK_TOO_LARGE)
+
+
+def may_evict_for(mode: CachingMode) -> bool:
+    """Whether other blobs may be evicted to store an item of a dataset in this mode."""
+    return mode in (CachingMode.FULL, CachingMode.CHUNKED)
+
+
+def refreshes_recency(mode: CachingMode) -> bool:
+    """Whether a read makes an item younger.
+
+    Not in chunked mode: an item that was just used is the one needed last, as it comes again only in the next epoch, whereas the
+    next chunk, loaded before, is yet to be used. There the order of loading is the order of leaving.
+    """
+    return mode is not CachingMode.CHUNKED
