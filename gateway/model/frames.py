@@ -1,0 +1,136 @@
+"""The body of a batch answer: fixed little-endian records around items' bytes. The whole format is in docs/batch-protocol.md.
+
+Two forms. When everything to be delivered is resident, an index of all items comes first and then their bytes back to back, so
+that the length of the answer is known and a client reads it into one buffer. Otherwise each item is a frame of its own, in
+the order of arrival. Both end with a record that says how much there should have been: without it an answer is cut off,
+whatever the transport says (a chunked body that a proxy closes cleanly looks complete to every HTTP client).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from zlib import crc32
+
+VERSION = 1
+INDEX_MAGIC = b"LRDI"
+FRAMES_MAGIC = b"LRDF"
+END_MAGIC = b"LEND"
+END_POSITION = 0xFFFFFFFF
+MEDIA_TYPE = "application/x-larder-batch"
+
+PREAMBLE = struct.Struct("<4sHHII")
+ENTRY = struct.Struct("<IIQQIHH")
+FRAME = struct.Struct("<IIQIHH")
+TRAILER = struct.Struct("<IHH")
+END = struct.Struct("<I4sQIIIHH")
+
+
+class ItemStatus(IntEnum):
+    """What became of one item."""
+
+    OK = 0
+    MISSING = 1
+    """The origin has no such object."""
+    CHANGED = 2
+    """The bytes at the origin are not those of the digest file."""
+    ORIGIN_ERROR = 3
+    """The origin failed; asking again may help."""
+    NOT_RESIDENT = 4
+    """It is not in the cache, and was not asked for from the origin."""
+    REFUSED = 5
+    """The origin refuses this caller."""
+
+
+class ItemFlag(IntFlag):
+    """How an item came to be delivered."""
+
+    NONE = 0
+    HIT = 1
+    """It was in the cache."""
+    JOINED = 2
+    """Another reader's fetch brought it."""
+    STREAMED = 4
+    """It was not stored: its CRC and final status follow its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One delivered item of the index form: ``position`` in the request, ``length`` in bytes, ``crc32`` of the bytes."""
+
+    position: int
+    index: int
+    length: int
+    crc32: int
+    flags: ItemFlag = ItemFlag.HIT
+
+
+def index_head(entries: Iterable[Entry]) -> tuple[bytes, bytes, int]:
+    """Preamble and entries; the end record; and how many bytes of items come between them."""
+    offset, packed = 0, []
+    for entry in entries:
+        packed.append(
+            ENTRY.pack(entry.position, entry.index, offset, entry.length, entry.crc32, ItemStatus.OK, entry.flags)
+        )
+        offset += entry.length
+    block = b"".join(packed)
+    end = END.pack(END_POSITION, END_MAGIC, offset, len(packed), 0, crc32(block), 0, 0)
+    return PREAMBLE.pack(INDEX_MAGIC, VERSION, 0, len(packed), 0) + block, end, offset
+
+
+class FrameSequence:
+    """The records of one answer in frames; it counts what it made, for the end record."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.missing = 0
+        self.bytes = 0
+        self._crc = 0
+
+    @staticmethod
+    def preamble() -> bytes:
+        """What an answer in frames begins with."""
+        return PREAMBLE.pack(FRAMES_MAGIC, VERSION, 0, 0, 0)
+
+    def item(self, entry: Entry) -> bytes:
+        """The header of an item whose bytes follow; a streamed one counts only when ``trailer`` says that it is right."""
+        streamed = ItemFlag.STREAMED in entry.flags
+        if not streamed:
+            self.delivered += 1
+            self.bytes += entry.length
+        return self._record(
+            FRAME.pack(
+                entry.position,
+                entry.index,
+                entry.length,
+                0 if streamed else entry.crc32,
+                ItemStatus.OK,
+                entry.flags,
+            )
+        )
+
+    def trailer(self, entry: Entry, crc: int, status: ItemStatus) -> bytes:
+        """What follows the bytes of a streamed item: its CRC, and whether it was what it should be."""
+        if status is ItemStatus.OK:
+            self.delivered += 1
+            self.bytes += entry.length
+        else:
+            self.missing += 1
+        return self._record(TRAILER.pack(crc, status, 0))
+
+    def failure(self, position: int, index: int, status: ItemStatus, bucket: str, key: str, detail: str) -> bytes:
+        """The frame of an item that is not delivered, saying why."""
+        self.missing += 1
+        body = json.dumps({"bucket": bucket, "key": key, "detail": detail}).encode()
+        return self._record(FRAME.pack(position, index, len(body), crc32(body), status, 0)) + body
+
+    def end(self, status: ItemStatus = ItemStatus.OK) -> bytes:
+        """The end record."""
+        return END.pack(END_POSITION, END_MAGIC, self.bytes, self.delivered, self.missing, self._crc, status, 0)
+
+    def _record(self, header: bytes) -> bytes:
+        self._crc = crc32(header, self._crc)
+        return header
