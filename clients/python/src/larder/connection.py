@@ -1,0 +1,205 @@
+"""Signed HTTP/1.1 requests to one endpoint, over connections that are kept alive.
+
+Idle connections lie in a deque, whose ``pop`` and ``append`` are atomic: a request takes one out, so that it belongs to one
+thread alone, and puts it back once the answer has been read to its end. There is no lock that a fork could catch held, and
+every connection carries the process that opened it: a child closes what it inherited (which the parent does not notice)
+and opens its own. So one object serves any number of threads, survives fork, and is pickled without its connections.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import BinaryIO
+from urllib.parse import SplitResult, urlsplit
+
+from larder.credentials import Credentials, CredentialSource, source_of
+from larder.signing import EMPTY_SHA256, sign
+
+Body = bytes | BinaryIO | None
+TRANSIENT = (OSError, HTTPException)
+"""What a connection fails with when trying again may help."""
+
+# What using a connection fails with that the server closed while it was idle.
+_STALE = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
+_Idle = deque[tuple[HTTPConnection, int]]
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_UPLOAD_BLOCK = 1 << 18
+
+
+def check_endpoint(endpoint: str) -> SplitResult:
+    """The parts of an endpoint's address.
+
+    Raises:
+        ValueError: it is no http or https address, or more than one of a server.
+    """
+    try:
+        parts = urlsplit(endpoint)
+        legal = parts.scheme in _DEFAULT_PORTS and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        legal = False
+    if not legal or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError(f'endpoint must look like "http://127.0.0.1:9000", not {endpoint!r}')
+    return parts
+
+
+class Connection:
+    """Requests to one endpoint. Safe to share between threads, to fork, to copy and to pickle.
+
+    Args:
+        endpoint: such as ``http://127.0.0.1:9000``. With https, certificates are checked against ``AWS_CA_BUNDLE`` if that
+            is set, else against the system's authorities (``SSL_CERT_FILE``).
+        credentials: to sign with; ``None`` looks in the usual places when the first signed request is made.
+        timeout: seconds that the other side may be silent.
+
+    Raises:
+        ValueError: the endpoint is not an http or https address.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        check_endpoint(endpoint)
+        self.endpoint = endpoint.rstrip("/")
+        self.credentials = source_of(credentials)
+        self.timeout = timeout
+        self._start()
+
+    def _start(self) -> None:
+        self._parts = check_endpoint(self.endpoint)
+        self._idle: _Idle = deque()
+        self._tls: ssl.SSLContext | None = None
+        weakref.finalize(self, _close_all, self._idle)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"endpoint": self.endpoint, "credentials": self.credentials, "timeout": self.timeout}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def close(self) -> None:
+        """Close idle connections; later requests open new ones."""
+        _close_all(self._idle)
+
+    @contextmanager
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: str = "",
+        headers: Mapping[str, str] | None = None,
+        body: Body = None,
+        payload_hash: str | None = None,
+        signed: bool = True,
+    ) -> Iterator[HTTPResponse]:
+        """Send a request; gives the answer, whose body the caller reads. What is not read to its end closes the connection.
+
+        A kept connection that the server had closed meanwhile is replaced once, silently.
+
+        Args:
+            method: upper-case HTTP method.
+            path: percent-encoded; sent and signed as it is.
+            query: from ``signing.encode_query``.
+            headers: besides those that every request has; they are signed.
+            body: bytes, or a file at its beginning (then ``headers`` has its Content-Length).
+            payload_hash: hex SHA-256 of the body, or ``UNSIGNED-PAYLOAD``; needed for a file.
+            signed: whether the request is signed.
+
+        Raises:
+            OSError: the connection failed, or the server was silent for too long.
+            http.client.HTTPException: what answered does not speak HTTP, or broke off.
+            CredentialsMissing: the request is to be signed and there is no access key.
+        """
+        fields = {"Host": _host(self._parts), **(headers or {})}
+        if signed:
+            if payload_hash is None:
+                payload_hash = hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else EMPTY_SHA256
+            length = {name: fields.pop(name) for name in ("Content-Length",) if name in fields}
+            fields = sign(self.credentials.current(), method, path, query, fields, payload_hash) | length
+        fields["Accept-Encoding"] = "identity"
+        connection, response = self._send(method, f"{path}?{query}" if query else path, fields, body)
+        try:
+            yield response
+        finally:
+            if response.isclosed() and connection.sock is not None:
+                self._idle.append((connection, os.getpid()))
+            else:
+                response.close()
+                connection.close()
+
+    def _send(
+        self, method: str, target: str, headers: dict[str, str], body: Body
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        kept = self._kept() if body is None or isinstance(body, bytes) else None
+        if kept is not None:
+            with suppress(*_STALE):
+                return kept, _answer(kept, method, target, headers, body)
+        connection = self._new()
+        return connection, _answer(connection, method, target, headers, body)
+
+    def _kept(self) -> HTTPConnection | None:
+        while True:
+            try:
+                connection, process = self._idle.pop()
+            except IndexError:
+                return None
+            if process == os.getpid():
+                return connection
+            connection.close()
+
+    def _new(self) -> HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "http":
+            return HTTPConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
+        if self._tls is None:
+            self._tls = _tls_context()
+        return HTTPSConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK, context=self._tls)
+
+
+def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[str, str], body: Body) -> HTTPResponse:
+    """Send a request and read the answer's head; closes the connection if that fails."""
+    try:
+        try:
+            connection.request(method, target, body, headers)
+        except _STALE:
+            # A server may refuse an upload before its end and close; its answer is there to be read all the same.
+            with suppress(*TRANSIENT):
+                return connection.getresponse()
+            raise
+        return connection.getresponse()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _host(parts: SplitResult) -> str:
+    """The Host header: a port only where it is not the scheme's own."""
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return host if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f"{host}:{parts.port}"
+
+
+def _tls_context() -> ssl.SSLContext:
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    try:
+        return ssl.create_default_context(cafile=bundle or None)
+    except OSError as error:
+        raise ValueError(f"AWS_CA_BUNDLE names {bundle!r}, which cannot be used: {error}") from error
+
+
+def _close_all(idle: _Idle) -> None:
+    with suppress(IndexError):
+        while True:
+            idle.pop()[0].close()
