@@ -1,0 +1,281 @@
+"""Reading objects and listings from an S3 store, or from a gateway: as little of S3 as datasets need, on our own connections.
+
+Addresses are path-style, keys are sent percent-encoded and never normalised. Sources: GetObject, HeadObject and ListObjectsV2 in
+the Amazon S3 API reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from email.message import Message
+from functools import partial
+from http.client import HTTPResponse
+from typing import TypeVar
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree
+
+from larder.connection import TRANSIENT, Connection
+from larder.credentials import Credentials, CredentialSource, endpoint_of, source_of
+from larder.errors import ObjectChanged, ObjectMissing, S3Error
+from larder.retry import Retry
+from larder.signing import encode_query, object_path
+
+T = TypeVar("T")
+# Of HTTP, and of S3 where the status is not enough: S3 answers 400 RequestTimeout when it has grown tired of a client.
+_AGAIN_STATUS = frozenset({429, 500, 502, 503, 504})
+_AGAIN_CODES = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "InternalError"})
+_HEAD_CODES = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed"}
+_ERROR_BODY = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """What a HEAD says of an object.
+
+    Args:
+        size: in bytes.
+        etag: with its quotes, as If-Match wants it.
+        sha256: of the whole object, 32 bytes, where the store has it.
+        last_modified: as the store writes it.
+    """
+
+    size: int
+    etag: str
+    sha256: bytes | None = None
+    last_modified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """One line of a listing; ``etag`` with its quotes, ``size`` in bytes."""
+
+    key: str
+    size: int
+    etag: str
+
+
+class S3:
+    """An S3 store, read-only. Safe to share between threads, to fork, to copy and to pickle.
+
+    Args:
+        endpoint: of the store or of a gateway; when left out, ``LARDER_ENDPOINT``, ``AWS_ENDPOINT_URL``, the profile's,
+            or AWS itself.
+        credentials: to sign with; ``None`` looks in the usual places.
+        timeout: seconds that the store may be silent.
+        retry: how often a request that fails for a passing reason is repeated.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
+        timeout: float = 30.0,
+        retry: Retry | None = None,
+    ) -> None:
+        source = source_of(credentials)
+        self._connection = Connection(_address(endpoint, source), credentials=source, timeout=timeout)
+        self._retry = retry or Retry()
+
+    @property
+    def endpoint(self) -> str:
+        """The store's address."""
+        return self._connection.endpoint
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._connection.close()
+
+    def get(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        offset: int | None = None,
+        length: int | None = None,
+        if_match: str | None = None,
+    ) -> bytes:
+        """An object's bytes, or ``length`` of them from ``offset`` (to the end when ``length`` is left out).
+
+        Raises:
+            ObjectMissing: there is no such object.
+            ObjectChanged: its ETag is not ``if_match``, or it is too short to have these bytes.
+            S3Error: anything else that the store refuses or fails, after the retries.
+        """
+        if length == 0:
+            return b""
+
+        def attempt() -> bytes:
+            with self._opened(bucket, key, offset, length, if_match) as response:
+                body = response.read()
+                if response.status == 200 and (offset or length is not None):
+                    start = offset or 0
+                    body = body[start : None if length is None else start + length]
+                return body
+
+        body = self._patiently(attempt, bucket, key)
+        if length is not None and len(body) != length:
+            detail = f"{length} bytes from {offset or 0} on were asked for, there are {len(body)}"
+            raise ObjectChanged(206, "ShortObject", bucket, key, detail)
+        return body
+
+    @contextmanager
+    def stream(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        offset: int | None = None,
+        length: int | None = None,
+        if_match: str | None = None,
+    ) -> Iterator[HTTPResponse]:
+        """The answer to a GET, to be read in pieces; ``status`` is 206 for a part, ``headers`` has the ETag.
+
+        Only opening it is retried. A body that breaks off raises ``OSError`` or ``http.client.HTTPException`` while it is
+        read, or, when read with ``readinto``, ends before its Content-Length.
+
+        Raises:
+            S3Error: as ``get`` does.
+        """
+        with ExitStack() as stack:
+            yield self._patiently(
+                lambda: stack.enter_context(self._opened(bucket, key, offset, length, if_match)), bucket, key
+            )
+
+    def head(self, bucket: str, key: str) -> ObjectHead:
+        """Size, ETag and, where the store keeps one, the SHA-256 of the whole object.
+
+        Raises:
+            S3Error: as ``get`` does.
+        """
+
+        def attempt() -> ObjectHead:
+            headers = {"x-amz-checksum-mode": "ENABLED"}
+            with self._connection.exchange("HEAD", object_path(bucket, key), headers=headers) as response:
+                response.read()
+                if response.status != 200:
+                    raise _error(response, b"", bucket, key)
+                return _head(response.headers)
+
+        return self._patiently(attempt, bucket, key)
+
+    def list(self, bucket: str, prefix: str = "", *, start_after: str = "") -> Iterator[ListedObject]:
+        """All objects whose key begins with ``prefix``, in the order of their keys' UTF-8 bytes; pages are fetched as needed.
+
+        Raises:
+            S3Error: as ``get`` does.
+        """
+        parameters = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+        if start_after:
+            parameters["start-after"] = start_after
+        while True:
+            page = self._patiently(partial(self._page, bucket, parameters), bucket, "")
+            yield from _objects(page)
+            token = page.findtext("{*}NextContinuationToken")
+            if page.findtext("{*}IsTruncated") != "true" or not token:
+                return
+            parameters = {**parameters, "continuation-token": token}
+
+    def _page(self, bucket: str, parameters: Mapping[str, str]) -> ElementTree.Element:
+        query = encode_query(parameters.items())
+        with self._connection.exchange("GET", object_path(bucket), query=query) as response:
+            body = response.read()
+            if response.status != 200:
+                raise _error(response, body, bucket, "")
+        return _parsed(body, response.status, bucket)
+
+    @contextmanager
+    def _opened(
+        self, bucket: str, key: str, offset: int | None, length: int | None, if_match: str | None
+    ) -> Iterator[HTTPResponse]:
+        headers = {}
+        if offset or length is not None:
+            start = offset or 0
+            headers["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
+        if if_match:
+            headers["If-Match"] = if_match
+        with self._connection.exchange("GET", object_path(bucket, key), headers=headers) as response:
+            if response.status not in (200, 206):
+                raise _error(response, response.read(_ERROR_BODY), bucket, key)
+            yield response
+
+    def _patiently(self, attempt: Callable[[], T], bucket: str, key: str) -> T:
+        pauses = self._retry.pauses(random.SystemRandom())
+        while True:
+            try:
+                return attempt()
+            except S3Error as error:
+                if error.status not in _AGAIN_STATUS and error.code not in _AGAIN_CODES:
+                    raise
+                failure = error
+            except TRANSIENT as error:
+                failure = S3Error(0, type(error).__name__, bucket, key, f"{self.endpoint}: {error}")
+            pause = next(pauses, None)
+            if pause is None:
+                raise failure
+            time.sleep(pause)
+
+
+def _address(endpoint: str | None, source: CredentialSource) -> str:
+    try:
+        return endpoint_of(endpoint)
+    except ValueError:
+        return f"https://s3.{source.current().region}.amazonaws.com"
+
+
+def _head(headers: Message) -> ObjectHead:
+    """A checksum over parts ends in "-N", or is typed COMPOSITE: that is no hash of the object."""
+    sha256 = None
+    encoded = headers.get("x-amz-checksum-sha256", "")
+    if encoded and "-" not in encoded and headers.get("x-amz-checksum-type", "FULL_OBJECT") == "FULL_OBJECT":
+        with suppress(binascii.Error):
+            sha256 = base64.b64decode(encoded, validate=True)
+    return ObjectHead(
+        int(headers.get("Content-Length", "0")),
+        headers.get("ETag", ""),
+        sha256 if sha256 and len(sha256) == 32 else None,
+        headers.get("Last-Modified", ""),
+    )
+
+
+def _objects(page: ElementTree.Element) -> Iterator[ListedObject]:
+    encoded = page.findtext("{*}EncodingType") == "url"
+    for entry in page.iterfind("{*}Contents"):
+        key = entry.findtext("{*}Key", "")
+        size = int(entry.findtext("{*}Size", "0"))
+        yield ListedObject(unquote_plus(key) if encoded else key, size, entry.findtext("{*}ETag", ""))
+
+
+def _parsed(body: bytes, status: int, bucket: str) -> ElementTree.Element:
+    try:
+        if b"<!DOCTYPE" in body:  # S3 has none, and entities are what makes XML from strangers dangerous
+            raise ElementTree.ParseError("it has a DOCTYPE")
+        return ElementTree.fromstring(body)  # noqa: S314
+    except ElementTree.ParseError as error:
+        raise S3Error(status, "MalformedXML", bucket, "", f"the listing is no XML: {error}") from error
+
+
+def _error(response: HTTPResponse, body: bytes, bucket: str, key: str) -> S3Error:
+    """The typed error of an answer; HEAD has no body, so that its code comes from the status."""
+    status = response.status
+    code, detail = _HEAD_CODES.get(status, response.reason or "Error"), ""
+    with suppress(S3Error):
+        document = _parsed(body, status, bucket)
+        code, detail = document.findtext("{*}Code") or code, document.findtext("{*}Message") or ""
+    region = response.headers.get("x-amz-bucket-region")
+    if status in (301, 307, 400) and region:
+        detail = f"{detail} (the bucket is in {region}; set AWS_REGION, or the endpoint of that region)".strip()
+    if code == "RequestTimeTooSkewed":
+        detail = f"{detail} (this machine's clock differs from the store's; set it)".strip()
+    kind = S3Error
+    if status == 404:
+        kind = ObjectMissing
+    elif status == 412:
+        kind = ObjectChanged
+    return kind(status, code, bucket, key, detail)
