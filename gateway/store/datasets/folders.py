@@ -1,0 +1,181 @@
+"""The folder of datasets: who may change what in it, and what a crash leaves behind.
+
+    contents/<id>-<16 hex digits>/    index, states: see layout.py; the digits tell apart contents of one id whose lengths differ
+    tenants/<32 hex digits>/<name>/   registration.json and the locations file that it names
+    tmp/                              drafts: whatever is not complete yet, and what is being removed
+    lock                              held by whoever renames something into place or takes it away
+    turn                              held by the one conversion that runs on this node
+
+Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and what it does not name does
+not exist. A draft's folder is locked by the process that fills it, so an unlocked one is a leftover. flock(2) drops the locks
+of a killed process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from gateway.store.datasets.layout import STATES
+
+REGISTRATION = "registration.json"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LARGEST_REGISTRATION = 1024 * 1024
+
+
+class Draft:
+    """A folder that belongs to whoever opened it, who fills it and closes it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Remove the folder with whatever is still in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+class Folders:
+    """Paths, locks and renames. Every method may raise ``OSError``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.contents = root / "contents"
+        self.tenants = root / "tenants"
+        self.turn = root / "turn"
+        self._tmp = root / "tmp"
+
+    def create(self) -> None:
+        """Make what is missing, but not the cache directory itself: without one there is no cache to belong to."""
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        for folder in (self.contents, self.tenants, self._tmp):
+            folder.mkdir(exist_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else renames or removes meanwhile; for short work only."""
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def of_tenant(self, tenant: str) -> Path:
+        """The folder of a tenant's registrations; hashed, because a tenant's name may be no file name."""
+        return self.tenants / sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def open_draft(self) -> Draft:
+        """An empty folder of one's own."""
+        self.create()
+        path = self._tmp / os.urandom(8).hex()
+        with self.locked():
+            path.mkdir()
+            descriptor = os.open(path, _FOLDER)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return Draft(path, descriptor)
+
+    def clear_away(self, into: Path) -> bool:
+        """Move what no registration names into a draft; to be called under the lock.
+
+        Contents that some worker has open stay: it may be about to name them in a new registration.
+
+        Returns:
+            Whether there are such contents.
+        """
+        doomed = [path for path in self._tmp.iterdir() if path != into and _is_abandoned(path)]
+        used = set()
+        for folder in self.tenants.glob("*/*"):
+            document = read_document(folder / REGISTRATION)
+            if document is None:
+                doomed.append(folder)
+                continue
+            used.add(document.get("content"))
+            doomed += [path for path in folder.iterdir() if path.name not in (REGISTRATION, document.get("locations"))]
+        unused = [path for path in self.contents.iterdir() if path.name not in used]
+        free = [path for path in unused if not _is_open(path)]
+        for path in doomed + free:
+            move(path, into)
+        return len(free) < len(unused)
+
+
+def read_document(path: Path) -> dict[str, Any] | None:
+    """A registration's JSON document; ``None`` when there is none, or none that can be read."""
+    try:
+        if path.stat().st_size > _LARGEST_REGISTRATION:
+            return None
+        document = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Put a document at a path, whole or not at all, so that it survives a crash of the machine."""
+    draft = path.with_name(f".{os.urandom(8).hex()}")
+    try:
+        with draft.open("xb") as file:
+            file.write(json.dumps(document).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a crash of the machine."""
+    descriptor = os.open(path, _FOLDER)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def move(path: Path, into: Path) -> None:
+    """Take something away from its place, so that it can be removed at leisure; nothing happens when it has gone."""
+    try:
+        path.rename(into / os.urandom(8).hex())
+    except FileNotFoundError:
+        return
+
+
+def _is_open(content: Path) -> bool:
+    """Whether some process has the states mapped (content.py holds a shared lock for that long)."""
+    try:
+        descriptor = os.open(content / STATES, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        return not _lockable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_abandoned(draft: Path) -> bool:
+    try:
+        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return _lockable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lockable(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

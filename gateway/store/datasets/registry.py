@@ -1,0 +1,389 @@
+"""Which datasets are registered here: by tenant and name on disk, opened when they are asked for.
+
+Registrations are soft state. What cannot be read, or is not as long as it should be, counts as not registered and is removed;
+the client registers again. Workers tell each other nothing: each looks at a registration's small file, at most once a second
+while it is in use, and sees what a sibling registered, replaced or removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from gateway.model.datasets import CACHING, MAX_NAMES, ApiError, check_name, is_dataset_id
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.conversion import Converted, Limits, convert
+from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
+from gateway.store.datasets.layout import LOCATIONS, Damaged
+from gateway.store.datasets.locations import Locations
+from gateway.store.failures import disk_faults
+
+VERSION = 1
+_BELIEVED = 1.0
+_KEPT_OPEN = 64
+_TIDY_EVERY = 60.0
+_WAITING = 16
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Registration:
+    """One dataset under one tenant's name. ``caching`` is what was asked for; ``registered_at`` in seconds since the epoch."""
+
+    tenant: str
+    name: str
+    content: Content
+    locations: Locations
+    caching: str
+    registered_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is known of a digest file beside its bytes.
+
+    ``fingerprint`` names its bytes (their SHA-256), so that the same file is not read twice; empty when unknown. ``allow`` is the
+    allow-list of whoever registers it, which must cover every item.
+    """
+
+    fingerprint: str = ""
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Entry:
+    registration: Registration
+    stamp: Stamp
+    checked_at: float
+
+
+class Registry:
+    """The registrations of one node, as one worker sees them.
+
+    Args:
+        directory: of datasets, in the cache directory; need not exist, and may go away at any time.
+        boot: names this start of the node.
+        limits: of reading one digest file.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, directory: Path, boot: int, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folders = Folders(directory)
+        # Without a start (an ill disk has none) nothing that an earlier one verified may be believed.
+        self._boot = boot or int.from_bytes(os.urandom(7), "little") + 1
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._open: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
+        self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
+        self._one_at_a_time = asyncio.Semaphore(1)
+        self._waiting = 0
+        self._tidy_at = clock() + _TIDY_EVERY
+        self._unswept = False
+        self._known_tags: dict[Path, tuple[Stamp, str]] = {}
+        try:
+            self._sweep()
+        except OSError:
+            pass  # an ill disk is looked at again by whoever registers
+
+    # --- looking
+
+    def find(self, tenant: str, name_or_id: str) -> Registration | None:
+        """A tenant's dataset by its name or id; ``None`` when it is not registered, or not any more.
+
+        Of several names with one id, it is one that is open, else the first by name.
+        """
+        self._tidy()
+        if not is_dataset_id(name_or_id):
+            return self._named(tenant, name_or_id)
+        names = [name for (owner, name), entry in self._open.items()
+                 if owner == tenant and entry.registration.content.id == name_or_id]  # fmt: skip
+        for name in [*names, *self._names_of(tenant, name_or_id)]:
+            registration = self._named(tenant, name)
+            if registration is not None and registration.content.id == name_or_id:
+                return registration
+        return None
+
+    def of_tenant(self, tenant: str) -> Iterator[Registration]:
+        """A tenant's datasets by name; opened one after the other, because each costs descriptors."""
+        for name in sorted(self._all_names(tenant)):
+            registration = self._named(tenant, name)
+            if registration is not None:
+                yield registration
+
+    def contents(self) -> Iterable[Content]:
+        """What is open in this worker."""
+        return list(self._contents.values())
+
+    def close(self) -> None:
+        """Let go of everything; what is still in use is closed with its last user."""
+        self._open.clear()
+
+    # --- changing
+
+    @asynccontextmanager
+    async def draft(self) -> AsyncIterator[Path]:
+        """A folder on the same disk for a digest file that is still coming; removed at the end.
+
+        Raises:
+            DiskFault: there can be none.
+        """
+        with disk_faults():
+            draft = await asyncio.to_thread(self._folders.open_draft)
+        try:
+            yield draft.path
+        finally:
+            await asyncio.to_thread(draft.close)
+
+    async def register(
+        self, tenant: str, name: str, parquet: Path, caching: str, source: Source | None = None
+    ) -> tuple[Registration, bool]:
+        """Register a dataset under a name, in place of what had that name.
+
+        Args:
+            tenant: whose name it is.
+            name: see ``check_name``.
+            parquet: the digest file.
+            caching: one of ``CACHING``.
+            source: what is known of the file.
+
+        Returns:
+            The registration, and whether the name is new.
+
+        Raises:
+            ApiError: InvalidRequest; InvalidDigestFile, TooLarge; AccessDenied, the allow-list does not cover an item.
+            DiskFault: the disk cannot take it.
+        """
+        check_name(name)
+        if caching not in CACHING:
+            raise ApiError("InvalidRequest", f"caching must be one of {', '.join(CACHING)}, not {caching!r}.")
+        source = source or Source()
+        with disk_faults():
+            new = await asyncio.to_thread(self._register_again, tenant, name, caching, source)
+            if new is None:
+                async with self.draft() as draft:
+                    converted = await self._convert(parquet, draft, source.allow)
+                    document = _document(tenant, name, caching, source, converted)
+                    new = await asyncio.to_thread(self._publish, draft, document)
+            self._open.pop((tenant, name), None)
+            if self._unswept:
+                await asyncio.to_thread(self._sweep)
+        registration = self._named(tenant, name)
+        if registration is None:
+            raise ApiError("ServiceUnavailable", "The dataset was lost while it was registered; register it again.")
+        return registration, new
+
+    def remove(self, tenant: str, name: str) -> bool:
+        """Forget a dataset's name; whether there was one.
+
+        Raises:
+            DiskFault: the disk cannot be written.
+        """
+        folder = self._folders.of_tenant(tenant) / name
+        self._open.pop((tenant, name), None)
+        if _stamp(folder / REGISTRATION) is None:
+            return False
+        with disk_faults():
+            with self._folders.locked():
+                (folder / REGISTRATION).unlink(missing_ok=True)
+            self._sweep()
+        return True
+
+    # --- how
+
+    def _named(self, tenant: str, name: str) -> Registration | None:
+        now = self._clock()
+        entry = self._open.get((tenant, name))
+        if entry is not None and now - entry.checked_at < _BELIEVED:
+            return entry.registration
+        path = self._folders.of_tenant(tenant) / name / REGISTRATION
+        stamp = _stamp(path)
+        if stamp is None:
+            self._open.pop((tenant, name), None)
+            return None
+        if entry is None or entry.stamp != stamp or not self._is_current(entry.registration.content):
+            entry = self._load(tenant, name, path, stamp)
+            if entry is None:
+                self._open.pop((tenant, name), None)
+                return None
+        entry.checked_at = now
+        self._open[tenant, name] = entry
+        self._open.move_to_end((tenant, name))
+        if len(self._open) > _KEPT_OPEN:
+            self._open.popitem(last=False)
+        return entry.registration
+
+    def _is_current(self, content: Content) -> bool:
+        return content.still_at(self._folders.contents / content.tag)
+
+    def _load(self, tenant: str, name: str, path: Path, stamp: Stamp) -> _Entry | None:
+        document = read_document(path)
+        try:
+            return _Entry(self._opened(tenant, name, path.parent, document), stamp, 0.0)
+        except Damaged:
+            self._forget_damaged(path, stamp)
+            return None
+        except OSError:
+            return None  # says nothing about the dataset: too many open files, no memory
+
+    def _opened(self, tenant: str, name: str, folder: Path, document: dict[str, Any] | None) -> Registration:
+        try:
+            assert document is not None
+            assert (document["version"], document["tenant"], document["name"]) == (VERSION, tenant, name)
+            tag, locations = str(document["content"]), str(document["locations"])
+            caching, registered_at = str(document["caching"]), float(document["registered_at"])
+            assert "/" not in tag + locations
+            assert caching in CACHING
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{folder / REGISTRATION} is not what this version writes") from error
+        content = self._contents.get(tag)
+        if content is None or not self._is_current(content):
+            content = self._contents[tag] = Content(self._folders.contents / tag, self._boot)
+        opened = Locations(folder / locations)
+        if opened.items != content.items:
+            raise Damaged(f"{folder / locations} belongs to another dataset")
+        return Registration(tenant, name, content, opened, caching, registered_at)
+
+    def _forget_damaged(self, path: Path, stamp: Stamp) -> None:
+        try:
+            with self._folders.locked():
+                # A sibling may have replaced it while it was being opened.
+                if _stamp(path) == stamp:
+                    path.unlink()
+        except OSError:
+            return
+
+    def _all_names(self, tenant: str) -> list[str]:
+        try:
+            return os.listdir(self._folders.of_tenant(tenant))
+        except OSError:
+            return []
+
+    def _names_of(self, tenant: str, identity: str) -> Iterator[str]:
+        folder = self._folders.of_tenant(tenant)
+        for name in sorted(self._all_names(tenant)):
+            if self._tag_of(folder / name / REGISTRATION).startswith(identity):
+                yield name
+
+    def _tag_of(self, path: Path) -> str:
+        """The content that a registration names, read again only when its file has changed."""
+        stamp = _stamp(path)
+        if stamp is None:
+            self._known_tags.pop(path, None)
+            return ""
+        known = self._known_tags.get(path)
+        if known is None or known[0] != stamp:
+            document = read_document(path)
+            known = self._known_tags[path] = (stamp, str(document.get("content")) if document else "")
+        return known[1]
+
+    async def _convert(self, parquet: Path, draft: Path, allow: tuple[str, ...]) -> Converted:
+        if self._waiting >= _WAITING:
+            raise ApiError("SlowDown", "Other digest files are being read; try again.", headers={"Retry-After": "10"})
+        self._waiting += 1
+        try:
+            async with self._one_at_a_time:
+                return await convert(parquet, draft, self._limits, allow, self._folders.turn)
+        finally:
+            self._waiting -= 1
+
+    def _register_again(self, tenant: str, name: str, caching: str, source: Source) -> bool | None:
+        """``False`` when the same file has the name already; ``None`` when it has to be read. Runs in a thread."""
+        folder = self._folders.of_tenant(tenant) / name
+        document = read_document(folder / REGISTRATION)
+        if not source.fingerprint or document is None:
+            return None
+        same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
+        if same != (VERSION, source.fingerprint, list(source.allow)):
+            return None
+        try:
+            self._opened(tenant, name, folder, document)
+        except (Damaged, OSError):
+            return None
+        if document["caching"] != caching:
+            with self._folders.locked():
+                if read_document(folder / REGISTRATION) != document:
+                    return None
+                write_document(folder / REGISTRATION, {**document, "caching": caching})
+        return False
+
+    def _publish(self, draft: Path, document: dict[str, Any]) -> bool:
+        """Put a complete dataset in its place; whether the name is new. Runs in a thread."""
+        folder = self._folders.of_tenant(document["tenant"]) / document["name"]
+        with self._folders.locked():
+            before = read_document(folder / REGISTRATION)
+            if before is None and len(self._all_names(document["tenant"])) >= MAX_NAMES:
+                raise ApiError("TooLarge", f"A tenant may have {MAX_NAMES} datasets; remove some first.")
+            self._place_content(draft, document["content"])
+            folder.mkdir(parents=True, exist_ok=True)
+            (draft / LOCATIONS).rename(folder / document["locations"])
+            write_document(folder / REGISTRATION, document)
+            sync_folder(folder.parent)
+        self._unswept = self._unswept or before is not None
+        return before is None
+
+    def _place_content(self, draft: Path, tag: str) -> None:
+        target = self._folders.contents / tag
+        if target.exists():
+            try:
+                Content(target, self._boot)
+                return
+            except Damaged:
+                move(target, draft)
+        (draft / "content").rename(target)
+        sync_folder(self._folders.contents)
+
+    def _sweep(self) -> None:
+        """Remove what no registration names; what is still open somewhere is left for the next time."""
+        trash = self._folders.open_draft()
+        try:
+            with self._folders.locked():
+                self._unswept = self._folders.clear_away(trash.path)
+        finally:
+            trash.close()
+
+    def _tidy(self) -> None:
+        """Now and then: let go of what a sibling removed, and free the room of what nobody has open any more."""
+        now = self._clock()
+        if now < self._tidy_at:
+            return
+        self._tidy_at = now + _TIDY_EVERY
+        for tenant, name in list(self._open):
+            self._named(tenant, name)
+        if self._unswept:
+            try:
+                self._sweep()
+            except OSError:
+                return
+
+
+def _document(tenant: str, name: str, caching: str, source: Source, converted: Converted) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "tenant": tenant,
+        "name": name,
+        "caching": caching,
+        "registered_at": time.time(),
+        "fingerprint": source.fingerprint,
+        "allow": list(source.allow),
+        "content": converted.tag,
+        "locations": f"{LOCATIONS}-{os.urandom(8).hex()}",
+    }
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
