@@ -1,0 +1,192 @@
+"""What a build knows so far, in a file beside the one that it will write, so that a killed build goes on where it was.
+
+An SQLite database, ``FILE.partial``, with one row per object. A row is written when its object was read whole, and survives
+kill -9. The database is locked while it is open, so that two builds cannot write one file.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from larder.errors import DigestFileError
+
+_FORMAT = "1"
+_ITEM = struct.Struct("<qq32s")
+_WHOLE = -1
+_CREATE = (
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    # `listed` is the number of the run that last saw the object in the store's listing.
+    "CREATE TABLE objects (key BLOB PRIMARY KEY, etag TEXT NOT NULL, size INTEGER NOT NULL, listed INTEGER NOT NULL,"
+    " items BLOB NOT NULL, members TEXT) WITHOUT ROWID",
+)
+
+
+class Item(NamedTuple):
+    """One item of an object; ``offset`` is ``None`` when it is the whole object, ``member`` its name inside a TAR."""
+
+    offset: int | None
+    length: int
+    digest: bytes
+    member: str | None = None
+
+
+class Object(NamedTuple):
+    """An object as it was read: its items, ordered by offset, are these while its ETag and size are."""
+
+    key: str
+    etag: str
+    size: int
+    items: tuple[Item, ...]
+
+
+class Journal:
+    """The objects that builds of one digest file have read. For one thread; close it or use it in a ``with``.
+
+    Args:
+        path: of the database; made when it is not there.
+        purpose: what is built (bucket, kind of items). A journal of something else is refused.
+
+    Raises:
+        DigestFileError: another build has it open, it belongs to another purpose, or it is damaged.
+    """
+
+    def __init__(self, path: Path, purpose: str) -> None:
+        self.path = path
+        self._database = sqlite3.connect(path, timeout=0)
+        try:
+            self._prepare(purpose)
+        except sqlite3.Error as error:
+            self._database.close()
+            if "locked" in str(error):
+                raise DigestFileError(f"{path}: another build of this digest file is running") from error
+            raise DigestFileError(f"{path} is damaged, remove it to begin again: {error}") from error
+        except BaseException:
+            self._database.close()
+            raise
+        self._open = True
+
+    def _prepare(self, purpose: str) -> None:
+        database = self._database
+        # Exclusive before WAL: then SQLite needs no shared memory file, and nobody else gets in while this is open.
+        database.execute("PRAGMA locking_mode=EXCLUSIVE")
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute("BEGIN EXCLUSIVE")
+        if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+            for statement in _CREATE:
+                database.execute(statement)
+            self._note("format", _FORMAT)
+            self._note("purpose", purpose)
+        if self._fact("format") != _FORMAT:
+            raise DigestFileError(f"{self.path} was written by another version of larder: remove it to begin again")
+        if self._fact("purpose") != purpose:
+            raise DigestFileError(
+                f"{self.path} is of an unfinished build of {self._fact('purpose')}, not of {purpose}: finish that one first,"
+                " remove the file, or build another digest file"
+            )
+        self._run = int(self._fact("run") or 0) + 1
+        self._note("run", str(self._run))
+        database.commit()
+
+    @property
+    def filled(self) -> bool:
+        """Whether ``fill`` was done, by this build or by the one that it goes on with."""
+        return self._fact("filled") is not None
+
+    def fill(self, objects: Iterable[Object]) -> None:
+        """Take over what an earlier digest file knows; what the journal knows itself is newer and stays."""
+        rows = (_to_row(read, 0) for read in objects)
+        self._database.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._note("filled", "yes")
+        self._database.commit()
+
+    def confirm(self, key: str, etag: str, size: int) -> bool:
+        """Whether the object was read before and has not changed since; if so it is one of this run's."""
+        found = self._database.execute(
+            "UPDATE objects SET listed = ? WHERE key = ? AND etag = ? AND size = ?",
+            (self._run, _bytes(key), etag, size),
+        )
+        return found.rowcount == 1
+
+    def record(self, read: Object) -> None:
+        """Keep what was read of an object, at once and for good."""
+        self._database.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)", _to_row(read, self._run))
+        self._database.commit()
+
+    def forget(self, key: str) -> None:
+        """The object is gone from the store."""
+        self._database.execute("DELETE FROM objects WHERE key = ?", (_bytes(key),))
+
+    def objects(self) -> Iterator[Object]:
+        """Those of this run, in the order of their keys' bytes."""
+        query = "SELECT key, etag, size, items, members FROM objects WHERE listed = ? ORDER BY key"
+        for key, etag, size, items, members in self._database.execute(query, (self._run,)):
+            yield Object(_text(key), etag, size, _unpacked(items, members))
+
+    def close(self) -> None:
+        """Keep everything for the next build; harmless when closed."""
+        if self._open:
+            self._open = False
+            self._database.commit()
+            self._database.close()
+
+    def discard(self) -> None:
+        """The digest file is written: close and remove the database."""
+        self.close()
+        remove(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fact(self, name: str) -> str | None:
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else None
+
+    def _note(self, name: str, value: str) -> None:
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+
+def remove(path: Path) -> None:
+    """Remove a journal with the files that SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _to_row(read: Object, run: int) -> tuple[bytes, str, int, int, bytes, str | None]:
+    items, members = packed(read.items)
+    return _bytes(read.key), read.etag, read.size, run, items, members
+
+
+def packed(items: Iterable[Item]) -> tuple[bytes, str | None]:
+    """Items as bytes, and their members' names as JSON if they have names."""
+    items = tuple(items)
+    data = b"".join(
+        _ITEM.pack(_WHOLE if item.offset is None else item.offset, item.length, item.digest) for item in items
+    )
+    named = any(item.member is not None for item in items)
+    return data, json.dumps([item.member for item in items], ensure_ascii=False) if named else None
+
+
+def _unpacked(data: bytes, members: str | None) -> tuple[Item, ...]:
+    fields = list(_ITEM.iter_unpack(data))
+    names = json.loads(members) if members else [None] * len(fields)
+    return tuple(
+        Item(None if offset == _WHOLE else offset, length, digest, name)
+        for (offset, length, digest), name in zip(fields, names, strict=True)
+    )
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")

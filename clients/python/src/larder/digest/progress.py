@@ -1,0 +1,130 @@
+"""Saying how far long work is: one line that is redrawn on a terminal, and now and then a line of its own elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+_REDRAW_EVERY = 0.2
+_LINE_EVERY = 30.0
+_BAR = 24
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass(slots=True)
+class Counts:
+    """How far the work is.
+
+    Args:
+        objects: done, those included that did not have to be read.
+        bytes: of those objects.
+        of_objects: known so far to be done in all.
+        of_bytes: likewise.
+        listing: whether the totals still grow.
+        reused: of the objects done, those that were known from before.
+        read_bytes: that were read from the store for all this.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    of_objects: int = 0
+    of_bytes: int = 0
+    listing: bool = True
+    reused: int = 0
+    read_bytes: int = 0
+
+
+class Progress(Protocol):
+    """What is told of every step. Called often, so it has to decide itself what it shows."""
+
+    def update(self, counts: Counts) -> None:
+        """Something was done."""
+
+    def finish(self, counts: Counts) -> None:
+        """Nothing more comes, for better or worse."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def update(self, counts: Counts) -> None:
+        """Nothing."""
+
+    def finish(self, counts: Counts) -> None:
+        """Nothing."""
+
+
+class Written:
+    """Writes to a stream, as a bar when that is a terminal.
+
+    Args:
+        stream: usually standard error.
+        clock: gives seconds that never go back.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._terminal = stream.isatty()
+        self._began = self._shown = clock()
+        self._width = 0
+
+    def update(self, counts: Counts) -> None:
+        """Show it if the last time was long enough ago."""
+        now = self._clock()
+        if now - self._shown < (_REDRAW_EVERY if self._terminal else _LINE_EVERY):
+            return
+        self._shown = now
+        self._show(describe(counts, now - self._began))
+
+    def finish(self, counts: Counts) -> None:
+        """Show the last state and leave the line."""
+        if self._terminal:
+            self._show(describe(counts, self._clock() - self._began))
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _show(self, line: str) -> None:
+        if self._terminal:
+            # What is left of a longer line before is painted over.
+            self._stream.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def describe(counts: Counts, seconds: float) -> str:
+    """One line: share done, objects, bytes, what was not read again, speed and time left."""
+    more = "+" if counts.listing else ""
+    parts = [
+        f"{counts.objects:,}/{counts.of_objects:,}{more} objects",
+        f"{size(counts.bytes)}/{size(counts.of_bytes)}{more}",
+    ]
+    if counts.reused:
+        parts.append(f"{counts.reused:,} unchanged")
+    speed = counts.read_bytes / seconds if seconds > 0 else 0.0
+    parts.append(f"{size(speed)}/s")
+    share = counts.bytes / counts.of_bytes if counts.of_bytes else float(not counts.listing)
+    if speed and not counts.listing and counts.bytes < counts.of_bytes:
+        parts.append(f"{duration((counts.of_bytes - counts.bytes) / speed)} left")
+    filled = int(share * _BAR)
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {share:4.0%}  {', '.join(parts)}"
+
+
+def size(amount: float) -> str:
+    """Bytes for people: ``"1.5 MiB"``."""
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``"1:02:03"`` or ``"02:03"``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

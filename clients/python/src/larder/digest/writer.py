@@ -1,0 +1,108 @@
+"""Writing digest files: the same rows give the same bytes, and a file is there whole or not at all.
+
+Beyond the columns that every digest file has (see ``file``) there are ``etag`` and ``size``, of the object that an item is or is
+part of, from which a later build knows what it need not read again, and ``member``, the name of an item inside a TAR.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from larder.digest.file import DIGEST_SIZE
+
+SCHEMA = pa.schema(
+    [
+        pa.field("digest", pa.binary(DIGEST_SIZE), nullable=False),
+        pa.field("bucket", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("offset", pa.int64()),
+        pa.field("length", pa.int64()),
+        pa.field("etag", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("member", pa.string()),
+    ]
+)
+ITEMS_KEY = "larder.items"
+"""Metadata of the file: what its items are, see ``Items`` of ``build``."""
+# Part of what makes files equal byte for byte, so not a setting; a group is what a writer holds in memory.
+_ROWS_PER_GROUP = 1 << 17
+
+
+class Row(NamedTuple):
+    """One item, as the columns of ``SCHEMA``; ``offset`` is ``None`` for a whole object."""
+
+    digest: bytes
+    bucket: str
+    key: str
+    offset: int | None
+    length: int
+    etag: str
+    size: int
+    member: str | None
+
+
+def write(path: Path, rows: Iterable[Row], items: str) -> int:
+    """Write a digest file in place of what is at ``path``; gives the number of rows.
+
+    Args:
+        path: of the file; its directory must exist.
+        rows: ordered by key (as UTF-8) and offset, by convention; registering takes any order.
+        items: what the items are, kept in the file's metadata.
+
+    Raises:
+        OSError: the disk is full or may not be written to; what was at ``path`` is still there.
+    """
+    unfinished = path.with_name(path.name + ".writing")
+    count = 0
+    try:
+        with unfinished.open("wb") as stream:
+            with _writer(stream) as parquet:
+                for batch in _batches(rows):
+                    parquet.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
+                    count += batch.num_rows
+                parquet.add_key_value_metadata({ITEMS_KEY: items})
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return count
+
+
+def _writer(stream: object) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        stream,
+        SCHEMA,
+        version="2.6",
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=["bucket"],
+        write_statistics=["bucket", "key"],
+        store_schema=False,
+        write_page_checksum=True,
+    )
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    remaining = iter(rows)
+    while group := list(islice(remaining, _ROWS_PER_GROUP)):
+        columns = zip(*group, strict=True)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        )
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
