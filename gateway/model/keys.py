@@ -10,6 +10,8 @@ from re import compile as compile_pattern
 from typing import NamedTuple
 from urllib.parse import quote
 
+_BUCKET_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
+
 
 class ObjectKey(NamedTuple):
     """One object at one origin (a tuple, because one is made and hashed for every read).
@@ -83,3 +85,12 @@ def _compiled(pattern: str) -> Pattern[str]:
 def glob_matches(pattern: str, path: str) -> bool:
     """Match ``bucket/key`` against a rule's glob: ``*`` stays inside one path segment, ``**`` crosses them."""
     return _compiled(pattern).match(path) is not None
+
+
+def is_bucket_name(text: str) -> bool:
+    """Whether a text can be a bucket's name, so that it can be no path either.
+
+    The origin judges the finer rules; old buckets are longer and have capitals and underscores.
+    """
+    raw = text.encode("ascii", "replace")
+    return 1 <= len(raw) <= 255 and _BUCKET_BYTES.issuperset(raw) and raw[0] not in b".-" and b".." not in raw

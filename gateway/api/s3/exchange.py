@@ -7,11 +7,10 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
 from gateway.model.errors import S3Error
-from gateway.model.keys import ObjectKey
+from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.model.wire import WireRequest
 
 MAX_KEY_BYTES = 1024
-_BUCKET_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 
 
 @dataclass(slots=True)
@@ -83,15 +82,12 @@ def decode_key(raw_key: bytes) -> str:
 
 
 def check_bucket(bucket: str) -> None:
-    """Refuse what can be no bucket name, so that it can be no path either.
-
-    The origin judges the finer rules; old buckets are longer and have capitals and underscores.
+    """Refuse what can be no bucket name.
 
     Raises:
         S3Error: InvalidBucketName.
     """
-    raw = bucket.encode("ascii", "replace")
-    if not 1 <= len(raw) <= 255 or not _BUCKET_BYTES.issuperset(raw) or raw[0] in b".-" or b".." in raw:
+    if not is_bucket_name(bucket):
         raise S3Error("InvalidBucketName", extra={"BucketName": bucket})
 
 
