@@ -149,6 +149,12 @@ class ItemUnavailable(ItemError):
     problem = "could not be fetched"
 
 
+class ItemUntransformable(ItemError):
+    """The user's transform raised; its exception is the cause."""
+
+    problem = "could not be transformed"
+
+
 class S3Error(LarderError):
     """An S3 store refused or failed a request.
 
