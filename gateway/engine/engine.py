@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
+from gateway.engine.batch import Batches
 from gateway.engine.blocks import Blocks, ObjectChanged, ReaderRefused
 from gateway.engine.body import Body
 from gateway.engine.entries import Entry, EntryCache
@@ -29,6 +30,7 @@ class Engine:
         self.services = services
         self._entries = EntryCache(entries)
         self.blocks = Blocks(services, max_fills)
+        self.batches = Batches(services)
         self._reads = Reads(services, self.blocks, self._entries)
         self._writes = Writes(services, self._entries, channel)
         self._warming = asyncio.Semaphore(_WARM_LIMIT)
@@ -108,4 +110,5 @@ class Engine:
 
     async def close(self) -> None:
         """Stop the fills."""
+        await self.batches.close()
         await self.blocks.close()

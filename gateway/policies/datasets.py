@@ -7,8 +7,12 @@ hit ratio is exactly the cached fraction, which makes it the yardstick for the o
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 PARTITIONS = 10
 UNITS = 10
@@ -75,6 +79,33 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
     if fits_twice:
         return DatasetPlan(CachingMode.CHUNKED, PARTITIONS, units, PlanReason.TOO_LARGE)
     return DatasetPlan(CachingMode.STATIC, PARTITIONS, units, PlanReason.CHUNK_TOO_LARGE)
+
+
+def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:
+    """Where each stripe unit begins, partition by partition: ``partitions * units`` positions, in ascending order.
+
+    Sizes differ by at most one at each level, the larger ones first. The client cuts in the same way (``larder.planner``).
+    """
+    bounds = _cuts(0, items, partitions)
+    starts = [_cuts(int(start), int(stop), units)[:-1] for start, stop in itertools.pairwise(bounds)]
+    return np.concatenate(starts)
+
+
+def _cuts(start: int, stop: int, pieces: int) -> NDArray[np.int64]:
+    size, larger = divmod(stop - start, pieces)
+    steps = np.arange(pieces + 1, dtype=np.int64)
+    return start + steps * size + np.minimum(steps, larger)
+
+
+def fullest_chunk(resident: NDArray[np.bool_], partitions: int, units: int) -> int:
+    """The chunk with most resident items, which is where a job that joins had better begin; -1 when nothing is resident."""
+    if not resident.any():
+        return -1
+    counted = np.concatenate([[0], np.cumsum(resident, dtype=np.int64)])
+    starts = unit_starts(len(resident), partitions, units)
+    stops = np.append(starts[1:], len(resident))
+    per_unit = (counted[stops] - counted[starts]).reshape(partitions, units)
+    return int(per_unit.sum(axis=0).argmax())
 
 
 def may_evict_for(mode: CachingMode) -> bool:

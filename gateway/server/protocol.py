@@ -24,7 +24,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.server.channel import Channel
-from gateway.server.cycle import FILES, Cycle
+from gateway.server.cycle import FILES, PIECES, Cycle
 from gateway.server.deadlines import NEVER, watch
 from gateway.server.parsing import Refused, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
@@ -33,7 +33,7 @@ LINGER_BYTES = 64 * 1024**2
 """Bytes of an unwanted request body that are read so that the client can see the answer; the largest part that clients
 send by default is 50 MiB."""
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
-_ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}, FILES: {}}
+_ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}, FILES: {}, PIECES: {}}
 
 
 class GatewayProtocol(asyncio.Protocol):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.server.channel import read_exactly
+from gateway.server.cycle import PIECES, Piece
 from gateway.server.refusals import Scope, Send
 
 PIECE = 256 * 1024
@@ -37,3 +40,27 @@ async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, 
         await send({"type": "http.response.body", "body": piece, "more_body": more_body or offset < end})
         if offset >= end:
             return
+
+
+async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_body: bool = False) -> None:
+    """Send bytes and spans of open files (descriptor, offset, count), in order, as response body.
+
+    The caller keeps the files open until this returns.
+
+    Raises:
+        BlobGone: a file is shorter; the response cannot be completed.
+        DiskUnavailable: a file cannot be read; the response cannot be completed.
+        ClientGone: nobody is left to send to.
+    """
+    if PIECES in scope.get("extensions", ()):
+        await send({"type": PIECES, "pieces": pieces, "more_body": more_body})
+        return
+    last = len(pieces) - 1
+    for number, piece in enumerate(pieces):
+        more = more_body or number < last
+        if isinstance(piece, bytes):
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+        else:
+            await send_file(scope, send, piece[0], piece[1], piece[2], more)
+    if not pieces:
+        await send({"type": "http.response.body", "body": b"", "more_body": more_body})

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
 
+from gateway.model.objects import BlobRef
+
 
 @dataclass(frozen=True, slots=True)
 class BlobRow:
@@ -32,12 +34,56 @@ class Counts:
     blobs: int
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A committed blob file. ``boot`` is the start under which the file of ``mtime_ns`` was known to be right."""
+
+    ref: BlobRef
+    path: str
+    mtime_ns: int
+    boot: int
+
+
 def find(connection: Connection, digest: bytes) -> BlobRow | None:
     """The row of a blob."""
     row = connection.execute(
         "SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest = ?", (digest,)
     ).fetchone()
     return None if row is None else BlobRow(*row)
+
+
+def find_many(connection: Connection, digests: Sequence[bytes]) -> list[BlobRow]:
+    """The rows of those of at most 500 blobs that have one."""
+    marks = ",".join("?" * len(digests))
+    statement = f"SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
+    return [BlobRow(*row) for row in connection.execute(statement, tuple(digests))]
+
+
+def fit(connection: Connection, refs: Iterable[BlobRef], capacity: int) -> bool:
+    """Whether the blobs that are not here yet leave the node within its capacity."""
+    new = {ref.digest: ref.size for ref in refs if find(connection, ref.digest) is None}
+    return not new or counts(connection).size + sum(new.values()) <= capacity
+
+
+def keep_item(connection: Connection, blob: Kept, capacity: int, now: float) -> bool:
+    """Give a blob that was stored for its own sake its row; ``False`` when its file is gone or there is no room.
+
+    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    """
+    try:
+        status = os.stat(blob.path)
+    except FileNotFoundError:
+        return False
+    if status.st_size != blob.ref.size or not fit(connection, [blob.ref], capacity):
+        return False
+    verified = blob.boot if status.st_mtime_ns == blob.mtime_ns else 0
+    connection.execute(
+        "INSERT INTO blobs (digest, size, crc32, last_used, mtime_ns, boot, item) VALUES (?, ?, ?, ?, ?, ?, 1) "
+        "ON CONFLICT (digest) DO UPDATE SET last_used = max(last_used, excluded.last_used), mtime_ns = excluded.mtime_ns, "
+        "boot = excluded.boot, item = 1",
+        (blob.ref.digest, blob.ref.size, blob.ref.crc32, now, status.st_mtime_ns, verified),
+    )
+    return True
 
 
 def counts(connection: Connection) -> Counts:

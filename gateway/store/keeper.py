@@ -47,12 +47,13 @@ class RecoveryReport:
 class Keeper:
     """One keeper; harmless in a worker that does not hold the lock, which simply should not call it."""
 
-    def __init__(self, disk: Disk, space: SpaceMeter, recency: Recency) -> None:
+    def __init__(self, disk: Disk, space: SpaceMeter, recency: Recency, on_gone: Callable[[list[bytes]], None]) -> None:
         self.evicted_blobs = 0
         self.evicted_bytes = 0
         self._disk = disk
         self._space = space
         self._recency = recency
+        self._on_gone = on_gone
         self._evicting = asyncio.Lock()
         self._next_shard = 0
         self._audit_at = disk.now() + _AUDIT_EVERY
@@ -103,8 +104,10 @@ class Keeper:
         counts = self._space.counts
         self._space.learn(Counts(counts.size - freed, counts.blobs - len(victims)))
         self._space.leaving += freed
+        digests = [digest for digest, _ in victims]
+        self._on_gone(digests)
         try:
-            await self._remove([digest for digest, _ in victims])
+            await self._remove(digests)
         finally:
             self._space.leaving -= freed
         self.evicted_blobs += len(victims)

@@ -15,6 +15,7 @@ from sqlite3 import Connection
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.store import blob_rows
+from gateway.store.blob_rows import Kept
 from gateway.store.generations import slot_of
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
@@ -31,19 +32,10 @@ _BLOB = (
 )
 _TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
 _DROP_UNTIED = (
-    "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
+    "DELETE FROM blobs WHERE digest = ? AND item = 0 "
+    "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
 )
 _PAGE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A blob to be tied to an object. ``boot`` is the start under which the file of ``mtime_ns`` was known to be right."""
-
-    ref: BlobRef
-    path: str
-    mtime_ns: int
-    boot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +45,7 @@ class Recording:
     key: ObjectKey
     meta: ObjectMeta
     block_size: int
-    blocks: Mapping[int, Block]
+    blocks: Mapping[int, Kept]
     confirmed_at: float
     grants: Mapping[str, float]
 
@@ -100,7 +92,7 @@ def record(connection: Connection, recording: Recording, capacity: int, still_va
     if not still_valid():
         return Recorded(None, given)
     present = _present(recording.blocks)
-    if not _fit(connection, [block.ref for block, _ in present.values()], capacity):
+    if not blob_rows.fit(connection, [block.ref for block, _ in present.values()], capacity):
         return Recorded(None, given)
     old = lookup(connection, recording.key)
     replaced: list[bytes] = []
@@ -125,7 +117,7 @@ def record(connection: Connection, recording: Recording, capacity: int, still_va
     return Recorded(row, tuple(loose))
 
 
-def _present(wanted: Mapping[int, Block]) -> dict[int, tuple[Block, int]]:
+def _present(wanted: Mapping[int, Kept]) -> dict[int, tuple[Kept, int]]:
     """The blocks whose files are there, with their modification times.
 
     Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
@@ -139,11 +131,6 @@ def _present(wanted: Mapping[int, Block]) -> dict[int, tuple[Block, int]]:
         if status.st_size == block.ref.size:
             found[number] = (block, status.st_mtime_ns)
     return found
-
-
-def _fit(connection: Connection, refs: Iterable[BlobRef], capacity: int) -> bool:
-    new = {ref.digest: ref.size for ref in refs if blob_rows.find(connection, ref.digest) is None}
-    return not new or blob_rows.counts(connection).size + sum(new.values()) <= capacity
 
 
 def _same_object(old: ObjectRecord, recording: Recording) -> bool:

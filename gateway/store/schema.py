@@ -1,7 +1,8 @@
 """The index's tables, and how a connection to them is opened.
 
-``blobs`` and ``objects`` meet in ``object_blocks``; every blob is tied to at least one object and every object to at
-least one blob. ``spaces`` is kept by triggers, inside the transaction that changes ``blobs``, so the count is
+``blobs`` and ``objects`` meet in ``object_blocks``; every object is tied to at least one blob, and every blob to at least one
+object, unless it was stored for its own sake, as an item of a dataset (``item``): that one is reached by its digest.
+``spaces`` is kept by triggers, inside the transaction that changes ``blobs``, so the count is
 right whichever worker writes. Row ids of objects start at a random number and are never reused: a worker that still
 holds an id of a deleted row, or of an index that had to be thrown away, can never touch another object's grants.
 
@@ -36,7 +37,7 @@ from sqlalchemy.pool import NullPool
 from gateway.policies.breaker import FailureKind
 from gateway.store.failures import DiskFault
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -49,6 +50,7 @@ blobs = Table(
     Column("last_used", Float, nullable=False),
     Column("mtime_ns", BigInteger, nullable=False),
     Column("boot", BigInteger, nullable=False),
+    Column("item", Integer, nullable=False, server_default="0"),
     Index("blobs_by_use", "last_used"),
     sqlite_with_rowid=False,
 )

@@ -24,14 +24,15 @@ from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.breaker import BreakerState, Event
 from gateway.policies.eviction import admits, decide_eviction
 from gateway.store import blob_rows, objects
-from gateway.store.blob_rows import Counts
+from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.database import Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
+from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Keeper, RecoveryReport
-from gateway.store.objects import Block, Recorded, Recording
+from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
 from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
@@ -75,7 +76,8 @@ class Store:
         self._recency = Recency()
         self._open = OpenBlobs(settings.open_files)
         self._opener = Opener(disk, self._open)
-        self._keeper = Keeper(disk, self._space, self._recency)
+        self.items = ItemBlobs(disk, self._opener)
+        self._keeper = Keeper(disk, self._space, self._recency, self.items.gone)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
@@ -105,6 +107,7 @@ class Store:
         """Write down what is pending and give up files, threads and locks."""
         if self._chores is not None:
             self._chores.cancel()
+        await self.items.close()
         await self._opener.close()
         self._flush()
         self._open.clear()
@@ -160,7 +163,7 @@ class Store:
             blobs that no other object uses are removed.
         """
         recording = Recording(
-            key, meta, block_size, {no: self._block(ref) for no, ref in blocks.items()}, confirmed_at, grants or {}
+            key, meta, block_size, {no: self._kept(ref) for no, ref in blocks.items()}, confirmed_at, grants or {}
         )
 
         def still_valid() -> bool:
@@ -256,6 +259,40 @@ class Store:
             BlobGone: missing, short or wrong (its rows and file have been dropped), or the disk is failing.
         """
         return self.resident(ref) or await self._opener.open(ref)
+
+    async def keep_item(self, ref: BlobRef, now: float) -> bool:
+        """Keep a committed blob for its own sake, without an object that it belongs to.
+
+        Args:
+            ref: from ``BlobWriter.commit``.
+            now: counts as its last use, in seconds since the epoch.
+
+        Returns:
+            ``False`` when it was not kept: evicted already, no room, or the disk is failing. Then its file is removed.
+        """
+        kept, capacity = self._kept(ref), self._settings.capacity
+        try:
+            done, counts = await self._disk.write(
+                lambda connection: (
+                    blob_rows.keep_item(connection, kept, capacity, now),
+                    blob_rows.counts(connection),
+                )
+            )
+        except DiskFault:
+            done, counts = False, None
+        if counts is not None:
+            self._space.learn(counts)
+        if not done:
+            self._remove([ref.digest])
+        return done
+
+    def admits(self, size: int) -> bool:
+        """Whether ``size`` more bytes fit without anything being evicted."""
+        try:
+            space = self._space.current()
+        except DiskFault:
+            return False
+        return self._disk.usable() and admits(space, size) and not decide_eviction(space, size).size
 
     def touch(self, digest: bytes, now: float) -> None:
         """Note that a blob was used; written down later, in batches."""
@@ -367,6 +404,7 @@ class Store:
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Hear that a blob got its name: it was hashed while it was written, so it needs no verification."""
         self._open.add(ref.digest, blob)
+        self.items.stored(ref, blob.mtime_ns)
         self._fresh[ref.digest] = blob.mtime_ns
         if len(self._fresh) > _FRESH:
             del self._fresh[next(iter(self._fresh))]
@@ -377,12 +415,10 @@ class Store:
 
     # ---
 
-    def _block(self, ref: BlobRef) -> Block:
+    def _kept(self, ref: BlobRef) -> Kept:
         blob = self._open.get(ref)
         mtime_ns = self._fresh.pop(ref.digest, 0)
-        return Block(
-            ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot
-        )
+        return Kept(ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot)
 
     def _settle(self, recorded: Recorded, counts: Counts) -> ObjectRecord | None:
         self._space.learn(counts)
@@ -391,6 +427,7 @@ class Store:
 
     def _remove(self, digests: Sequence[bytes]) -> None:
         """Unlink the files of blobs that have no row; while the disk is not in use they wait."""
+        self.items.gone(digests)
         self._loose.update(digests)
         if self._loose and self._disk.usable():
             loose, self._loose = tuple(self._loose), set()

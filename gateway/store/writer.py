@@ -82,6 +82,11 @@ class BlobWriter:
             left = left[taken:]
         self._host.note(Wrote(self._clock() - began))
 
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of what was written so far."""
+        return self._sha256.digest()
+
     def commit(self) -> BlobRef:
         """The blob is complete: give it its name. Bytes that are here already and known to be right are kept.
 

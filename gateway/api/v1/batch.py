@@ -1,0 +1,207 @@
+"""``POST /-/v1/datasets/{id}/batch`` and ``.../lookup``: many items of a dataset in one answer.
+
+Plain ASGI, because this is a data path. Everything that can be refused is refused before the first byte: the query, the indices,
+the reader's right to every single item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.api.v1 import batch_tar
+from gateway.api.v1.batch_body import RawHeaders, headers_of, send_frames, send_resident
+from gateway.engine.batch import BatchAsk, Batches, Resident
+from gateway.model.datasets import ApiError
+from gateway.model.frames import MEDIA_TYPE
+from gateway.model.keys import Principal
+from gateway.policies.batch import BatchMode
+from gateway.policies.datasets import DatasetPlan, decide
+from gateway.server.refusals import Scope, Send
+from gateway.store.datasets.registry import Registration
+
+MOST_INDICES = 1_048_576
+_PARAMETERS = ("mode", "take", "ordered", "epoch", "job")
+_LONGEST_JOB = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The query of a batch request, checked."""
+
+    mode: BatchMode
+    take: int | None
+    ordered: bool
+
+
+def parse_query(raw: bytes) -> Query:
+    """Read the query string.
+
+    Raises:
+        ApiError: InvalidRequest, naming the parameter and what it may be.
+    """
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
+        if name not in _PARAMETERS:
+            raise _invalid(f"there is no parameter {name!r}; known: {', '.join(_PARAMETERS)}")
+        if name in given:
+            raise _invalid(f"{name} is there twice")
+        given[name] = value
+    try:
+        mode = BatchMode(given.get("mode", "exact"))
+    except ValueError:
+        raise _invalid(f"mode must be substitute, exact or prefetch, not {given['mode']!r}") from None
+    _number(given, "epoch", 0)
+    if len(given.get("job", "")) > _LONGEST_JOB:
+        raise _invalid(f"job must have at most {_LONGEST_JOB} characters")
+    take = _number(given, "take", 1)
+    if (take is None) == (mode is BatchMode.SUBSTITUTE):
+        raise _invalid("take goes with mode=substitute, and only with it: how many of the candidates to deliver")
+    ordered = given.get("ordered", "0")
+    if ordered not in ("0", "1") or (ordered == "1" and mode is not BatchMode.EXACT):
+        raise _invalid("ordered must be 0, or 1 with mode=exact")
+    return Query(mode, take, ordered == "1")
+
+
+def _number(given: dict[str, str], name: str, least: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
+        raise _invalid(f"{name} must be a number from {least}, not {text[:40]!r}")
+    return int(text)
+
+
+def parse_indices(body: bytes, items: int, *, distinct: bool) -> NDArray[np.uint32]:
+    """Read the candidates.
+
+    Raises:
+        ApiError: InvalidRequest, TooLarge or IndexOutOfRange, naming the first wrong index.
+    """
+    if len(body) % 4:
+        raise _invalid(f"the body must be indices of 4 bytes each (u32, little-endian), not {len(body)} bytes")
+    indices = np.frombuffer(body, "<u4")
+    if len(indices) > MOST_INDICES:
+        raise ApiError("TooLarge", f"at most {MOST_INDICES} indices, not {len(indices)}; ask in several requests")
+    if len(indices) and int(indices.max()) >= items:
+        position = int(np.flatnonzero(indices >= items)[0])
+        index = int(indices[position])
+        raise ApiError(
+            "IndexOutOfRange",
+            f"there is no item {index} (at position {position}): the dataset has items 0 to {items - 1}"
+            if items
+            else f"there is no item {index}: the dataset has none",
+            index=index,
+            position=position,
+        )
+    if distinct and len(indices) > 1:
+        ordered = np.sort(indices)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            raise _invalid(f"item {int(twice[0])} is there twice; mode=substitute wants distinct candidates")
+    return indices
+
+
+def check_rights(principal: Principal, registration: Registration, indices: Sequence[int]) -> None:
+    """Refuse items that the reader's allow-list does not cover.
+
+    Raises:
+        ApiError: AccessDenied, naming the first such item.
+    """
+    if not principal.allow:
+        return
+    for index in indices:
+        location = registration.locations.of(int(index))
+        if not principal.may_touch(f"{location.bucket}/{location.key}"):
+            raise ApiError(
+                "AccessDenied", f"the allow-list of this access key does not cover item {index}", index=int(index)
+            )
+
+
+class BatchEndpoint:
+    """Answers batch and lookup requests whose caller and dataset are known."""
+
+    def __init__(self, batches: Batches, capacity: int) -> None:
+        self._batches = batches
+        self._capacity = capacity
+
+    def _plan(self, registration: Registration) -> DatasetPlan:
+        return decide(registration.caching, registration.content.size, self._capacity)
+
+    def _ask(self, principal: Principal, registration: Registration, body: bytes, query: Query) -> BatchAsk:
+        distinct = query.mode is BatchMode.SUBSTITUTE
+        indices = parse_indices(body, registration.content.items, distinct=distinct)
+        check_rights(principal, registration, indices.tolist() if principal.allow else ())
+        return BatchAsk(
+            registration,
+            principal.identity,
+            self._plan(registration).caching,
+            query.mode,
+            indices,
+            query.take or len(indices),
+            query.ordered,
+        )
+
+    async def batch(
+        self, scope: Scope, send: Send, principal: Principal, registration: Registration, body: bytes
+    ) -> None:
+        """Answer a batch request.
+
+        Raises:
+            ApiError: it is refused.
+            BrokenBody: the answer that has begun cannot be completed.
+        """
+        query = parse_query(scope["query_string"])
+        ask = self._ask(principal, registration, body, query)
+        if query.mode is BatchMode.PREFETCH:
+            counts = await self._batches.prefetch(ask)
+            metrics.BATCHES.labels("prefetch", "none").inc()
+            await send_json(send, 202, counts, self._directives(registration))
+            return
+        fields = dict(scope["headers"])
+        as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
+        answer = await self._batches.open(ask)
+        headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
+        headers += self._directives(registration)
+        form = "tar" if as_tar else "index" if isinstance(answer, Resident) else "frames"
+        metrics.BATCHES.labels(query.mode.value, form).inc()
+        if as_tar:
+            await batch_tar.send_tar(scope, send, ask, answer, self._batches.fetches, headers)
+        elif isinstance(answer, Resident):
+            await send_resident(scope, send, ask, answer, headers)
+        else:
+            await send_frames(scope, send, ask, answer, self._batches.fetches, headers)
+
+    async def lookup(
+        self, scope: Scope, send: Send, principal: Principal, registration: Registration, body: bytes
+    ) -> None:
+        """Answer with a bitmap: bit i of the body, least significant first, says whether candidate i is resident.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        if scope["query_string"]:
+            raise _invalid("lookup takes no parameters")
+        ask = self._ask(principal, registration, body, Query(BatchMode.EXACT, None, False))
+        bits = np.packbits(await self._batches.lookup(ask), bitorder="little").tobytes()
+        headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
+        headers += self._directives(registration)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": bits})
+
+    def _directives(self, registration: Registration) -> RawHeaders:
+        """What the job is told to do: how its dataset is cached, which chunk is there, and the version of this plan."""
+        plan = self._plan(registration)
+        chunk = self._batches.fullest_chunk(registration.content, plan)
+        return headers_of(
+            [("x-larder-caching", plan.caching.value), ("x-larder-chunk", str(chunk)), ("x-larder-plan", "1")]
+        )
+
+
+def _invalid(detail: str) -> ApiError:
+    return ApiError("InvalidRequest", detail)

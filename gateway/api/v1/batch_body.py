@@ -1,0 +1,222 @@
+"""The bodies of batch answers on their way out: the index form, frames as they come, and TAR for people.
+
+Bytes of files never pass through this process where the server can avoid it. Frames that are ready together leave together, in
+pieces of at least 256 KiB: many small chunks would cost the reader most of his speed. What is ready does not wait for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+from gateway import metrics
+from gateway.engine.batch import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items import FailedItem, ItemFetches, LargeItem, LooseItem, Outcome, StoredItem, Wanted
+from gateway.model.errors import BrokenBody, LarderError
+from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
+from gateway.server.cycle import Piece
+from gateway.server.refusals import Scope, Send
+from gateway.server.send import send_pieces
+from gateway.store.items import ItemFile, close_files
+
+PIECE = 256 * 1024
+RESULTS = {
+    ItemStatus.MISSING: "missing",
+    ItemStatus.CHANGED: "changed",
+    ItemStatus.ORIGIN_ERROR: "origin-error",
+    ItemStatus.NOT_RESIDENT: "not-resident",
+    ItemStatus.REFUSED: "refused",
+}
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}\Z")
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+def count_item(flags: ItemFlag, status: ItemStatus, size: int) -> None:
+    """Count one item of an answer, by what became of it."""
+    if status is ItemStatus.OK:
+        result = "hit" if ItemFlag.HIT in flags else "joined" if ItemFlag.JOINED in flags else "fetched"
+        metrics.BATCH_BYTES.labels(result).inc(size)
+    else:
+        result = RESULTS[status]
+    metrics.BATCH_ITEMS.labels(result).inc()
+
+
+async def send_resident(scope: Scope, send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders) -> None:
+    """Send the index form and close the files.
+
+    Raises:
+        BrokenBody: a file was shorter than it was when it was opened; the connection must be broken.
+    """
+    try:
+        indices = ask.indices
+        entries = [
+            Entry(position, int(indices[position]), file.size, file.crc32)
+            for position, file in zip(opened.positions, opened.files, strict=True)
+        ]
+        head, end, size = index_head(entries)
+        length = len(head) + size + len(end)
+        start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+        start["headers"] = [*headers, (b"content-length", b"%d" % length)]
+        await send(start)
+        pieces: list[Piece] = [head, *((file.fd, 0, file.size) for file in opened.files), end]
+        await send_pieces(scope, send, pieces)
+        metrics.BATCH_ITEMS.labels("hit").inc(len(entries))
+        metrics.BATCH_BYTES.labels("hit").inc(size)
+    except LarderError as failure:
+        raise BrokenBody(str(failure)) from failure
+    finally:
+        opened.close()
+
+
+async def send_frames(
+    scope: Scope, send: Send, ask: BatchAsk, answer: Arriving, fetches: ItemFetches, headers: RawHeaders
+) -> None:
+    """Send frames as items arrive.
+
+    Raises:
+        BrokenBody: an item that had begun could not be completed; the connection must be broken.
+    """
+    frames = FrameSequence()
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    outgoing = Outgoing(scope, send)
+    outgoing.add(frames.preamble())
+    try:
+        async for arrival in _as_ready(answer.arrivals, outgoing):
+            await _frame(ask, arrival, frames, fetches, outgoing)
+            await outgoing.flush_if_full()
+        outgoing.add(frames.end(answer.status))
+        await outgoing.flush(more=False)
+    except LarderError as failure:
+        raise BrokenBody(str(failure)) from failure
+    finally:
+        outgoing.close()
+        await answer.arrivals.aclose()
+
+
+async def _frame(
+    ask: BatchAsk, arrival: Arrival, frames: FrameSequence, fetches: ItemFetches, outgoing: Outgoing
+) -> None:
+    position, index = arrival.position, int(ask.indices[arrival.position])
+    content = arrival.content
+    if isinstance(content, FailedItem):
+        location = ask.registration.locations.of(index)
+        outgoing.add(frames.failure(position, index, content.status, location.bucket, location.key, content.detail))
+        count_item(ItemFlag.NONE, content.status, 0)
+        return
+    if isinstance(content, LargeItem):
+        entry = Entry(position, index, content.length, 0, ItemFlag.STREAMED)
+        outgoing.add(frames.item(entry))
+        wanted = Wanted(ask.registration, index, ask.identity, ask.caching)
+        async for part in fetches.stream(wanted):
+            if isinstance(part, bytes):
+                outgoing.add(part)
+                await outgoing.flush_if_full()
+            else:
+                outgoing.add(frames.trailer(entry, *part))
+                count_item(ItemFlag.NONE, part[1], content.length)
+        return
+    flags, size, crc, piece, file = opened_item(content)
+    outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), piece, size, file)
+    count_item(flags, ItemStatus.OK, size)
+
+
+def opened_item(content: ItemFile | Outcome) -> tuple[ItemFlag, int, int, Piece, ItemFile | None]:
+    """Flags, size, CRC and piece of an item that is delivered, and the file to close afterwards."""
+    if isinstance(content, LooseItem):
+        return content.flags, len(content.data), content.crc32, content.data, None
+    flags = ItemFlag.HIT
+    if isinstance(content, StoredItem):
+        flags, content = content.flags, content.file()
+    assert isinstance(content, ItemFile)
+    return flags, content.size, content.crc32, (content.fd, 0, content.size), content
+
+
+class Outgoing:
+    """Pieces that wait to be sent together, and the files that they need."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.size = 0
+        self._scope = scope
+        self._send = send
+        self._pieces: list[Piece] = []
+        self._files: list[ItemFile] = []
+
+    def add(self, piece: bytes) -> None:
+        """Append bytes."""
+        self._pieces.append(piece)
+        self.size += len(piece)
+
+    def add_item(self, head: bytes, piece: Piece, size: int, file: ItemFile | None) -> None:
+        """Append an item: its header, its ``size`` bytes, and the file to close once they are sent."""
+        self._pieces += (head, piece)
+        self.size += len(head) + size
+        if file is not None:
+            self._files.append(file)
+
+    async def flush_if_full(self) -> None:
+        """Send what waits once it is worth a piece."""
+        if self.size >= PIECE:
+            await self.flush()
+
+    async def flush(self, *, more: bool = True) -> None:
+        """Send what waits."""
+        pieces, self._pieces, self.size = self._pieces, [], 0
+        files, self._files = self._files, []
+        try:
+            if pieces or not more:
+                await send_pieces(self._scope, self._send, pieces, more)
+        finally:
+            close_files(files)
+
+    def close(self) -> None:
+        """Let go of what was not sent."""
+        files, self._files = self._files, []
+        close_files(files)
+
+
+async def _as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> AsyncIterator[Arrival]:
+    """Each arrival; what waits to be sent is sent before anything is waited for."""
+    loop = asyncio.get_running_loop()
+    upcoming: asyncio.Task[Arrival] | None = None
+    try:
+        while True:
+            upcoming = loop.create_task(_next(arrivals))
+            await asyncio.wait([upcoming], timeout=0)
+            if not upcoming.done():
+                await outgoing.flush()
+            try:
+                arrival = await upcoming
+            except _End:
+                return
+            upcoming = None
+            yield arrival
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+            [unused] = await asyncio.gather(upcoming, return_exceptions=True)
+            if isinstance(unused, Arrival) and isinstance(unused.content, ItemFile):
+                close_files([unused.content])
+
+
+class _End(Exception):
+    """The arrivals are exhausted; a task cannot raise StopAsyncIteration."""
+
+
+async def _next(arrivals: AsyncGenerator[Arrival]) -> Arrival:
+    try:
+        return await anext(arrivals)
+    except StopAsyncIteration:
+        raise _End from None
+
+
+def suffix_of(key: str) -> str:
+    """The last extension of a key, for names of TAR members; nothing that is unusual in a file's name."""
+    found = _SUFFIX.search(key)
+    return found.group() if found else ""
+
+
+def headers_of(pairs: Sequence[tuple[str, str]]) -> RawHeaders:
+    """Headers as they go out."""
+    return [(name.encode(), value.encode("latin-1")) for name, value in pairs]

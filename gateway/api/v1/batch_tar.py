@@ -1,0 +1,120 @@
+"""The batch answer as a TAR archive, for people and for tools that read archives.
+
+TAR has no word for "this is all": a reader takes an archive that was cut at the end of a member for a whole one. So the last
+member is ``_manifest.json``, which lists every position and what became of it; an archive without it is cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from typing import Any
+
+from gateway.api.v1.batch_body import Outgoing, RawHeaders, count_item, opened_item, suffix_of
+from gateway.engine.batch import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items import FailedItem, ItemFetches, LargeItem, Wanted
+from gateway.model.errors import BrokenBody, LarderError
+from gateway.model.frames import ItemFlag, ItemStatus
+from gateway.server.refusals import Scope, Send
+
+MEDIA_TYPE = "application/x-tar"
+MANIFEST = "_manifest.json"
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+async def send_tar(
+    scope: Scope, send: Send, ask: BatchAsk, answer: Resident | Arriving, fetches: ItemFetches, headers: RawHeaders
+) -> None:
+    """Send members as items arrive, and the manifest last.
+
+    Raises:
+        BrokenBody: an item that had begun could not be completed; the connection must be broken.
+    """
+    archive = _Archive(ask, fetches, Outgoing(scope, send))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        if isinstance(answer, Resident):
+            while answer.files:
+                await archive.add(Arrival(answer.positions.pop(0), answer.files.pop(0)))
+        else:
+            async for arrival in answer.arrivals:
+                await archive.add(arrival)
+        status = ItemStatus.OK if isinstance(answer, Resident) else answer.status
+        await archive.finish(status)
+    except LarderError as failure:
+        raise BrokenBody(str(failure)) from failure
+    finally:
+        archive.outgoing.close()
+        if isinstance(answer, Resident):
+            answer.close()
+        else:
+            await answer.arrivals.aclose()
+
+
+class _Archive:
+    def __init__(self, ask: BatchAsk, fetches: ItemFetches, outgoing: Outgoing) -> None:
+        self.outgoing = outgoing
+        self._ask = ask
+        self._fetches = fetches
+        self._entries: list[dict[str, Any]] = []
+        self._delivered = 0
+
+    async def add(self, arrival: Arrival) -> None:
+        """Add a member and its entry in the manifest, or only the latter for an item that is not delivered."""
+        index = int(self._ask.indices[arrival.position])
+        location = self._ask.registration.locations.of(index)
+        content = arrival.content
+        entry: dict[str, Any] = {"position": arrival.position, "index": index}
+        entry |= {"bucket": location.bucket, "key": location.key}
+        self._entries.append(entry)
+        if isinstance(content, FailedItem):
+            entry |= {"status": content.status.name.lower(), "detail": content.detail}
+            count_item(ItemFlag.NONE, content.status, 0)
+            return
+        entry["name"] = name = f"{arrival.position:08d}-{index}{suffix_of(location.key)}"
+        if isinstance(content, LargeItem):
+            entry["length"] = content.length
+            await self._stream(name, index, content.length, entry)
+            return
+        flags, size, crc, piece, file = opened_item(content)
+        entry |= {"status": "ok", "length": size, "crc32": crc}
+        self.outgoing.add_item(_head(name, size), piece, size, file)
+        self.outgoing.add(_padding(size))
+        count_item(flags, ItemStatus.OK, size)
+        self._delivered += 1
+        await self.outgoing.flush_if_full()
+
+    async def _stream(self, name: str, index: int, length: int, entry: dict[str, Any]) -> None:
+        self.outgoing.add(_head(name, length))
+        wanted = Wanted(self._ask.registration, index, self._ask.identity, self._ask.caching)
+        async for piece in self._fetches.stream(wanted):
+            if isinstance(piece, bytes):
+                self.outgoing.add(piece)
+                await self.outgoing.flush_if_full()
+            else:
+                entry |= {"status": piece[1].name.lower(), "crc32": piece[0]}
+                count_item(ItemFlag.NONE, piece[1], length)
+                self._delivered += piece[1] is ItemStatus.OK
+        self.outgoing.add(_padding(length))
+
+    async def finish(self, status: ItemStatus) -> None:
+        """Add the manifest and the archive's end."""
+        manifest = {
+            "status": "complete" if status is ItemStatus.OK else status.name.lower(),
+            "delivered": self._delivered,
+            "missing": len(self._entries) - self._delivered,
+            "items": self._entries,
+        }
+        body = json.dumps(manifest, indent=1).encode()
+        self.outgoing.add(_head(MANIFEST, len(body)) + body + _padding(len(body)) + _END)
+        await self.outgoing.flush(more=False)
+
+
+def _head(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)

@@ -1,0 +1,74 @@
+"""Which of a batch's candidates are delivered (Quiver, Algorithm 1 and section 5.2).
+
+The choice must not favour anything but residence: among the resident candidates every one is as likely as every other, or the
+order in which a job sees its data would follow the cache's. And the missing ones are fetched in random order, so that jobs
+over the same data, without talking to one another, mostly fetch different items and then find each other's in the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Positions = NDArray[np.int64]
+
+
+class BatchMode(StrEnum):
+    """What the client wants of its candidates."""
+
+    SUBSTITUTE = "substitute"
+    """Some of them, whichever are cheapest."""
+    EXACT = "exact"
+    """All of them."""
+    PREFETCH = "prefetch"
+    """None now: they are to be in the cache later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Positions in the request: ``resident`` ones in the order in which to deliver them, then ``others`` in the order in which
+    to get them: those that somebody is fetching already come first."""
+
+    resident: Positions
+    others: Positions
+
+
+def choose(order: Positions, resident: NDArray[np.bool_], fetching: NDArray[np.bool_]) -> Choice:
+    """Arrange the candidates of a substitutable batch.
+
+    Args:
+        order: a random permutation of the positions.
+        resident: by position, whether the item is known to be in the cache.
+        fetching: by position, whether somebody is fetching it.
+    """
+    is_resident, is_fetching = resident[order], fetching[order]
+    return Choice(
+        order[is_resident],
+        np.concatenate([order[is_fetching & ~is_resident], order[~is_fetching & ~is_resident]]),
+    )
+
+
+STALL = 2.0
+"""Seconds without any arrival after which a substitutable batch tries another candidate in place of each slow one."""
+
+
+def may_replace(waiting: int, needed: int, silent: float) -> int:
+    """How many further candidates to try, because those under way are slow.
+
+    Args:
+        waiting: fetches under way for this batch.
+        needed: items that the batch still needs.
+        silent: seconds since the last arrival.
+
+    Returns:
+        None within ``STALL``; then as many as are needed, unless that was done before.
+    """
+    return max(0, 2 * needed - waiting) if silent >= STALL else max(0, needed - waiting)
+
+
+def gives_up(errors: int, needed: int) -> bool:
+    """Whether a substitutable batch ends early: the origin fails so often that further candidates would fare no better."""
+    return errors >= max(4, 2 * needed)

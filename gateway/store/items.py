@@ -1,0 +1,181 @@
+"""Items of datasets on this node's disk: blobs that are reached by their digest, and what is known of them beforehand.
+
+Looking an item up costs no database and no thread. Each dataset that is open in a worker has three arrays in a file that all
+workers of the node share (``ItemStates``): whether the item's blob is resident, its CRC, and the modification time that its file
+had when it was found right. They are hints. What they say is checked against the file when it is opened; what they do not
+know is looked up in the index before the origin is asked. So a worker that missed an eviction or a fill elsewhere loses time,
+never bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from gateway.model.errors import BlobGone
+from gateway.model.objects import BlobRef
+from gateway.store import blob_rows
+from gateway.store.blob_rows import BlobRow
+from gateway.store.blobs import OpenBlob
+from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
+from gateway.store.disk import Disk
+from gateway.store.failures import DiskFault
+from gateway.store.opening import Opener
+
+_PAGE = 500
+_INLINE = 2_000
+_READABLE = os.O_RDONLY | os.O_CLOEXEC
+
+
+class ItemFile(NamedTuple):
+    """An open file with an item's bytes, all ``size`` of them from offset 0; whoever has it closes ``fd``."""
+
+    fd: int
+    size: int
+    crc32: int
+
+
+def stamp_of(mtime_ns: int) -> int:
+    """A modification time in 32 bits: enough to notice that a file is another one."""
+    return (mtime_ns ^ (mtime_ns >> 32)) & 0xFFFFFFFF
+
+
+class ItemBlobs:
+    """What one worker knows of the items of its open datasets. Made by the store."""
+
+    def __init__(self, disk: Disk, opener: Opener) -> None:
+        self._disk = disk
+        self._opener = opener
+        self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
+        self._surveys: dict[str, asyncio.Task[None]] = {}
+
+    # --- what stores and evictions tell
+
+    def stored(self, ref: BlobRef, mtime_ns: int) -> None:
+        """A blob got its name, and was hashed while it was written."""
+        for content in tuple(self._contents.values()):
+            for index in content.indices_of(ref.digest):
+                self._note(content, int(index), VERIFIED, ref.crc32, stamp_of(mtime_ns))
+
+    def gone(self, digests: Iterable[bytes]) -> None:
+        """Blobs were evicted or dropped."""
+        contents = tuple(self._contents.values())
+        for digest in digests if contents else ():
+            for content in contents:
+                for index in content.indices_of(digest):
+                    content.states.flags[index] = NOT_KNOWN
+
+    @staticmethod
+    def _note(content: Content, index: int, flag: int, crc32: int, stamp: int) -> None:
+        states = content.states
+        states.crc32[index] = crc32
+        states.stamp[index] = stamp
+        states.flags[index] = flag
+
+    # --- datasets
+
+    def adopt(self, content: Content) -> None:
+        """Keep this dataset's states up to date from now on, and find out in the background what is resident."""
+        if self._contents.get(content.tag) is content:
+            return
+        self._contents[content.tag] = content
+        if not content.states.surveyed and content.tag not in self._surveys:
+            task = asyncio.get_running_loop().create_task(self._survey(content))
+            self._surveys[content.tag] = task
+            task.add_done_callback(lambda _: self._surveys.pop(content.tag, None))
+
+    async def ready(self, content: Content) -> None:
+        """Wait for the survey of a small dataset; that of a large one goes on in the background."""
+        task = self._surveys.get(content.tag)
+        if task is not None and content.items <= _INLINE:
+            await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Stop the surveys."""
+        tasks = list(self._surveys.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._contents.clear()
+
+    async def _survey(self, content: Content) -> None:
+        for start in range(0, content.items, _PAGE):
+            digests = [content.digest(index) for index in range(start, min(start + _PAGE, content.items))]
+            distinct = list(dict.fromkeys(digests))
+            try:
+                rows = await self._disk.read(lambda connection: blob_rows.find_many(connection, distinct))  # noqa: B023
+            except DiskFault:
+                return
+            found = {row.digest: row for row in rows}
+            for index, digest in enumerate(digests, start):
+                if (row := found.get(digest)) is not None:
+                    self._adopt_row(content, index, row)
+        content.states.surveyed = True
+
+    def _adopt_row(self, content: Content, index: int, row: BlobRow) -> None:
+        if content.states.flags[index] in (NOT_KNOWN, FETCHING):
+            verified = row.boot == self._disk.directory.boot
+            self._note(content, index, VERIFIED if verified else RESIDENT, row.crc32, stamp_of(row.mtime_ns))
+
+    # --- reading
+
+    def open(self, content: Content, index: int) -> ItemFile | None:
+        """The item's file, if it is known to be right and has not changed since; no waiting, no index."""
+        states = content.states
+        if states.flags[index] != VERIFIED or not self._disk.readable():
+            return None
+        try:
+            fd = os.open(self._disk.directory.blob_path(content.digest(index)), _READABLE)
+        except FileNotFoundError:
+            states.flags[index] = NOT_KNOWN
+            return None
+        except OSError:
+            return None
+        status = os.fstat(fd)
+        if stamp_of(status.st_mtime_ns) != states.stamp[index]:
+            os.close(fd)
+            states.flags[index] = RESIDENT
+            return None
+        return ItemFile(fd, status.st_size, int(states.crc32[index]))
+
+    async def look(self, content: Content, index: int) -> ItemFile | None:
+        """``open``, or else what the index knows, verified if it was not since the start of the node."""
+        if (file := self.open(content, index)) is not None:
+            return file
+        digest = content.digest(index)
+        try:
+            row = self._disk.look(lambda connection: blob_rows.find(connection, digest))
+        except DiskFault:
+            return None
+        if row is None:
+            if content.states.flags[index] != FETCHING:
+                content.states.flags[index] = NOT_KNOWN
+            return None
+        try:
+            blob: OpenBlob = await self._opener.open(BlobRef(row.digest, row.size, row.crc32))
+        except BlobGone:
+            content.states.flags[index] = NOT_KNOWN
+            return None
+        blob.hold()
+        try:
+            self._note(content, index, VERIFIED, blob.crc32, stamp_of(blob.mtime_ns))
+            return ItemFile(os.dup(blob.fd), blob.size, blob.crc32)
+        finally:
+            blob.release()
+
+    def resident(self, digest: bytes) -> BlobRef | None:
+        """What the index knows of a digest that no dataset was named for."""
+        try:
+            row = self._disk.look(lambda connection: blob_rows.find(connection, digest))
+        except DiskFault:
+            return None
+        return None if row is None else BlobRef(row.digest, row.size, row.crc32)
+
+
+def close_files(files: Sequence[ItemFile]) -> None:
+    """Close what ``open`` and ``look`` gave."""
+    for file in files:
+        os.close(file.fd)
