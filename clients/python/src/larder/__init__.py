@@ -1,12 +1,102 @@
-"""Larder's client: standard library only, so that it can be imported in every data-loading worker at no cost.
+"""Larder's client, for what S3 has no words for: datasets, and batches of their items.
 
-S3 traffic needs nothing from here: any S3 client reads through the gateway by its endpoint setting. This package is for
-what S3 has no words for, which today is asking a gateway whether it is there and ready.
+Plain reads and writes need nothing from here: any S3 client uses a gateway by its endpoint setting. Importing this package
+loads nothing; each name loads its module when it is first used, so that a data-loading worker pays only for what it uses.
 """
 
-from larder.client import Client
-from larder.errors import GatewayUnavailable, LarderError, UnexpectedAnswer
-from larder.retry import Retry
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from larder.aio import AsyncBatchReader
+    from larder.batch import BatchReader, Fetched
+    from larder.client import Client
+    from larder.credentials import Credentials
+    from larder.dataset import DatasetInfo, Directives, ItemLocation
+    from larder.errors import (
+        CredentialsMissing,
+        DigestFileError,
+        GatewayUnavailable,
+        ItemChanged,
+        ItemError,
+        ItemMissing,
+        ItemRefused,
+        ItemUnavailable,
+        LarderError,
+        LarderWarning,
+        ObjectChanged,
+        ObjectMissing,
+        RequestRefused,
+        S3Error,
+        StateError,
+        TruncatedBatch,
+        UnexpectedAnswer,
+        UnknownDataset,
+    )
+    from larder.frames import ItemFailure
+    from larder.retry import Retry
+    from larder.s3 import S3, ListedObject, ObjectHead
 
 __version__ = "0.1.0"
-__all__ = ["Client", "GatewayUnavailable", "LarderError", "Retry", "UnexpectedAnswer"]
+__all__ = [
+    "S3",
+    "AsyncBatchReader",
+    "BatchReader",
+    "Client",
+    "Credentials",
+    "CredentialsMissing",
+    "DatasetInfo",
+    "DigestFileError",
+    "Directives",
+    "Fetched",
+    "GatewayUnavailable",
+    "ItemChanged",
+    "ItemError",
+    "ItemFailure",
+    "ItemLocation",
+    "ItemMissing",
+    "ItemRefused",
+    "ItemUnavailable",
+    "LarderError",
+    "LarderWarning",
+    "ListedObject",
+    "ObjectChanged",
+    "ObjectHead",
+    "ObjectMissing",
+    "RequestRefused",
+    "Retry",
+    "S3Error",
+    "StateError",
+    "TruncatedBatch",
+    "UnexpectedAnswer",
+    "UnknownDataset",
+]
+
+# Where each name lives that is not an error.
+_MODULES = {
+    "AsyncBatchReader": "aio",
+    "BatchReader": "batch",
+    "Client": "client",
+    "Credentials": "credentials",
+    "DatasetInfo": "dataset",
+    "Directives": "dataset",
+    "Fetched": "batch",
+    "ItemFailure": "frames",
+    "ItemLocation": "dataset",
+    "ListedObject": "s3",
+    "ObjectHead": "s3",
+    "Retry": "retry",
+    "S3": "s3",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,24 +1,35 @@
-"""Asking one gateway about itself.
+"""One gateway: whether it is ready, and the datasets that it knows."""
 
-Each request has its own connection. These are rare, small requests, and a client without an open socket needs no care
-when it is shared between threads, forked or pickled, which is what data loaders do to everything they are given.
-"""
+from __future__ import annotations
 
+import hashlib
 import json
-import random
-import time
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from urllib.parse import urlsplit
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from larder.errors import GatewayUnavailable, UnexpectedAnswer
+from larder.api import Api
+from larder.credentials import Credentials, CredentialSource
+from larder.dataset import DatasetInfo, ItemLocation, check_name
+from larder.errors import DigestFileError, UnexpectedAnswer
 from larder.retry import Retry
+from larder.signing import encode_query
+
+# A gateway reads and checks a whole digest file before it answers; ten million items take it minutes.
+_REGISTER_TIMEOUT = 900.0
+_PAGE = 10_000
+_CREATED = frozenset({200, 201})
 
 
 class Client:
-    """Asks a gateway about itself. Safe to share between threads, to fork and to pickle.
+    """Asks a gateway about itself and its datasets. Safe to share between threads, to fork, to copy and to pickle.
 
     Args:
         endpoint: address of the gateway, such as ``http://127.0.0.1:9000``.
+        credentials: one of the gateway's access keys; when left out, they are looked for where AWS's tools look, at the first
+            request that needs them.
         timeout: seconds that the gateway may be silent before an attempt counts as failed.
         retry: how often a failed attempt is repeated.
 
@@ -26,13 +37,34 @@ class Client:
         ValueError: the endpoint is not an http or https address.
     """
 
-    def __init__(self, endpoint: str, *, timeout: float = 10.0, retry: Retry | None = None) -> None:
-        parts = urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise ValueError(f'endpoint must look like "http://127.0.0.1:9000", not {endpoint!r}')
-        self.endpoint = endpoint.rstrip("/")
-        self.timeout = timeout
-        self.retry = retry or Retry()
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
+        timeout: float = 10.0,
+        retry: Retry | None = None,
+    ) -> None:
+        self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=retry)
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the gateway."""
+        return self._api.endpoint
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that the gateway may be silent."""
+        return self._api.connection.timeout
+
+    @property
+    def retry(self) -> Retry:
+        """How often a failed attempt is repeated."""
+        return self._api.retry
+
+    def close(self) -> None:
+        """Close idle connections; the client can be used on."""
+        self._api.connection.close()
 
     def ping(self) -> dict[str, object]:
         """Whether the gateway is ready: ``{"ready": bool, ...}`` with what else ``/-/readyz`` says of its parts.
@@ -43,8 +75,8 @@ class Client:
             GatewayUnavailable: there was no answer.
             UnexpectedAnswer: what answered is not a Larder gateway.
         """
-        status, answer = self._ask("/-/readyz", {200, 503})
-        return {**answer, "ready": status == 200}
+        status, body = self._api.ask("GET", "/-/readyz", expected=frozenset({200, 503}), signed=False)
+        return {**self._api.parsed(status, body), "ready": status == 200}
 
     def server_info(self) -> dict[str, object]:
         """What the gateway's process says of itself in ``/-/healthz``.
@@ -53,38 +85,117 @@ class Client:
             GatewayUnavailable: there was no answer.
             UnexpectedAnswer: what answered is not a Larder gateway.
         """
-        return self._ask("/-/healthz", {200})[1]
+        return self._api.json("GET", "/-/healthz", signed=False)
 
-    def _ask(self, path: str, expected: set[int]) -> tuple[int, dict[str, object]]:
-        status, body = self._get(path)
-        if status not in expected:
-            raise UnexpectedAnswer(self.endpoint, status, body[:200].decode("utf-8", "replace"))
+    def register(self, name: str, source: str | os.PathLike[str], *, caching: str = "auto") -> DatasetInfo:
+        """Tell the gateway of a dataset; again is harmless, and another content replaces the one that had the name.
+
+        Args:
+            name: 1 to 128 of ``A-Z a-z 0-9 . _ -``.
+            source: a digest file, or the address of one that the gateway can read, ``s3://bucket/key``.
+            caching: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+
+        Raises:
+            DigestFileError: there is no such file.
+            RequestRefused: the file is no digest file (InvalidDigestFile), is too large (TooLarge), or may not be read.
+            GatewayUnavailable: the gateway did not answer, or cannot store it now.
+            UnexpectedAnswer: what answered is not a Larder gateway.
+            CredentialsMissing: there is no access key to sign with.
+        """
+        path = f"/-/v1/datasets/{check_name(name)}"
+        query = encode_query([("caching", caching)])
+        patient = self._patient_api()
+        if isinstance(source, str) and source.startswith("s3://"):
+            body = json.dumps({"source": source}).encode()
+            headers = {"Content-Type": "application/json"}
+            document = patient.json("PUT", path, query=query, headers=headers, body=body, expected=_CREATED)
+            return self._info(document)
+        with ExitStack() as stack:
+            size, sha256, opened = _upload(Path(source), stack)
+            headers = {"Content-Type": "application/vnd.apache.parquet", "Content-Length": str(size)}
+            document = patient.json(
+                "PUT", path, query=query, headers=headers, payload_hash=sha256, opened=opened, expected=_CREATED
+            )
+        return self._info(document)
+
+    def dataset(self, name_or_id: str) -> DatasetInfo:
+        """A dataset that the gateway knows.
+
+        Raises:
+            UnknownDataset: it knows none of this name or id; register it.
+            GatewayUnavailable: and others, as ``register`` does.
+        """
+        return self._info(self._api.json("GET", f"/-/v1/datasets/{check_name(name_or_id, id_too=True)}"))
+
+    def datasets(self) -> list[DatasetInfo]:
+        """All datasets that the caller's tenant has registered. Raises as ``register`` does."""
+        listed = self._api.json("GET", "/-/v1/datasets").get("datasets")
+        if not isinstance(listed, list):
+            raise UnexpectedAnswer(self.endpoint, 200, '"datasets" is missing')
+        return [self._info(document) for document in listed]
+
+    def remove(self, name: str) -> None:
+        """Make the gateway forget a dataset. Cached bytes stay until they are evicted.
+
+        Raises:
+            UnknownDataset: it knows none of this name.
+            GatewayUnavailable: and others, as ``register`` does.
+        """
+        self._api.ask("DELETE", f"/-/v1/datasets/{check_name(name)}", expected=frozenset({204}))
+
+    def items(self, name_or_id: str, start: int = 0, count: int | None = None) -> list[ItemLocation]:
+        """Where the items from ``start`` on lie, at most ``count`` of them (all when left out).
+
+        Raises:
+            UnknownDataset: the gateway knows no such dataset.
+            GatewayUnavailable: and others, as ``register`` does.
+        """
+        found: list[ItemLocation] = []
+        while count is None or len(found) < count:
+            size = _PAGE if count is None else min(_PAGE, count - len(found))
+            page = self._page(name_or_id, start + len(found), size)
+            found += page
+            if len(page) < size:
+                break
+        return found
+
+    def _page(self, name_or_id: str, start: int, count: int) -> list[ItemLocation]:
+        path = f"/-/v1/datasets/{check_name(name_or_id, id_too=True)}/items"
+        query = encode_query([("start", str(start)), ("count", str(count))])
+        rows = self._api.json("GET", path, query=query).get("items")
+        fields = ("index", "bucket", "key", "offset", "length")
         try:
-            answer = json.loads(body)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise UnexpectedAnswer(self.endpoint, status, "the body is not a JSON object")
-        return status, answer
+            return [ItemLocation(*(row[field] for field in fields)) for row in rows or ()]
+        except (TypeError, KeyError) as error:
+            raise UnexpectedAnswer(self.endpoint, 200, f"an item has no {error}") from error
 
-    def _get(self, path: str) -> tuple[int, bytes]:
-        pauses = self.retry.pauses(random.SystemRandom())
-        while True:
-            try:
-                return self._attempt(path)
-            except (OSError, HTTPException) as error:
-                pause = next(pauses, None)
-                if pause is None:
-                    raise GatewayUnavailable(self.endpoint, self.retry.attempts, error) from error
-                time.sleep(pause)
-
-    def _attempt(self, path: str) -> tuple[int, bytes]:
-        parts = urlsplit(self.endpoint)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
+    def _info(self, document: Any) -> DatasetInfo:
         try:
-            connection.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+            return DatasetInfo.from_json(document)
+        except (ValueError, AttributeError) as error:
+            raise UnexpectedAnswer(self.endpoint, 200, f"the dataset's {error}") from error
+
+    def _patient_api(self) -> Api:
+        connection = self._api.connection
+        return Api(
+            self.endpoint,
+            credentials=connection.credentials,
+            timeout=max(self.timeout, _REGISTER_TIMEOUT),
+            retry=self.retry,
+        )
+
+
+def _upload(path: Path, stack: ExitStack) -> tuple[int, str, Callable[[], BinaryIO]]:
+    """Size and SHA-256 of a file that is then sent, and a function that gives it from its beginning, for each attempt."""
+    try:
+        file = stack.enter_context(path.open("rb"))
+    except OSError as error:
+        raise DigestFileError(f"{path} cannot be read: {error.strerror}") from error
+    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    size = file.tell()
+
+    def opened() -> BinaryIO:
+        file.seek(0)
+        return file
+
+    return size, sha256, opened

@@ -276,6 +276,6 @@ def _error(response: HTTPResponse, body: bytes, bucket: str, key: str) -> S3Erro
     kind = S3Error
     if status == 404:
         kind = ObjectMissing
-    elif status == 412:
+    elif status in (412, 416):
         kind = ObjectChanged
     return kind(status, code, bucket, key, detail)
