@@ -1,0 +1,94 @@
+"""How a dataset is cut into chunks, partitions and stripe units (Quiver, FAST 2020, section 5.1)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+KINDS = ("striped", "shuffled")
+MOST_ITEMS = 2**32 - 1
+MOST_UNITS = 2000
+MOST_CELLS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the items of a dataset form chunks; every job with the same layout forms the same ones.
+
+    ``striped``: the items are cut into ``partitions * units`` cells of equal size (within one item), in order: cell ``k`` is
+    ``[k * items // cells, (k + 1) * items // cells)``. Partition ``p`` is cells ``p * units`` to ``(p + 1) * units - 1``, and
+    chunk ``c`` is the ``c``-th cell of every partition. The composition never changes, so a cache that holds two chunks can
+    rotate them, and each chunk is a fair sample even of a dataset that is sorted.
+
+    ``shuffled``: each epoch is one permutation of everything, and a chunk is a slice of it. For caches that are not rotated.
+
+    Args:
+        items: number of items, at most 2**32 - 1.
+        partitions: contiguous parts of the dataset; partitions times units is at most 1,000,000.
+        units: stripe units per partition, which is the number of chunks; at most 2000.
+        kind: ``"striped"`` or ``"shuffled"``.
+        order_seed: seed of the order of striped chunks: the first eight bytes of the dataset's id, so that all jobs on a
+            dataset, whatever their own seeds, use the same chunk in the same epoch.
+
+    Raises:
+        ValueError: a number is out of its range, or the kind is unknown.
+    """
+
+    items: int
+    partitions: int = 10
+    units: int = 10
+    kind: str = "striped"
+    order_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.items <= MOST_ITEMS:
+            raise ValueError(f"items must be from 0 to {MOST_ITEMS}, not {self.items}")
+        if not 1 <= self.units <= MOST_UNITS:
+            raise ValueError(f"units must be from 1 to {MOST_UNITS}, not {self.units}")
+        if not 1 <= self.partitions <= MOST_CELLS // self.units:
+            raise ValueError(f"partitions must be from 1 to {MOST_CELLS // self.units}, not {self.partitions}")
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if not 0 <= self.order_seed < 2**64:
+            raise ValueError(f"order_seed must be from 0 to 2**64 - 1, not {self.order_seed}")
+
+    def cell(self, partition: int, unit: int) -> tuple[int, int]:
+        """The items ``[start, stop)`` of one stripe unit."""
+        number = partition * self.units + unit
+        cells = self.partitions * self.units
+        return number * self.items // cells, (number + 1) * self.items // cells
+
+    def chunk_size(self, number: int) -> int:
+        """How many items chunk ``number`` has."""
+        if self.kind == "shuffled":
+            return (number + 1) * self.items // self.units - number * self.items // self.units
+        cells = (self.cell(partition, number) for partition in range(self.partitions))
+        return sum(stop - start for start, stop in cells)
+
+    def stripe(self, number: int) -> NDArray[np.uint32]:
+        """The items of striped chunk ``number``, ascending."""
+        cells = (self.cell(partition, number) for partition in range(self.partitions))
+        return np.concatenate([np.arange(start, stop, dtype=np.uint32) for start, stop in cells])
+
+    def partition_of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """The partition that each item lies in."""
+        starts = np.array([self.cell(partition, 0)[0] for partition in range(1, self.partitions)], np.int64)
+        return np.searchsorted(starts, items, side="right").astype(np.int64)
+
+
+class Chunk(NamedTuple):
+    """One chunk's place in an epoch's order: its items are at the positions ``[start, stop)``."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class Shard(NamedTuple):
+    """One worker process of one rank: ``rank`` of ``world`` training processes, ``worker`` of ``workers`` that load for it."""
+
+    rank: int
+    world: int
+    worker: int
+    workers: int

@@ -1,0 +1,141 @@
+"""The canonical order of an epoch: which item comes at which position."""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.planner.layout import Chunk, Layout
+from larder.planner.randomness import permutation
+from larder.planner.rotation import chunk_order
+
+GROUPS = ("mixed", "unit")
+HELD = 2
+"""Chunks whose items are in memory at a time: the one that is drawn from and the one after it."""
+
+
+class EpochOrder:
+    """A permutation of ``range(layout.items)``, a pure function of the arguments, computed chunk by chunk when asked for.
+
+    Args:
+        layout: how the dataset forms chunks.
+        seed: the job's seed. It decides the order inside striped chunks, and everything in a shuffled layout.
+        epoch: number of the epoch, from 0; each has its own order.
+        first: the chunk that comes first, the others keeping their order: for a job that joins others at the chunk that is in
+            the cache. None: as the order has it.
+        group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stripe unit after the other, in random order,
+            each in itself random, so that a mini-batch comes from one stretch of the dataset as far as possible (of a dataset
+            sorted by length: with little padding; Quiver, section 5.1). A shuffled chunk has one unit per partition.
+
+    Raises:
+        ValueError: no such epoch, chunk or grouping.
+    """
+
+    def __init__(
+        self, layout: Layout, *, seed: int, epoch: int, first: int | None = None, group: str = "mixed"
+    ) -> None:
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, not {epoch}")
+        if first is not None and not 0 <= first < layout.units:
+            raise ValueError(f"first must be a chunk from 0 to {layout.units - 1}, not {first}")
+        if group not in GROUPS:
+            raise ValueError(f"group must be one of {', '.join(GROUPS)}, not {group!r}")
+        self.layout = layout
+        self.seed = seed
+        self.epoch = epoch
+        self.first = first
+        self.group = group
+        self._held: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.layout, self.seed, self.epoch, self.first, self.group)
+
+    def __repr__(self) -> str:
+        return (
+            f"EpochOrder({self.layout}, seed={self.seed}, epoch={self.epoch}, first={self.first}, group={self.group!r})"
+        )
+
+    @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that have items, in the order of this epoch; their positions adjoin."""
+        numbers = self._numbers()
+        found: list[Chunk] = []
+        start = 0
+        for number in numbers:
+            stop = start + self.layout.chunk_size(number)
+            if stop > start:
+                found.append(Chunk(number, start, stop))
+            start = stop
+        return tuple(found)
+
+    def items(self, start: int, stop: int) -> NDArray[np.uint32]:
+        """The item indices at the positions ``[start, stop)``, cut to the epoch."""
+        return self.at(np.arange(max(0, start), min(stop, self.layout.items), dtype=np.int64))
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The item index at each position; cheap while the positions stay within two chunks.
+
+        Raises:
+            IndexError: a position is not in the epoch.
+        """
+        found = np.empty(len(positions), np.uint32)
+        if not len(positions):
+            return found
+        if int(positions.min()) < 0 or int(positions.max()) >= self.layout.items:
+            raise IndexError(f"positions are from 0 to {self.layout.items - 1}")
+        places = np.searchsorted(np.asarray(self._stops), positions, side="right")
+        for place in range(int(places.min()), int(places.max()) + 1):
+            here = places == place
+            if here.any():
+                found[here] = self._chunk(place)[positions[here] - self.chunks[place].start]
+        return found
+
+    def place_of(self, position: int) -> int:
+        """Which of ``chunks`` a position lies in."""
+        return bisect_right(self._stops, position)
+
+    @cached_property
+    def _stops(self) -> list[int]:
+        return [chunk.stop for chunk in self.chunks]
+
+    def _numbers(self) -> list[int]:
+        layout = self.layout
+        if layout.kind == "shuffled":
+            numbers = list(range(layout.units))
+        else:
+            numbers = list(chunk_order(layout.order_seed, layout.units, self.epoch))
+        if self.first is not None:
+            numbers.remove(self.first)
+            numbers.insert(0, self.first)
+        return numbers
+
+    def _chunk(self, place: int) -> NDArray[np.uint32]:
+        held = self._held.get(place)
+        if held is None:
+            while len(self._held) >= HELD:
+                self._held.popitem(last=False)
+            held = self._held[place] = self._make(self.chunks[place].number)
+        self._held.move_to_end(place)
+        return held
+
+    def _make(self, number: int) -> NDArray[np.uint32]:
+        layout = self.layout
+        if layout.kind == "shuffled":
+            items = self._shuffled[number * layout.items // layout.units : (number + 1) * layout.items // layout.units]
+        else:
+            members = layout.stripe(number)
+            items = members[permutation(len(members), "items", self.seed, self.epoch, number)]
+        if self.group == "unit":
+            rank = permutation(layout.partitions, "units", self.seed, self.epoch, number)
+            items = items[np.argsort(rank[layout.partition_of(items)], kind="stable")]
+        return items
+
+    @cached_property
+    def _shuffled(self) -> NDArray[np.uint32]:
+        return permutation(self.layout.items, "epoch", self.seed, self.epoch)
+
+
+def _rebuild(layout: Layout, seed: int, epoch: int, first: int | None, group: str) -> EpochOrder:
+    return EpochOrder(layout, seed=seed, epoch=epoch, first=first, group=group)

@@ -1,0 +1,325 @@
+"""How far an epoch has come, as a value that can be saved, read, edited and loaded.
+
+The state of one rank, in JSON::
+
+    {"version": 1,
+     "dataset": "9f2c...",               the dataset's id
+     "items": 1281167,                   items in it
+     "seed": 0, "epoch": 3,              the job's seed, and the epoch that is under way
+     "layout": {"kind": "striped", "partitions": 10, "units": 10, "order_seed": "00ff..."},
+     "first": null, "group": "mixed",    with these, the arguments of ``EpochOrder``
+     "base": null,                       positions of the epoch's order that were delivered before the ranks shared the rest
+     "world": 8, "rank": 0,              whose state this is
+     "done": {"upto": 1600, "bits": ""}, places of this rank's share that are delivered: here the first 1600
+     "skipped": 0, "padded": 0}          of these never delivered, as they could not be had; and repetitions delivered
+
+``base`` and ``done`` are sets (see ``NumberSet.to_json``). Neither the number of workers nor the batch size is in it, so both may
+change. Another world size needs the states of all ranks, merged into one in which ``world`` and ``rank`` are null, and what they
+had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done".
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.errors import StateError
+from larder.planner.layout import MOST_ITEMS, Layout
+from larder.planner.numbers import NumberSet
+from larder.planner.order import GROUPS, EpochOrder
+from larder.planner.share import RankShare, batches_left, share_size
+
+VERSION = 1
+_FIELDS = frozenset(
+    "version dataset items seed epoch layout first group base world rank done skipped padded".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What was delivered of one epoch, to one rank or (``rank`` and ``world`` None) to all; see the module for the fields."""
+
+    dataset: str
+    layout: Layout
+    seed: int
+    epoch: int
+    first: int | None = None
+    group: str = "mixed"
+    base: NumberSet = field(default_factory=NumberSet)
+    world: int | None = None
+    rank: int | None = None
+    done: NumberSet = field(default_factory=NumberSet)
+    skipped: int = 0
+    padded: int = 0
+
+    @classmethod
+    def start(cls, dataset: str, order: EpochOrder, rank: int | None = None, world: int | None = None) -> "Progress":
+        """Nothing delivered of this epoch."""
+        return cls(dataset, order.layout, order.seed, order.epoch, order.first, order.group, world=world, rank=rank)
+
+    def order(self) -> EpochOrder:
+        """The order of the epoch that is under way."""
+        return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, first=self.first, group=self.group)
+
+    def next_epoch(self) -> "Progress":
+        """The start of the next epoch, for the same rank."""
+        return Progress(
+            self.dataset, self.layout, self.seed, self.epoch + 1, None, self.group, world=self.world, rank=self.rank
+        )
+
+    def of_rank(self, rank: int, world: int) -> "Progress":
+        """This state as ``rank`` of ``world`` goes on from it.
+
+        Raises:
+            StateError: it is another rank's, or of another world size.
+        """
+        if (self.rank, self.world) == (rank, world):
+            return self
+        if self.rank is not None and self.world == 1:
+            return merge([self]).of_rank(rank, world)
+        if self.rank is not None:
+            raise StateError(
+                f"this is the state of rank {self.rank} of {self.world}, but it is loaded by rank {rank} of {world};"
+                " merge the states of all ranks and load the result in each"
+            )
+        return replace(self, rank=rank, world=world)
+
+    def share(self) -> RankShare:
+        """The rank's share, and what is left of it; the state must be a rank's."""
+        rank, world = self._owner()
+        return RankShare(self.layout.items, self.base, self.done, rank, world)
+
+    def batches(self, batch_size: int, tail: str) -> int:
+        """How many batches this rank still has in the epoch."""
+        rank, world = self._owner()
+        return batches_left(
+            self.layout.items - len(self.base),
+            rank,
+            world,
+            left=self.share().left,
+            delivered=len(self.done) - self.skipped + self.padded,
+            batch_size=batch_size,
+            tail=tail,
+        )
+
+    def settled(self, batch_size: int, tail: str) -> "Progress":
+        """This state, or the start of the next epoch if the rank has no batch left in this one."""
+        return self if self.batches(batch_size, tail) else self.next_epoch()
+
+    def with_places(self, places: NDArray[np.int64], *, skipped: int = 0, padded: int = 0) -> "Progress":
+        """This state after some more places, ``skipped`` of them not delivered, and ``padded`` repetitions."""
+        done = self.done.with_numbers(places)
+        return replace(self, done=done, skipped=self.skipped + skipped, padded=self.padded + padded)
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as the module describes it; at most 64 KB as text for a million items in the default layout."""
+        layout = self.layout
+        return {
+            "version": VERSION,
+            "dataset": self.dataset,
+            "items": layout.items,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "layout": {
+                "kind": layout.kind,
+                "partitions": layout.partitions,
+                "units": layout.units,
+                "order_seed": f"{layout.order_seed:016x}",
+            },
+            "first": self.first,
+            "group": self.group,
+            "base": self.base.to_json() if self.base.stop else None,
+            "world": self.world,
+            "rank": self.rank,
+            "done": self.done.to_json(),
+            "skipped": self.skipped,
+            "padded": self.padded,
+        }
+
+    @classmethod
+    def from_json(cls, state: object, *, dataset: str | None = None) -> "Progress":
+        """Read a state; ``dataset`` is the id that it must be of.
+
+        Raises:
+            StateError: it is damaged, of another version or of another dataset; the message names the field.
+        """
+        if not isinstance(state, Mapping):
+            raise StateError(f"a state is a JSON object, not {type(state).__name__}")
+        if state.get("version") != VERSION or isinstance(state.get("version"), bool):
+            raise StateError(f'state field "version" is {state.get("version")!r}; this package reads version {VERSION}')
+        if wrong := set(map(str, state)) ^ _FIELDS:
+            raise StateError(f"state fields missing or unknown: {', '.join(sorted(wrong))}")
+        if not isinstance(state["dataset"], str):
+            raise StateError('state field "dataset" must be the id of a dataset')
+        if dataset is not None and state["dataset"] != dataset:
+            raise StateError(f"this is a state of dataset {state['dataset']}, but it is loaded for dataset {dataset}")
+        return _read(state)
+
+    def _owner(self) -> tuple[int, int]:
+        if self.rank is None or self.world is None:
+            raise StateError("this is the merged state of all ranks; only a rank has a share and batches of its own")
+        return self.rank, self.world
+
+
+def _read(state: Mapping[str, Any]) -> Progress:
+    layout = _layout(state)
+    first = None if state["first"] is None else _number(state, "first", layout.units - 1)
+    if state["group"] not in GROUPS:
+        raise StateError(f'state field "group" must be one of {", ".join(GROUPS)}, not {state["group"]!r}')
+    if not isinstance(state["seed"], int) or isinstance(state["seed"], bool):
+        raise StateError(f'state field "seed" must be a whole number, not {state["seed"]!r}')
+    base = NumberSet() if state["base"] is None else NumberSet.from_json(state["base"], layout.items, "base")
+    if (state["rank"] is None) != (state["world"] is None):
+        raise StateError('state fields "world" and "rank" must both be numbers, or both null in a merged state')
+    rank = world = None
+    size = 0
+    if state["rank"] is not None:
+        world = _number(state, "world", 2**31, 1)
+        rank = _number(state, "rank", world - 1)
+        size = share_size(layout.items - len(base), rank, world)
+    done = NumberSet.from_json(state["done"], size, "done")
+    return Progress(
+        state["dataset"],
+        layout,
+        state["seed"],
+        _number(state, "epoch", 2**63),
+        first,
+        state["group"],
+        base,
+        world,
+        rank,
+        done,
+        _number(state, "skipped", len(done)),
+        _number(state, "padded", 2**63),
+    )
+
+
+def _layout(state: Mapping[str, Any]) -> Layout:
+    layout = state["layout"]
+    if not isinstance(layout, Mapping) or set(layout) != {"kind", "partitions", "units", "order_seed"}:
+        raise StateError('state field "layout" must be an object with "kind", "partitions", "units" and "order_seed"')
+    items = _number(state, "items", MOST_ITEMS)
+    partitions, units = (_number(layout, name, 2**31, 1, "layout.") for name in ("partitions", "units"))
+    try:
+        order_seed = int(layout["order_seed"], 16)
+        return Layout(items, partitions, units, layout["kind"], order_seed)
+    except (TypeError, ValueError) as error:
+        raise StateError(f'state field "layout": {error}') from error
+
+
+def _number(state: Mapping[str, Any], name: str, most: int, least: int = 0, prefix: str = "") -> int:
+    value = state[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise StateError(f'state field "{prefix}{name}" must be a whole number from {least} to {most}, not {value!r}')
+    return value
+
+
+def union(parts: Iterable[Progress], *, batch_size: int, tail: str) -> Progress:
+    """The state of a rank out of those of its workers (``EpochPlan.progress``), all of them, under their batch size and tail.
+
+    Raises:
+        StateError: the parts are not of one rank in one epoch.
+    """
+    parts = list(parts)
+    if not parts:
+        raise StateError("there are no states to unite")
+    whole = parts[0]
+    whole._owner()
+    for part in parts[1:]:
+        _same(whole, part, "dataset", "layout", "seed", "epoch", "first", "group", "base", "world", "rank")
+        whole = replace(
+            whole,
+            done=whole.done.union(part.done),
+            skipped=whole.skipped + part.skipped,
+            padded=whole.padded + part.padded,
+        )
+    return whole.settled(batch_size, tail)
+
+
+def merge(states: Iterable[Progress]) -> Progress:
+    """The state of all ranks out of that of each: loads under any world size, number of workers and batch size.
+
+    A rank that is at the start of the next epoch has finished this one.
+
+    Raises:
+        StateError: ranks are missing or come twice, or the states are not of one epoch of one job.
+    """
+    states = list(states)
+    if len(states) == 1 and states[0].rank is None:
+        return states[0]
+    _complete(states)
+    epoch = min(state.epoch for state in states)
+    behind = [state for state in states if state.epoch == epoch]
+    whole = behind[0]
+    base = whole.base
+    for state in states:
+        _same(whole, state, "dataset", "layout", "seed", "group", "world")
+        if state.epoch == epoch:
+            _same(whole, state, "first", "base")
+            delivered = state.done.numbers()
+        elif state.epoch == epoch + 1 and not state.done.stop and not state.base.stop:
+            finished = replace(whole, rank=state.rank, done=NumberSet())
+            delivered = np.arange(finished.share().size, dtype=np.int64)
+        else:
+            raise StateError(
+                f"rank {state.rank} is in epoch {state.epoch} while rank {whole.rank} is in epoch {epoch};"
+                " the states to merge must be saved at the same step"
+            )
+        base = base.union(NumberSet().with_numbers(replace(whole, rank=state.rank).share().positions(delivered)))
+    return _merged(whole, base)
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """``merge`` for states as they are saved.
+
+    Raises:
+        StateError: as ``merge`` and ``Progress.from_json``.
+    """
+    return merge(Progress.from_json(state) for state in states).to_json()
+
+
+def skip_batches(progress: Progress, batches: int, batch_size: int) -> Progress:
+    """This state as if its next batches had been delivered, up to the end of the epoch.
+
+    Args:
+        progress: of a rank, or of all.
+        batches: how many to pass over.
+        batch_size: items in each; of all ranks together if the state is that of all.
+    """
+    ordinals = np.arange(batches * batch_size, dtype=np.int64)
+    if progress.rank is None:
+        left = progress.layout.items - len(progress.base)
+        base = progress.base.with_numbers(progress.base.nth_missing(ordinals[:left]))
+        return _merged(progress, base)
+    share = progress.share()
+    skipped = progress.with_places(share.places(ordinals[: share.left]))
+    return skipped if skipped.share().left else progress.next_epoch()
+
+
+def _complete(states: list[Progress]) -> None:
+    if not states:
+        raise StateError("there are no states to merge")
+    if any(state.rank is None for state in states):
+        raise StateError("one of the states is merged already; merge the states of single ranks")
+    world = states[0].world or 0
+    ranks = [state.rank for state in states]
+    if twice := sorted({rank for rank in ranks if rank is not None and ranks.count(rank) > 1}):
+        raise StateError(f"there is more than one state of rank {', '.join(map(str, twice))}")
+    if missing := sorted(set(range(world)).difference(rank for rank in ranks if rank is not None)):
+        raise StateError(f"of the {world} ranks, the state of rank {', '.join(map(str, missing))} is missing")
+
+
+def _merged(whole: Progress, base: NumberSet) -> Progress:
+    merged = replace(whole, base=base, world=None, rank=None, done=NumberSet(), skipped=0, padded=0)
+    return merged.next_epoch() if base.stop and len(base) == whole.layout.items else merged
+
+
+def _same(one: Progress, other: Progress, *names: str) -> None:
+    for name in names:
+        ours, theirs = getattr(one, name), getattr(other, name)
+        if ours != theirs:
+            raise StateError(
+                f'the states differ in "{name}": {ours} and {theirs}; they are not of one session of one job'
+            )
