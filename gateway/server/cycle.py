@@ -284,6 +284,13 @@ class Cycle:
         waiting, self._held = [self._held], b""
         if head.chunked:
             waiting.append(b"%x\r\n" % count)
+        waiting = await self._send_each(waiting, pieces)
+        if head.chunked:
+            waiting.append(b"\r\n" if more else b"\r\n0\r\n\r\n")
+        await self._write(b"".join(waiting))
+
+    async def _send_each(self, waiting: list[bytes], pieces: Sequence[Piece]) -> list[bytes]:
+        """Send what waits and the pieces; what is left, because it is little, is returned."""
         size = 0
         for piece in pieces:
             if not isinstance(piece, bytes) and piece[2] > SMALL:
@@ -295,9 +302,7 @@ class Cycle:
             if size >= HIGH_WATER:
                 await self._write(b"".join(waiting))
                 waiting, size = [], 0
-        if head.chunked:
-            waiting.append(b"\r\n" if more else b"\r\n0\r\n\r\n")
-        await self._write(b"".join(waiting))
+        return waiting
 
     async def _write(self, data: bytes) -> None:
         channel = self._channel
