@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -88,14 +89,14 @@ class Directives:
     plan: int = 0
 
     @classmethod
-    def from_headers(cls, headers: Mapping[str, str]) -> Directives:
+    def from_headers(cls, headers: Message) -> Directives:
         """Read the headers of a batch's answer.
 
         Raises:
             ValueError: a number is none.
         """
         return cls(
-            headers.get("x-larder-caching") or "",
+            headers.get("x-larder-caching", ""),
             int(headers.get("x-larder-chunk") or -1),
             int(headers.get("x-larder-plan") or 0),
         )

@@ -144,14 +144,14 @@ class Decoder:
         return self.received
 
     def _index_form(self, source: Source, count: int) -> None:
-        if self._length is None:
-            raise self._nonsense("the index form needs a Content-Length")
         room = self._budget - _PREAMBLE.size - _END.size - count * _ENTRY.itemsize
         if count > len(self._request) or room < 0:
-            raise self._nonsense(f"{count} items were announced in {self._length} bytes for {len(self._request)} asked")
+            raise self._nonsense(
+                f"{count} items were announced in at most {self._budget} bytes for {len(self._request)} asked"
+            )
         block = self._read(source, count * _ENTRY.itemsize, "its index")
         entries = np.frombuffer(block, dtype=_ENTRY)
-        self._check_entries(entries, room)
+        room = self._check_entries(entries, room)
         self._crc = crc32(block)
         self._missing = int(np.count_nonzero(entries["status"]))
         self._delivered = count - self._missing
@@ -159,8 +159,8 @@ class Decoder:
         self._bodies(source, entries, room)
         self._end(source)
 
-    def _check_entries(self, entries: NDArray[np.void], room: int) -> None:
-        """Positions asked for and none twice, bodies back to back, and the length of the answer used up by them exactly."""
+    def _check_entries(self, entries: NDArray[np.void], room: int) -> int:
+        """Positions asked for and none twice, bodies back to back, and as long as the answer is. Gives the bodies' length."""
         positions, lengths = entries["position"], entries["length"]
         if len(entries) and int(positions.max()) >= len(self._request):
             raise self._nonsense(f"position {positions.max()} was not asked for")
@@ -171,13 +171,15 @@ class Decoder:
         if np.count_nonzero(entries["status"] == OK) > self._take:
             raise self._nonsense(f"more than {self._take} items")
         if len(entries) and int(lengths.max()) > room:
-            raise self._nonsense(f"an item of {lengths.max()} bytes in an answer of {self._length}")
+            raise self._nonsense(f"an item of {lengths.max()} bytes in an answer of at most {self._budget}")
         # Each length is at most 2^34 here and there are at most 2^20 of them, so that this sum cannot wrap around.
         ends = np.cumsum(lengths, dtype=np.uint64)
-        if (int(ends[-1]) if len(entries) else 0) != room:
+        total = int(ends[-1]) if len(entries) else 0
+        if total > room or (self._length is not None and total != room):
             raise self._nonsense("the lengths of the items are not that of the answer")
         if np.any(ends - lengths != entries["offset"]):
             raise self._nonsense("the items are not back to back")
+        return total
 
     def _bodies(self, source: Source, entries: NDArray[np.void], room: int) -> None:
         buffer = self._buffer(room)

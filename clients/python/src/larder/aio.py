@@ -1,0 +1,48 @@
+"""The batch call for asyncio programs."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.batch import BatchReader, Indices
+from larder.merging import Fetched
+
+
+class AsyncBatchReader:
+    """A ``BatchReader`` whose calls are awaited; each runs in a thread of the event loop's default executor.
+
+    A cancelled call ends for its caller at once. Its request runs to its end in the thread, where it hurts nobody: every
+    request has a connection of its own, so none ever finds another's answer.
+
+    Args:
+        reader: what does the work; it can be used directly at the same time.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self.reader = reader
+
+    async def fetch(
+        self,
+        indices: Indices,
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+    ) -> Fetched:
+        """As ``BatchReader.fetch``."""
+        call = partial(self.reader.fetch, mode=mode, take=take, ordered=ordered, epoch=epoch, job=job)
+        return await asyncio.to_thread(call, indices)
+
+    async def prefetch(self, indices: Indices) -> dict[str, int]:
+        """As ``BatchReader.prefetch``."""
+        return await asyncio.to_thread(self.reader.prefetch, indices)
+
+    async def lookup(self, indices: Indices) -> NDArray[np.bool_]:
+        """As ``BatchReader.lookup``."""
+        return await asyncio.to_thread(self.reader.lookup, indices)

@@ -1,0 +1,344 @@
+"""Fetching many items of a dataset in one request, whatever happens to the connection meanwhile.
+
+An answer that is cut, damaged or refused for a passing reason costs the repetition of what it did not bring, and of nothing
+else. Attempts are counted since the last item that came: a gateway that delivers a little each time is slow, not gone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.api import Api, Busy
+from larder.client import Client
+from larder.connection import TRANSIENT
+from larder.credentials import Credentials, CredentialSource, source_of
+from larder.dataset import DatasetInfo, Directives
+from larder.errors import (
+    DigestFileError,
+    GatewayUnavailable,
+    LarderError,
+    RequestRefused,
+    TruncatedBatch,
+    UnexpectedAnswer,
+    UnknownDataset,
+)
+from larder.fallback import Origin, Probation, warn_once
+from larder.frames import LIMIT, MEDIA_TYPE, Decoder, Received
+from larder.merging import MOST, Fetched, Merge
+from larder.retry import Retry
+from larder.s3 import S3
+from larder.signing import encode_query
+
+__all__ = ["BatchReader", "Counters", "Fetched", "Indices"]
+
+Indices = NDArray[np.integer[Any]] | Sequence[int]
+T = TypeVar("T")
+_INDICES_TYPE = "application/octet-stream"
+
+
+class Counters(Protocol):
+    """Where counts go: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``."""
+
+    def add(self, name: str, value: int, /) -> object:
+        """Add to a count."""
+
+
+class _NoCounters:
+    def add(self, name: str, value: int, /) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one request brought, and what ended it early."""
+
+    received: Received = field(default_factory=Received)
+    directives: Directives | None = None
+    error: Exception | None = None
+
+
+class BatchReader:
+    """Reads items of one dataset through a gateway. Safe to share between threads, to fork, to copy and to pickle.
+
+    Args:
+        endpoint: address of the gateway.
+        dataset: from ``Client.register`` or ``Client.dataset``.
+        credentials: one of the gateway's access keys; ``None`` looks where AWS's tools look.
+        timeout: seconds that the gateway may be silent before an attempt counts as failed.
+        retry: how often a request that brought nothing is repeated.
+        fallback: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver (its address from
+            ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
+        digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``.
+        stats: ``add(name, value)`` is called for what happens.
+        limit: bytes that one answer may hold; more is refused as nonsense.
+
+    Raises:
+        ValueError: the endpoint is no address, or ``fallback`` lacks ``digest_file``.
+        LarderError: ``fallback`` lacks a package; the message says which.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        dataset: DatasetInfo,
+        *,
+        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
+        timeout: float = 30.0,
+        retry: Retry | None = None,
+        fallback: str | S3 | None = None,
+        digest_file: str | os.PathLike[str] | None = None,
+        stats: Counters | None = None,
+        limit: int = LIMIT,
+    ) -> None:
+        source = source_of(credentials)
+        self.dataset = dataset
+        self.stats: Counters = stats or _NoCounters()
+        self._api = Api(endpoint, credentials=source, timeout=timeout, retry=retry)
+        self._digest_file = None if digest_file is None else os.fspath(digest_file)
+        self._limit = limit
+        self._probation = Probation()
+        self._origin: Origin | None = None
+        if fallback is not None:
+            self._origin = Origin(fallback, digest_file, dataset, timeout=timeout, retry=self._api.retry)
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the gateway."""
+        return self._api.endpoint
+
+    def close(self) -> None:
+        """Close idle connections; the reader can be used on."""
+        self._api.connection.close()
+
+    def fetch(
+        self,
+        indices: Indices,
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+    ) -> Fetched:
+        """Items of the dataset. Those that cannot be had are in ``failed``; all others that were asked for are there.
+
+        Args:
+            indices: of items; for ``substitute`` candidates, none twice.
+            mode: ``exact``: every one of them; ``substitute``: any ``take`` of them, which costs the least.
+            take: how many of the candidates.
+            ordered: in the order of ``indices`` rather than of arrival.
+            epoch: of the training run, for the gateway's decisions.
+            job: name of the training run, for the same.
+
+        Raises:
+            ValueError: a wrong mode, ``take`` or candidate.
+            IndexError: the dataset has no such item.
+            GatewayUnavailable: nothing more came, and there is no fallback.
+            UnknownDataset: the gateway does not know the dataset, and there is no ``digest_file`` to register it with.
+            RequestRefused: the gateway refuses the caller or the request.
+            UnexpectedAnswer: what answers is no Larder gateway.
+            CredentialsMissing: there is no access key to sign with.
+        """
+        if mode not in ("exact", "substitute"):
+            raise ValueError(f'mode is "exact" or "substitute", not {mode!r}')
+        if (take is None) is (mode == "substitute") or (take is not None and take < 0):
+            raise ValueError(f"take goes with mode substitute, and is at least 0; mode {mode}, take {take}")
+        request = self._checked(indices, distinct=mode == "substitute")
+        merge = Merge(request, take, self._api.retry.attempts)
+        directives = Directives()
+        if not (self._origin and self._probation.waiting):
+            parameters = {"mode": mode, "epoch": str(epoch), "job": job}
+            try:
+                directives = self._remedied(lambda: self._through_gateway(merge, parameters))
+                self._probation.answered()
+            except GatewayUnavailable as error:
+                if self._origin is None:
+                    raise
+                self._probation.failed()
+                warn_once(self.endpoint, error)
+        while self._origin and not merge.done():
+            asked = merge.ask()[: merge.wanted]
+            self.stats.add("fallback_reads", len(asked))
+            merge.accept(asked, self._origin.read(request[asked]), final=True)
+        return merge.result(directives, ordered=ordered)
+
+    def prefetch(self, indices: Indices) -> dict[str, int]:
+        """Ask the gateway to have items ready soon: counts of those ``resident``, ``fetching`` and ``refused``.
+
+        Raises:
+            GatewayUnavailable: and others, as ``fetch`` does.
+        """
+        counts = {"resident": 0, "fetching": 0, "refused": 0}
+        for part in self._parts(indices):
+            body = self._ask("batch", "mode=prefetch", part, 202)
+            for name, value in self._api.parsed(202, body).items():
+                if isinstance(value, int):
+                    counts[name] = counts.get(name, 0) + value
+        return counts
+
+    def lookup(self, indices: Indices) -> NDArray[np.bool_]:
+        """For each item whether it is in the cache now.
+
+        Raises:
+            GatewayUnavailable: and others, as ``fetch`` does.
+        """
+        found = [np.zeros(0, dtype=np.bool_)]
+        for part in self._parts(indices):
+            body = self._ask("lookup", "", part, 200)
+            if len(body) != (len(part) + 7) // 8:
+                raise UnexpectedAnswer(self.endpoint, 200, f"{len(body)} bytes of bitmap for {len(part)} items")
+            bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8), count=len(part), bitorder="little")
+            found.append(bits.astype(np.bool_))
+        return np.concatenate(found)
+
+    def _through_gateway(self, merge: Merge, parameters: dict[str, str]) -> Directives:
+        """Ask until nothing is left. A gateway that was given up before gets one attempt, not all of them."""
+        retry = replace(self._api.retry, attempts=1) if self._probation.active else self._api.retry
+        chance = random.SystemRandom()
+        pauses, failures = retry.pauses(chance), 0
+        directives = Directives()
+        while not merge.done():
+            asked = merge.ask()
+            outcome = self._round(merge.request[asked], merge.wanted, parameters)
+            self._count(outcome)
+            directives = outcome.directives or directives
+            if merge.accept(asked, outcome.received):
+                pauses, failures = retry.pauses(chance), 0
+                pause: float | None = chance.uniform(0, retry.base) if outcome.error else 0.0
+            else:
+                pause, failures = next(pauses, None), failures + 1
+            if merge.done():
+                break
+            if pause is None:
+                raise self._gone(merge, failures, outcome.error)
+            self.stats.add("retries", 1)
+            time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
+        return directives
+
+    def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> _Round:
+        """One request. What it brought counts, however it ends.
+
+        Raises:
+            RequestRefused: the gateway said no.
+            UnexpectedAnswer: what answered is no gateway.
+        """
+        outcome = _Round()
+        sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
+        query = encode_query((name, value) for name, value in sent.items() if value)
+        headers = {"Accept": MEDIA_TYPE, "Content-Type": _INDICES_TYPE}
+        try:
+            with self._api.exchange(
+                "POST", self._path("batch"), query=query, headers=headers, body=indices.tobytes()
+            ) as response:
+                outcome.directives = self._directives(response)
+                decoder = Decoder(
+                    indices,
+                    take=min(wanted, len(indices)),
+                    length=response.length,
+                    limit=self._limit,
+                    endpoint=self.endpoint,
+                )
+                outcome.received = decoder.received
+                try:
+                    decoder.decode(response)
+                except UnexpectedAnswer as error:
+                    outcome.error = error  # perhaps only damaged on the way: the next attempt tells
+        except (TruncatedBatch, Busy, *TRANSIENT) as error:
+            outcome.error = error
+        return outcome
+
+    def _gone(self, merge: Merge, attempts: int, error: Exception | None) -> LarderError:
+        if isinstance(error, UnexpectedAnswer):
+            return error
+        came = len(merge.request) - merge.wanted
+        cause = error or TruncatedBatch(
+            came, merge.wanted, "the gateway answers, but without them or with damaged bytes"
+        )
+        unavailable = GatewayUnavailable(self.endpoint, attempts, cause)
+        unavailable.__cause__ = cause
+        return unavailable
+
+    def _count(self, outcome: _Round) -> None:
+        self.stats.add("requests", 1)
+        if outcome.received.corrupt:
+            self.stats.add("crc_errors", outcome.received.corrupt)
+        if isinstance(outcome.error, TruncatedBatch | HTTPException):
+            self.stats.add("truncated", 1)
+
+    def _directives(self, response: HTTPResponse) -> Directives:
+        kind = response.headers.get_content_type()
+        if kind != MEDIA_TYPE:
+            raise UnexpectedAnswer(self.endpoint, response.status, f"Content-Type {kind}, not {MEDIA_TYPE}")
+        try:
+            return Directives.from_headers(response.headers)
+        except ValueError as error:
+            raise UnexpectedAnswer(self.endpoint, response.status, f"its directives: {error}") from error
+
+    def _remedied(self, call: Callable[[], T]) -> T:
+        """Register a forgotten dataset again, and look again for credentials that have expired; each once."""
+        tried: set[str] = set()
+        while True:
+            try:
+                return call()
+            except UnknownDataset as error:
+                if self._digest_file is None or error.code in tried:
+                    raise
+                tried.add(error.code)
+                self._register(self._digest_file)
+            except RequestRefused as error:
+                if "credentials" in tried or not self._api.renewable(error):
+                    raise
+                tried.add("credentials")
+
+    def _register(self, digest_file: str) -> None:
+        connection = self._api.connection
+        client = Client(
+            self.endpoint, credentials=connection.credentials, timeout=connection.timeout, retry=self._api.retry
+        )
+        known = client.register(self.dataset.name, digest_file, caching=self.dataset.caching)
+        client.close()
+        if known.id != self.dataset.id:
+            raise DigestFileError(
+                f"{digest_file} is of dataset {known.id}, not of {self.dataset.id} ({self.dataset.name})"
+            )
+
+    def _ask(self, what: str, query: str, indices: NDArray[np.uint32], status: int) -> bytes:
+        def ask() -> tuple[int, bytes]:
+            return self._api.ask(
+                "POST",
+                self._path(what),
+                query=query,
+                headers={"Content-Type": _INDICES_TYPE},
+                body=indices.tobytes(),
+                expected=frozenset({status}),
+            )
+
+        return self._remedied(ask)[1]
+
+    def _path(self, what: str) -> str:
+        return f"/-/v1/datasets/{self.dataset.id}/{what}"
+
+    def _parts(self, indices: Indices) -> Iterator[NDArray[np.uint32]]:
+        request = self._checked(indices)
+        for start in range(0, len(request), MOST):
+            yield request[start : start + MOST]
+
+    def _checked(self, indices: Indices, *, distinct: bool = False) -> NDArray[np.uint32]:
+        wide = np.asarray(indices)
+        if wide.size and (wide.ndim != 1 or wide.dtype.kind not in "iu"):
+            raise ValueError(f"indices are whole numbers in one dimension, not {wide.dtype} in {wide.ndim}")
+        outside = wide[(wide < 0) | (wide >= self.dataset.items)] if wide.size else wide
+        if len(outside):
+            raise IndexError(f"item {outside[0]} of dataset {self.dataset.name}, which has {self.dataset.items}")
+        if distinct and len(np.unique(wide)) != len(wide):
+            raise ValueError("a candidate comes twice")
+        return wide.astype("<u4")

@@ -1,0 +1,176 @@
+"""Reading items from their origin, while no gateway answers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.credentials import CredentialSource
+from larder.dataset import DatasetInfo
+from larder.errors import DigestFileError, LarderError, LarderWarning, ObjectChanged, ObjectMissing, S3Error
+from larder.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED, ItemFailure, Received
+from larder.retry import Retry
+from larder.s3 import S3
+
+if TYPE_CHECKING:
+    from larder.digest.file import DigestFile
+
+_THREADS = 16
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
+_log = logging.getLogger("larder")
+_warned_in = 0
+
+
+class Probation:
+    """When the gateway may be tried again after it was given up: after a second, then twice as long each time, up to a minute.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pause = 0.0
+        self._until = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether the gateway was given up and has not answered since."""
+        return self._pause > 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is too early to try again."""
+        return self.active and self._clock() < self._until
+
+    def failed(self) -> None:
+        """The gateway was given up once more."""
+        self._pause = min(_LONGEST_PAUSE, 2 * self._pause or _FIRST_PAUSE)
+        self._until = self._clock() + self._pause
+
+    def answered(self) -> None:
+        """The gateway is back."""
+        self._pause = 0.0
+
+    def __reduce__(self) -> tuple[type[Probation], tuple[()]]:
+        return Probation, ()  # another machine's clock says nothing
+
+
+class Origin:
+    """The store that a dataset's items lie in, and the digest file that says where. Safe for threads, to fork and to pickle.
+
+    Args:
+        store: an S3 reader; or an endpoint; or ``origin``: the one of ``LARDER_ORIGIN_ENDPOINT``, else AWS itself.
+        digest_file: of the dataset.
+        dataset: what the digest file must be of.
+        timeout: seconds that the store may be silent.
+        retry: of each read.
+
+    Raises:
+        ValueError: there is no digest file.
+        LarderError: reading digest files needs a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        store: S3 | str,
+        digest_file: str | os.PathLike[str] | None,
+        dataset: DatasetInfo,
+        *,
+        timeout: float,
+        retry: Retry,
+    ) -> None:
+        if digest_file is None:
+            raise ValueError(
+                "a fallback to the origin needs digest_file: it says where the items are, and what their bytes must be"
+            )
+        if importlib.util.find_spec("pyarrow") is None:
+            raise LarderError(
+                'a fallback to the origin reads a digest file, which needs pyarrow: pip install "larder[digest]"'
+            )
+        self._store = store if isinstance(store, S3) else _store(store, timeout, retry)
+        self._path = os.fspath(digest_file)
+        self._dataset = dataset
+        self._file: DigestFile | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_file": None}
+
+    def read(self, indices: NDArray[np.uint32]) -> Received:
+        """Read items, several at a time, and compare them with their digests. Positions are places in ``indices``.
+
+        Raises:
+            DigestFileError: the file cannot be read, or is another dataset's.
+        """
+        file = self._digest_file()
+        received = Received()
+        with ThreadPoolExecutor(min(_THREADS, max(1, len(indices))), "larder-origin") as pool:
+            for position, got in enumerate(pool.map(partial(self._item, file), indices.tolist())):
+                if isinstance(got, ItemFailure):
+                    received.failures[position] = got
+                else:
+                    received.positions.append(position)
+                    received.data.append(memoryview(got))
+                    received.flags.append(0)
+        return received
+
+    def _item(self, file: DigestFile, index: int) -> bytes | ItemFailure:
+        bucket, key, offset, length = file.location(index)
+        try:
+            # An item without an offset is the whole object, whatever length the file was built with.
+            data = self._store.get(bucket, key, offset=offset, length=None if offset is None else length)
+        except S3Error as error:
+            return ItemFailure(index, _status(error), bucket, key, f"{error.code} ({error.status}): {error.detail}")
+        if hashlib.sha256(data).digest() != file.digest(index):
+            return ItemFailure(index, CHANGED, bucket, key, f"{len(data)} bytes whose SHA-256 is not the digest file's")
+        return data
+
+    def _digest_file(self) -> DigestFile:
+        if self._file is None:
+            from larder.digest.file import read
+
+            file = read(self._path)
+            if file.id != self._dataset.id:
+                raise DigestFileError(
+                    f"{self._path} is of dataset {file.id}, not of {self._dataset.id} ({self._dataset.name})"
+                )
+            self._file = file
+        return self._file
+
+
+def warn_once(endpoint: str, cause: Exception) -> None:
+    """Say that reads go past the gateway; once in each process, because each worker would say it for each batch."""
+    global _warned_in
+    if _warned_in == os.getpid():
+        return
+    _warned_in = os.getpid()
+    message = f"{cause}; items are read from their origin until the gateway at {endpoint} answers again"
+    _log.warning("%s", message)
+    warnings.warn(message, LarderWarning, stacklevel=3)
+
+
+def _store(endpoint: str, timeout: float, retry: Retry) -> S3:
+    if endpoint == "origin":
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        endpoint = os.environ.get("LARDER_ORIGIN_ENDPOINT") or f"https://s3.{region}.amazonaws.com"
+    return S3(endpoint, credentials=CredentialSource(), timeout=timeout, retry=retry)
+
+
+def _status(error: S3Error) -> int:
+    if isinstance(error, ObjectMissing):
+        return MISSING
+    if isinstance(error, ObjectChanged):
+        return CHANGED
+    return REFUSED if error.status in (401, 403) else ORIGIN_ERROR
