@@ -211,6 +211,8 @@ class EpochPlan:
 
     def _take(self) -> int:
         """How many pending items the batch under way still gets: each batch after it must have one at least."""
+        if not self._batches:
+            return 0
         left = self._window.left
         most = max(left - (self._batches - 1), 0 if self._filled else min(1, left))
         return max(0, min(self._batch_size - self._filled, most))
