@@ -96,6 +96,18 @@ class CacheSettings(Section):
     open_files: int = Field(512, ge=8, description="blob files each worker keeps open")
 
 
+class DatasetSettings(Section):
+    """Datasets: the digest files that clients register. One is read at a time per node, by a process of its own."""
+
+    max_digest_file: Size = Field(
+        4 * 1024**3, ge=1, description="largest digest file; what is made of it may take four times as much disk"
+    )
+    read_memory: Size = Field(
+        4 * 1024**3, ge=1024**3, description="address space of the process that reads a digest file"
+    )
+    read_time: Seconds = Field(600.0, gt=0, description="how long reading one digest file may take")
+
+
 class RedisSettings(Section):
     """Coordination."""
 
@@ -227,6 +239,7 @@ class Settings(Section):
 
     server: ServerSettings = ServerSettings()
     cache: CacheSettings = CacheSettings()
+    datasets: DatasetSettings = DatasetSettings()
     redis: RedisSettings = RedisSettings()
     database: DatabaseSettings = DatabaseSettings()
     admin: AdminSettings = AdminSettings()

@@ -52,6 +52,9 @@ BATCH_BYTES = Counter(
     "larder_batch_bytes_total", "Item bytes sent in batches, by result: hit, joined, fetched", ["result"]
 )
 PREFETCHED = Counter("larder_prefetched_items_total", "Items fetched ahead, by result: stored, failed", ["result"])
+REGISTRATIONS = Counter(
+    "larder_dataset_registrations_total", "Registrations of datasets, by result: new, known, refused", ["result"]
+)
 
 CACHE_BYTES = Gauge("larder_cache_bytes", "Bytes of blobs on this node", multiprocess_mode="mostrecent")
 CACHE_BLOBS = Gauge("larder_cache_blobs", "Blobs on this node", multiprocess_mode="mostrecent")
@@ -71,6 +74,6 @@ CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and cr
 
 ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
-    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY,
-    EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE, CHANNEL_HEALTHY, CONFIG_RELOADS,
+    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, REGISTRATIONS, CACHE_BYTES, CACHE_BLOBS,
+    CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE, CHANNEL_HEALTHY, CONFIG_RELOADS,
 )  # fmt: skip

@@ -1,0 +1,347 @@
+"""``/-/v1/datasets``: register, show, list and remove datasets. Control requests, hence FastAPI; see app.py for the data paths.
+
+A registration belongs to a tenant. Nobody learns whether another tenant has a dataset of some name or id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from gateway import metrics
+from gateway.api.v1.documents import (
+    MOST_ITEMS,
+    CachingWanted,
+    Chunks,
+    Dataset,
+    Datasets,
+    Item,
+    Items,
+    ProblemDocument,
+    SourceRequest,
+)
+from gateway.api.v1.identity import Caller, Identities
+from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
+from gateway.api.v1.problems import handle_problems, invalid_request
+from gateway.config import Settings
+from gateway.model.datasets import ApiError, UnknownDataset, check_name
+from gateway.model.errors import ClientGone, LarderError
+from gateway.model.keys import ObjectKey, Principal, is_bucket_name
+from gateway.origin.client import OriginClient
+from gateway.policies.datasets import decide
+from gateway.store.datasets.conversion import Limits
+from gateway.store.datasets.incoming import Incoming
+from gateway.store.datasets.registry import Registration, Registry, Source
+
+PLAN = 1
+"""Version of the decision about caching and chunks; there is one decision per dataset and size of the cache so far."""
+_LARGEST_JSON = 64 * 1024
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemDocument, "description": meaning}
+    for status, meaning in {
+        400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
+        403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
+        404: "UnknownDataset",
+        413: "TooLarge",
+        503: "SlowDown, ServiceUnavailable; try again after Retry-After seconds",
+    }.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """``largest`` and ``reserve`` bound digest files (bytes, and bytes left free); ``capacity`` is the cache's, in bytes."""
+
+    largest: int
+    reserve: int
+    capacity: int
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    """What the configuration allows."""
+    return Bounds(settings.datasets.max_digest_file, settings.cache.reserve, settings.cache.capacity)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What the configuration allows the reading of one digest file."""
+    datasets = settings.datasets
+    return Limits(datasets.read_memory, datasets.read_time, 4 * datasets.max_digest_file, settings.cache.reserve)
+
+
+class DatasetService:
+    """What the endpoints do."""
+
+    def __init__(self, identities: Identities, registry: Registry, origin: OriginClient, bounds: Bounds) -> None:
+        self._identities = identities
+        self._registry = registry
+        self._origin = origin
+        self._bounds = bounds
+
+    def admit(self, request: Request) -> Caller:
+        """The verified caller of a request."""
+        return self._identities.admit(request.scope)
+
+    def found(self, principal: Principal, name_or_id: str) -> Registration:
+        """One of the caller's datasets.
+
+        Raises:
+            UnknownDataset: the tenant has none of this name or id.
+        """
+        registration = self._registry.find(principal.tenant, name_or_id)
+        if registration is None:
+            raise UnknownDataset(name_or_id[:140])
+        return registration
+
+    async def register(self, caller: Caller, name: str, caching: str, request: Request) -> tuple[Registration, bool]:
+        """Register what the request's body is or names; and whether the name is new."""
+        check_name(name)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        async with self._registry.draft() as draft:
+            async with Incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
+                if kind == "application/json":
+                    await self._fetch(caller, await _source(caller, request), file)
+                else:
+                    await self._take(caller, request, file)
+            source = Source(file.fingerprint, caller.principal.allow)
+            return await self._registry.register(caller.principal.tenant, name, file.path, caching, source)
+
+    async def remove(self, principal: Principal, name: str) -> None:
+        """Forget one of the caller's datasets."""
+        check_name(name)
+        if not await asyncio.to_thread(self._registry.remove, principal.tenant, name):
+            raise UnknownDataset(name)
+
+    async def list(self, principal: Principal) -> Datasets:
+        """The caller's datasets."""
+        documents = []
+        for registration in self._registry.of_tenant(principal.tenant):
+            documents.append(self.describe(registration))
+            await asyncio.sleep(0)
+        return Datasets(datasets=documents)
+
+    def describe(self, registration: Registration) -> Dataset:
+        """The document of a dataset."""
+        content = registration.content
+        plan = decide(registration.caching, content.size, self._bounds.capacity)
+        moment = datetime.fromtimestamp(registration.registered_at, UTC)
+        return Dataset(
+            name=registration.name,
+            id=content.id,
+            items=content.items,
+            bytes=content.size,
+            caching=plan.caching.value,
+            chunks=Chunks(partitions=plan.partitions, units=plan.units),
+            plan=PLAN,
+            resident=content.states.resident,
+            registered_at=moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        )
+
+    def page(self, principal: Principal, registration: Registration, start: int, count: int) -> Items:
+        """Where some items are.
+
+        Raises:
+            ApiError: IndexOutOfRange; AccessDenied, the caller's allow-list does not cover one of them.
+        """
+        items = registration.content.items
+        if start > items:
+            raise ApiError("IndexOutOfRange", f"start: there are {items} items, the first is 0.", index=start)
+        page = []
+        for index, location in enumerate(registration.locations.between(start, min(items, start + count)), start):
+            if not principal.may_touch(location.path):
+                raise ApiError(
+                    "AccessDenied", f"The allow-list of this access key does not cover item {index}.", index=index
+                )
+            page.append(Item.model_construct(index=index, **location._asdict()))
+        return Items.model_construct(items=page)
+
+    @staticmethod
+    async def _take(caller: Caller, request: Request, file: Incoming) -> None:
+        """The digest file is the body."""
+        announced = request.headers.get("content-length", "")
+        if announced.isdigit():
+            file.expect(int(announced))
+        async for piece in _body(request):
+            await file.write(piece)
+        await file.complete()
+        caller.confirm(file.fingerprint)
+
+    async def _fetch(self, caller: Caller, source: ObjectKey, file: Incoming) -> None:
+        """The digest file is an object, read as the caller may read it."""
+        where = f"s3://{source.path}"
+        if not caller.principal.may_touch(source.path):
+            raise ApiError("AccessDenied", f"The allow-list of this access key does not cover {where}.")
+        response = await self._origin.send(caller.principal.identity, "GET", source.raw_path, "", [])
+        if response.status != 200:
+            response.abort()
+            raise _refused(response.status, where)
+        try:
+            announced = response.header("content-length") or ""
+            if announced.isdigit():
+                file.expect(int(announced))
+            async for piece in response.chunks():
+                await file.write(piece)
+            await file.complete()
+        finally:
+            response.release()
+
+
+def _refused(status: int, where: str) -> ApiError:
+    """What it means for a registration that the origin did not give the digest file."""
+    if status in (401, 403):
+        return ApiError("AccessDenied", f"The origin refuses {where} to the keys that this gateway uses there for you.")
+    if status == 404:
+        return ApiError("NoSuchKey", f"The origin has no {where}.")
+    return ApiError(
+        "ServiceUnavailable", f"The origin answered {status} when asked for {where}.", headers={"Retry-After": "5"}
+    )
+
+
+async def _body(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for piece in request.stream():
+            if piece:
+                yield piece
+    except ClientDisconnect:
+        raise ClientGone("the client left before its request was complete") from None
+
+
+async def _source(caller: Caller, request: Request) -> ObjectKey:
+    """The object that a JSON body names."""
+    text = b""
+    async for piece in _body(request):
+        text += piece
+        if len(text) > _LARGEST_JSON:
+            raise ApiError("TooLarge", f"A JSON body may have at most {_LARGEST_JSON} bytes.")
+    caller.confirm_body(text)
+    try:
+        address = SourceRequest.model_validate_json(text).source
+    except ValidationError as error:
+        raise invalid_request(error.errors()) from None
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    if not is_bucket_name(bucket) or len(key.encode()) > 1024:
+        raise ApiError("InvalidRequest", f"source: {quote(address, safe=':/')[:200]} is no address of an object.")
+    return ObjectKey(caller.principal.identity.origin, bucket, key)
+
+
+def _service(request: Request) -> DatasetService:
+    service: DatasetService = request.app.state.datasets
+    return service
+
+
+Service = Annotated[DatasetService, Depends(_service)]
+
+
+async def _caller(request: Request, service: Service) -> Caller:
+    return service.admit(request)
+
+
+Asking = Annotated[Caller, Depends(_caller)]
+
+
+async def _without_body(request: Request, caller: Asking) -> None:
+    async for _ in _body(request):
+        raise ApiError("InvalidRequest", f"A {request.method} of this address takes no body.")
+    caller.confirm_body(b"")
+
+
+def _parameters(*known: str) -> Callable[[Request], Awaitable[None]]:
+    async def check(request: Request) -> None:
+        given = [name for name, _ in request.query_params.multi_items()]
+        for name in given:
+            if name not in known:
+                there = f"known: {', '.join(known)}" if known else "there are none"
+                raise ApiError("InvalidRequest", f"There is no parameter {name[:64]!r} here; {there}.")
+            if given.count(name) > 1:
+                raise ApiError("InvalidRequest", f"The parameter {name} is there more than once.")
+
+    return check
+
+
+def _checks(*parameters: str, body: bool = False) -> list[Any]:
+    """Who asks, before anything else about the request is looked at."""
+    return [Depends(_caller), Depends(_parameters(*parameters)), *([] if body else [Depends(_without_body)])]
+
+
+router = APIRouter(prefix="/v1", tags=["datasets"], responses=_PROBLEMS)
+
+
+@router.put(
+    "/datasets/{name}",
+    summary="Register a dataset",
+    responses={201: {"model": Dataset, "description": "The name is new"}},
+    openapi_extra={"requestBody": REGISTER_BODY},
+    dependencies=_checks("caching", body=True),
+)
+async def register(
+    name: str,
+    request: Request,
+    response: Response,
+    caller: Asking,
+    service: Service,
+    caching: Annotated[CachingWanted, Query(description="how the cache should treat it")] = "auto",
+) -> Dataset:
+    """Upload a digest file, or name its S3 address; whatever had this name before is replaced.
+
+    Registrations are soft state: when any request is answered UnknownDataset, register again.
+    """
+    try:
+        registration, new = await service.register(caller, name, caching, request)
+    except LarderError:
+        metrics.REGISTRATIONS.labels("refused").inc()
+        raise
+    metrics.REGISTRATIONS.labels("new" if new else "known").inc()
+    response.status_code = 201 if new else 200
+    return service.describe(registration)
+
+
+@router.get("/datasets", summary="List datasets", dependencies=_checks())
+async def list_datasets(caller: Asking, service: Service) -> Datasets:
+    """The datasets of the caller's tenant."""
+    return await service.list(caller.principal)
+
+
+@router.get("/datasets/{name}", summary="Show a dataset", dependencies=_checks())
+async def show(name: str, caller: Asking, service: Service) -> Dataset:
+    """One dataset by its name or its id."""
+    return service.describe(service.found(caller.principal, name))
+
+
+@router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=_checks())
+async def remove(name: str, caller: Asking, service: Service) -> None:
+    """Forget a name. Nothing at the origin changes, and what is cached of its items stays until its room is needed."""
+    await service.remove(caller.principal, name)
+
+
+@router.get(
+    "/datasets/{name}/items",
+    summary="List items",
+    response_model=Items,
+    dependencies=_checks("start", "count"),
+)
+async def items(
+    name: str,
+    caller: Asking,
+    service: Service,
+    start: Annotated[int, Query(ge=0, description="index of the first item")] = 0,
+    count: Annotated[int, Query(ge=1, le=MOST_ITEMS, description="most items to list")] = 1000,
+) -> JSONResponse:
+    """Where items are, by index."""
+    page = service.page(caller.principal, service.found(caller.principal, name), start, count)
+    return JSONResponse(page.model_dump())  # not validated again: it is ours, and may be ten thousand items
+
+
+def add_datasets(app: FastAPI, service: DatasetService) -> None:
+    """Put the endpoints into the application under ``/-``, with its problem documents and its description."""
+    app.state.datasets = service
+    app.include_router(router)
+    handle_problems(app)
+    describe_data_paths(app)

@@ -1,0 +1,81 @@
+"""What ``/-/v1`` answers about datasets, as schemas with examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.model.datasets import CACHING
+
+MOST_ITEMS = 10_000
+"""Items in one page of a listing."""
+_ID = "3310881304358 1e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d".replace(" ", "")
+
+CachingWanted = Literal["auto", "full", "static", "chunked", "none"]
+assert CachingWanted.__args__ == CACHING  # type: ignore[attr-defined]
+
+
+class Chunks(BaseModel):
+    """How the dataset is cut: chunk ``c`` is stripe unit ``c`` of every partition."""
+
+    partitions: int = Field(examples=[10])
+    units: int = Field(examples=[10])
+
+
+class Dataset(BaseModel):
+    """A registered dataset."""
+
+    name: str = Field(examples=["imagenet-train"])
+    id: str = Field(description="SHA-256 over the items' digests in order", examples=[_ID])
+    items: int = Field(examples=[1281167])
+    bytes: int = Field(description="of all items whose length is known", examples=[146_000_000_000])
+    caching: Literal["full", "static", "chunked", "none"] = Field(description="the mode in force", examples=["chunked"])
+    chunks: Chunks
+    plan: int = Field(description="version of the decision that caching and chunks follow from", examples=[1])
+    resident: int = Field(description="items in this node's cache", examples=[256_000])
+    registered_at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
+
+
+class Datasets(BaseModel):
+    """A tenant's datasets by name."""
+
+    datasets: list[Dataset]
+
+
+class Item(BaseModel):
+    """Where an item is. Its digest is a right to read it, and is told to nobody."""
+
+    index: int = Field(examples=[0])
+    bucket: str = Field(examples=["datasets"])
+    key: str = Field(examples=["imagenet/train/n01440764/n01440764_10026.JPEG"])
+    offset: int | None = Field(description="in bytes; null for the start of a whole object", examples=[None])
+    length: int | None = Field(description="in bytes; null for up to the object's end", examples=[13697])
+
+
+class Items(BaseModel):
+    """A page of items."""
+
+    items: list[Item]
+
+
+class SourceRequest(BaseModel):
+    """Where the digest file is to be read from, with the caller's own rights at the origin."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: Annotated[
+        str, Field(pattern=r"^s3://[^/]+/.+", max_length=2048, examples=["s3://datasets/imagenet/train.digest.parquet"])
+    ]
+
+
+class ProblemDocument(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    type: str = Field(examples=["about:blank"])
+    title: str = Field(examples=["The dataset is not registered; register it again"])
+    status: int = Field(examples=[404])
+    code: str = Field(description="for programs", examples=["UnknownDataset"])
+    detail: str = Field(
+        description="for people", examples=["The dataset 'imagenet-train' is not known here; register it again."]
+    )

@@ -1,0 +1,87 @@
+"""Who asks under ``/-/v1``: the gateway's own access keys, verified as on the S3 side over the request as it arrived.
+
+Requests are signed in the Authorization header. A presigned address would be a lasting right to register or remove, and a body
+in signed chunks serves clients that cannot hash beforehand; neither is needed here, so neither is accepted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from gateway.api.s3.auth import Authenticator
+from gateway.model.aws_chunked import PayloadForm
+from gateway.model.errors import S3Error
+from gateway.model.keys import Principal
+from gateway.model.wire import WireRequest
+from gateway.server.refusals import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A verified caller; ``payload_hash`` is what the signature says of the body, in hex, empty when it says nothing."""
+
+    principal: Principal
+    payload_hash: str
+
+    def confirm(self, computed: str) -> None:
+        """Refuse a body whose hash (SHA-256, hex) is not the one that was signed.
+
+        Raises:
+            S3Error: XAmzContentSHA256Mismatch.
+        """
+        if self.payload_hash and not hmac.compare_digest(self.payload_hash, computed):
+            raise S3Error("XAmzContentSHA256Mismatch")
+
+    def confirm_body(self, body: bytes) -> None:
+        """``confirm`` for a body that is at hand."""
+        if self.payload_hash:
+            self.confirm(sha256(body).hexdigest())
+
+
+class Identities:
+    """Verifies callers.
+
+    Args:
+        authenticator: knows the access keys.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.time) -> None:
+        self._authenticator = authenticator
+        self._now = now
+
+    def admit(self, scope: Scope) -> Caller:
+        """Verify the head of a request; the body is confirmed when it has come.
+
+        Raises:
+            S3Error: as ``Authenticator.authenticate``; AccessDenied for anonymous callers; InvalidRequest for ways of signing
+                that are not accepted here.
+        """
+        request = WireRequest(
+            scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
+        )
+        found = self._authenticator.authenticate(request, self._now())
+        if found.principal.anonymous:
+            raise S3Error("AccessDenied", "Requests under /-/v1 must be signed with an access key of this gateway.")
+        if found.presigned:
+            raise S3Error("InvalidRequest", "Sign requests under /-/v1 in the Authorization header, not in the query.")
+        if found.payload_form.chunked:
+            raise S3Error(
+                "InvalidRequest", "Under /-/v1, x-amz-content-sha256 must be the hash of the body or UNSIGNED-PAYLOAD."
+            )
+        hashed = found.payload_form is PayloadForm.HASHED
+        return Caller(found.principal, found.payload_hash.lower() if hashed else "")
+
+    def verify(self, scope: Scope, body: bytes) -> Principal:
+        """Verify a request whose body is there.
+
+        Raises:
+            S3Error: as ``admit`` and ``Caller.confirm``.
+        """
+        caller = self.admit(scope)
+        caller.confirm_body(body)
+        return caller.principal

@@ -1,0 +1,172 @@
+"""What the generated description cannot know: bodies that are files, and the data paths, which are plain ASGI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+_BINARY = {"type": "string", "format": "binary"}
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+_EXAMPLE_ID = "33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"
+
+REGISTER_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/vnd.apache.parquet": {
+            "schema": {
+                **_BINARY,
+                "description": "a Parquet file with the columns digest (32 bytes), bucket, key, offset and length",
+            }
+        },
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["source"],
+                "additionalProperties": False,
+                "properties": {"source": {"type": "string", "pattern": "^s3://[^/]+/.+"}},
+            },
+            "example": {"source": "s3://datasets/imagenet/train.digest.parquet"},
+        },
+    },
+}
+
+_INDICES: dict[str, Any] = {
+    "required": True,
+    "description": "item indices, unsigned 32-bit little-endian, at most 1,048,576",
+    "content": {"application/octet-stream": {"schema": _BINARY}},
+}
+
+
+def _parameter(place: str, name: str, schema: dict[str, Any], description: str, example: Any) -> dict[str, Any]:
+    return {
+        "in": place,
+        "name": name,
+        "required": place == "path",
+        "schema": schema,
+        "description": description,
+        "example": example,
+    }
+
+
+_DATASET = _parameter("path", "name", {"type": "string"}, "name or id of the dataset", _EXAMPLE_ID)
+_BATCH_QUERY = [
+    _parameter(
+        "query", "mode", {"type": "string", "enum": ["substitute", "exact", "prefetch"], "default": "exact"},
+        "substitute: up to take of the candidates, cached ones first; exact: all of them; prefetch: a count only", "exact",
+    ),
+    _parameter("query", "take", {"type": "integer", "minimum": 1}, "items to deliver, with mode=substitute", 256),
+    _parameter("query", "ordered", {"type": "integer", "enum": [0, 1]}, "in the order asked for, with mode=exact", 1),
+    _parameter("query", "epoch", {"type": "integer", "minimum": 0}, "the reader's epoch", 0),
+    _parameter("query", "job", {"type": "string", "maxLength": 128}, "the reader's job", "resnet50-17"),
+]  # fmt: skip
+_DIRECTIVES = {
+    name: {"schema": {"type": kind}, "description": description}
+    for name, kind, description in (
+        ("x-larder-caching", "string", "full, static, chunked or none"),
+        ("x-larder-chunk", "integer", "the chunk with most resident items; -1 when there is none"),
+        ("x-larder-plan", "integer", "version of the plan"),
+    )
+}
+_COUNT = {"type": "integer", "minimum": 0}
+_COUNTS = {
+    "schema": {"type": "object", "properties": {"resident": _COUNT, "fetching": _COUNT, "refused": _COUNT}},
+    "example": {"resident": 1000, "fetching": 24, "refused": 0},
+}
+
+
+def _answers(good: dict[str, Any], *refusals: tuple[str, str]) -> dict[str, Any]:
+    return good | {status: {"description": codes, "content": _PROBLEM} for status, codes in refusals}
+
+
+_REFUSALS = (
+    ("400", "InvalidRequest, IndexOutOfRange (with index), or S3's codes for a malformed signature"),
+    ("403", "AccessDenied (with index), SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
+    ("404", "UnknownDataset: register it again"),
+    ("413", "TooLarge"),
+    ("503", "SlowDown, ServiceUnavailable; try again after Retry-After seconds"),
+)
+
+_BLOB_PARAMETERS = [
+    _parameter("path", "digest", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "SHA-256 of the bytes", _EXAMPLE_ID),
+    _parameter("header", "range", {"type": "string"}, "one range of bytes", "bytes=0-1023"),
+]
+_BLOB = {
+    "tags": ["blobs"],
+    "parameters": _BLOB_PARAMETERS,
+    "responses": _answers(
+        {
+            "200": {"description": "the blob", "content": {"application/octet-stream": {"schema": _BINARY}}},
+            "206": {"description": "a range of it", "content": {"application/octet-stream": {"schema": _BINARY}}},
+        },
+        ("403", "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
+        ("404", "NotResident"),
+        ("416", "InvalidRange"),
+    ),
+}
+
+DATA_PATHS: dict[str, Any] = {
+    "/v1/datasets/{name}/batch": {
+        "post": {
+            "tags": ["batches"],
+            "summary": "Read items",
+            "description": "Many items of a dataset in one answer. Without its end record an answer is truncated: what came "
+            "whole counts, and only the rest is to be asked for again.",
+            "parameters": [_DATASET, *_BATCH_QUERY],
+            "requestBody": _INDICES,
+            "responses": _answers(
+                {
+                    "200": {
+                        "description": "the items",
+                        "headers": _DIRECTIVES,
+                        "content": {
+                            "application/x-larder-batch": {"schema": _BINARY},
+                            "application/x-tar": {"schema": _BINARY},
+                        },
+                    },
+                    "202": {
+                        "description": "with mode=prefetch: how many are here, being fetched, and refused",
+                        "headers": _DIRECTIVES,
+                        "content": {"application/json": _COUNTS},
+                    },
+                },
+                *_REFUSALS,
+            ),
+        }
+    },
+    "/v1/datasets/{name}/lookup": {
+        "post": {
+            "tags": ["batches"],
+            "summary": "Ask what is cached",
+            "description": "Bit i of the answer, least significant first, says whether candidate i is in the cache.",
+            "parameters": [_DATASET],
+            "requestBody": _INDICES,
+            "responses": _answers(
+                {
+                    "200": {
+                        "description": "a bitmap",
+                        "headers": _DIRECTIVES,
+                        "content": {"application/octet-stream": {"schema": _BINARY}},
+                    }
+                },
+                *_REFUSALS,
+            ),
+        }
+    },
+    "/v1/blobs/{digest}": {
+        "get": {**_BLOB, "summary": "Read a blob"},
+        "head": {**_BLOB, "summary": "Ask for a blob's size"},
+    },
+}
+
+
+def describe_data_paths(app: FastAPI) -> None:
+    """Add the data paths to the application's OpenAPI document."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document["paths"].update(DATA_PATHS)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

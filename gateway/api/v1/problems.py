@@ -1,0 +1,152 @@
+"""The only place that renders errors of ``/-/v1``: problem documents (RFC 9457) with a ``code`` that programs can rely on.
+
+Where S3 has a word for what went wrong, above all for everything about signatures, the code is S3's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+
+from gateway import metrics
+from gateway.api.s3.errors import RETRY
+from gateway.model.datasets import ApiError, UnknownDataset
+from gateway.model.errors import S3_CODES, ClientGone, DiskUnavailable, LarderError, OriginUnavailable, S3Error
+from gateway.server.refusals import Send
+from gateway.store.datasets.layout import Damaged
+
+MEDIA_TYPE = "application/problem+json"
+_OF_HTTP = {404: "NotFound", 405: "MethodNotAllowed"}
+_LATER = {"Retry-After": "5"}
+
+log = logging.getLogger("larder.v1")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as it is told: status, document and further headers."""
+
+    status: int
+    title: str
+    code: str
+    detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        """The document."""
+        own = {
+            "type": "about:blank",
+            "title": self.title,
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+        }
+        return json.dumps({**self.extra, **own}).encode()
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to tell of an error. What is wrong inside the gateway, or behind it, is for the log only."""
+    if isinstance(error, ApiError):
+        return Problem(error.status, error.title, error.code, error.detail, error.headers, error.extra)
+    if isinstance(error, S3Error):
+        return Problem(error.status, S3_CODES[error.code][1], error.code, error.message, error.headers, error.extra)
+    if isinstance(error, OriginUnavailable):
+        return problem_of(ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=RETRY))
+    if isinstance(error, DiskUnavailable):
+        full = error.reason == "no-space"
+        what = "is full" if full else "cannot be read or written at the moment"
+        return problem_of(
+            ApiError("ServiceUnavailable", f"The gateway's cache disk {what}; try again.", headers=_LATER)
+        )
+    if isinstance(error, Damaged):
+        return problem_of(UnknownDataset("asked for"))
+    if isinstance(error, RequestValidationError):
+        return problem_of(invalid_request(error.errors()))
+    if isinstance(error, HTTPException) and error.status_code in _OF_HTTP:
+        return problem_of(ApiError(_OF_HTTP[error.status_code], headers=error.headers))
+    if isinstance(error, LarderError):
+        return problem_of(ApiError("SlowDown", "What was asked for changed meanwhile; try again.", headers=RETRY))
+    return problem_of(ApiError("InternalError", "The gateway made a mistake; its log says which."))
+
+
+def invalid_request(mistakes: Iterable[Mapping[str, Any]]) -> ApiError:
+    """The refusal of a request in which pydantic found mistakes."""
+    return ApiError("InvalidRequest", "; ".join(map(_described, mistakes)))
+
+
+def _described(error: Mapping[str, Any]) -> str:
+    """One mistake of a request: where, and what is wanted there; never the value, nor where pydantic explains itself."""
+    place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
+    unknown = "there is no such field" if error["type"] == "extra_forbidden" else str(error["msg"])
+    return f"{'.'.join(place) or 'body'}: {unknown}"
+
+
+def answer(error: Exception) -> Problem:
+    """``problem_of``, counted and logged: to be called once for each refusal that is sent."""
+    problem = problem_of(error)
+    if problem.status in (401, 403):
+        metrics.AUTH_FAILURES.labels(problem.code).inc()
+    if problem.status == 503:
+        log.warning("%s", error)
+    return problem
+
+
+async def send_problem(send: Send, error: Exception) -> None:
+    """Answer with an error, over plain ASGI."""
+    problem = answer(error)
+    body = problem.body
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in problem.headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond(request: Request, error: Exception) -> Response:
+    """Answer with an error, as an exception handler of FastAPI.
+
+    Raises:
+        ClientGone: there is nobody to answer.
+    """
+    if isinstance(error, ClientGone):
+        raise error
+    problem = answer(error)
+    return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Have an application answer every error of ``/v1`` with a problem document; others' are answered as before."""
+    elsewhere: Any = app.exception_handlers.get(HTTPException, http_exception_handler)
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if not request.url.path.startswith("/v1/"):
+            response: Response = await elsewhere(request, error)
+            return response
+        if error.status_code == 405:
+            error.headers = {"Allow": ", ".join(sorted(_methods(app, request)))}
+        return await respond(request, error)
+
+    for kind in (LarderError, RequestValidationError, Exception):
+        app.add_exception_handler(kind, respond)
+    app.add_exception_handler(HTTPException, of_http)
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """What the address can be asked; routing itself knows only the first route that has it."""
+    return {
+        method
+        for route in app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
