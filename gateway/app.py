@@ -23,6 +23,9 @@ from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
+from gateway.api.v1.app import DataApp
+from gateway.api.v1.batch import BatchEndpoint
+from gateway.api.v1.identity import Identities
 from gateway.config import Rule, Settings, load_settings
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
@@ -34,6 +37,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
+from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
@@ -77,6 +81,7 @@ class Larder:
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
         self._ops: Any = None
+        self._data: Any = None
         self._s3: S3App | None = None
         self._trusted_since = math.inf
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
@@ -87,7 +92,9 @@ class Larder:
             await self._lifespan(receive, send)
             return
         if self._is_ops(scope):
-            await self._ops({**scope, "path": scope["path"][2:] or "/"}, receive, send)
+            inner = {**scope, "path": scope["path"][2:] or "/"}
+            app = self._data if DataApp.handles(inner["path"]) else self._ops
+            await app(inner, receive, send)
         else:
             assert self._s3 is not None
             await self._s3(scope, receive, send)
@@ -150,6 +157,15 @@ class Larder:
             forwarder,
             access,
             settings.server.domain,
+            settings.server.max_in_flight,
+        )
+        registry = Registry(Path(settings.cache.dir) / "datasets", store.directory.boot)
+        stack.callback(registry.close)
+        self._data = DataApp(
+            Identities(authenticator),
+            registry,
+            BatchEndpoint(engine.batches, settings.cache.capacity),
+            store,
             settings.server.max_in_flight,
         )
         refresh = partial(self._refresh, self._s3, keeper, channel)

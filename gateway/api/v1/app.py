@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from hashlib import sha256
 from typing import Any
 
 from gateway import metrics
@@ -76,15 +77,16 @@ class DataApp:
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")
-            body = await _body(receive, 0)
-            self._identities.verify(scope, body)
+            self._identities.admit(scope).confirm(sha256(await _body(receive, 0)).hexdigest())
             await send_blob(scope, send, self._store, blob[1])
             return
         found = _DATASET.fullmatch(scope["path"])
         assert found is not None
         _allow(scope, "POST")
+        caller = self._identities.admit(scope)
         body = await _body(receive, _LONGEST_BODY)
-        principal = self._identities.verify(scope, body)
+        caller.confirm(sha256(body).hexdigest())
+        principal = caller.principal
         registration = self._registry.find(principal.tenant, found[1])
         if registration is None:
             raise UnknownDataset(found[1])

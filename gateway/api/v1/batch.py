@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.api.v1 import batch_tar
-from gateway.api.v1.batch_body import RawHeaders, headers_of, send_frames, send_resident
+from gateway.api.v1.batch_body import RawHeaders, headers_of, send_frames, send_json, send_resident
 from gateway.engine.batch import BatchAsk, Batches, Resident
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
