@@ -47,7 +47,7 @@ def test_every_item_has_its_digest_and_location(tmp_path):
         Location("two", KEYS[3], 2**40, 2**41),
         Location("one", KEYS[4], None, 9),
     ]
-    assert found.bytes == 2**41 + 16
+    assert found.size == 2**41 + 16
 
 
 def test_the_id_is_the_hash_over_the_digests_in_order(tmp_path):
@@ -96,7 +96,7 @@ def test_an_empty_file_is_a_dataset_without_items(tmp_path, kind):
     table = pa.table(columns(digest=pa.array(DIGESTS, kind))).slice(0, 0)
     pq.write_table(table, tmp_path / "d")
     found = read(tmp_path / "d")
-    assert (len(found), found.bytes, found.id) == (0, 0, hashlib.sha256().hexdigest())
+    assert (len(found), found.size, found.id) == (0, 0, hashlib.sha256().hexdigest())
 
 
 def _digests(position: int, value: bytes | None) -> pa.Array:

@@ -1,5 +1,19 @@
-"""Digest files: listing, building and checking them. Needs pyarrow, which the extra ``digest`` installs."""
+"""Digest files: building, reading and checking them. Needs pyarrow, which the extra ``digest`` installs."""
 
+from larder.digest.building import BuildIncomplete, Report, build
 from larder.digest.file import DigestFile, Location, dataset_id, read
+from larder.digest.items import IndexFailed
+from larder.digest.progress import Counts, Progress
 
-__all__ = ["DigestFile", "Location", "dataset_id", "read"]
+__all__ = [
+    "BuildIncomplete",
+    "Counts",
+    "DigestFile",
+    "IndexFailed",
+    "Location",
+    "Progress",
+    "Report",
+    "build",
+    "dataset_id",
+    "read",
+]

@@ -69,13 +69,14 @@ class DigestFile:
         return dataset_id(self.digests)
 
     @property
-    def bytes(self) -> int:
-        """The sum of the known lengths."""
+    def size(self) -> int:
+        """The sum of the known lengths, in bytes."""
         return int(self.lengths[self.lengths != NONE].sum())
 
     def digest(self, index: int) -> bytes:
         """The SHA-256 of an item. Raises IndexError."""
-        return self.digests[self._checked(index)].tobytes()
+        row: NDArray[np.uint8] = self.digests[self._checked(index)]
+        return row.tobytes()
 
     def location(self, index: int) -> Location:
         """Where an item is. Raises IndexError."""
@@ -99,7 +100,7 @@ def dataset_id(digests: NDArray[np.uint8]) -> str:
     Args:
         digests: shape (items, 32).
     """
-    return hashlib.sha256(np.ascontiguousarray(digests)).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(digests).data).hexdigest()
 
 
 def read(path: str | os.PathLike[str]) -> DigestFile:

@@ -50,16 +50,17 @@ class Journal:
     Args:
         path: of the database; made when it is not there.
         purpose: what is built (bucket, kind of items). A journal of something else is refused.
+        fresh: begin anew, whatever is there.
 
     Raises:
         DigestFileError: another build has it open, it belongs to another purpose, or it is damaged.
     """
 
-    def __init__(self, path: Path, purpose: str) -> None:
+    def __init__(self, path: Path, purpose: str, *, fresh: bool = False) -> None:
         self.path = path
         self._database = sqlite3.connect(path, timeout=0)
         try:
-            self._prepare(purpose)
+            self._prepare(purpose, fresh)
         except sqlite3.Error as error:
             self._database.close()
             if "locked" in str(error):
@@ -70,13 +71,16 @@ class Journal:
             raise
         self._open = True
 
-    def _prepare(self, purpose: str) -> None:
+    def _prepare(self, purpose: str, fresh: bool) -> None:
         database = self._database
         # Exclusive before WAL: then SQLite needs no shared memory file, and nobody else gets in while this is open.
         database.execute("PRAGMA locking_mode=EXCLUSIVE")
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("BEGIN EXCLUSIVE")
+        if fresh:
+            database.execute("DROP TABLE IF EXISTS facts")
+            database.execute("DROP TABLE IF EXISTS objects")
         if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
             for statement in _CREATE:
                 database.execute(statement)

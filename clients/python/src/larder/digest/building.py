@@ -1,0 +1,301 @@
+"""Building a digest file: list, read what is new or changed, write.
+
+What was read is kept in a journal beside the file, so that a build that was killed goes on where it was; and what an earlier
+file of the same name knows of objects whose ETag and size are still the same is taken over instead of read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from larder.credentials import Credentials, CredentialSource
+from larder.digest.items import Index, Items
+from larder.digest.journal import Journal
+from larder.digest.pool import Outcome, ahead, concurrently
+from larder.digest.previous import previous_objects
+from larder.digest.progress import Counts, Progress, Silent, Written
+from larder.digest.reading import Done, Reader, Task, quoted
+from larder.digest.writer import Row, write
+from larder.errors import LarderError, ObjectMissing
+from larder.s3 import S3, ListedObject
+
+Run = Callable[[Reader, Iterator[Task]], Iterator[Outcome[Task, Done]]]
+"""How tasks are worked off; those of the iterator are taken in the calling thread."""
+
+_LISTED_AHEAD = 1 << 16
+_MOST_FAILURES = 100
+_TICK = 0.1
+
+
+class Failure(NamedTuple):
+    """An object that could not be read."""
+
+    key: str
+    detail: str
+
+
+class BuildIncomplete(LarderError):
+    """Some objects could not be read, so no digest file was written; what was read is kept for the next try.
+
+    Args:
+        message: all of it, for people.
+        failures: one for each object, up to a hundred.
+    """
+
+    def __init__(self, message: str, failures: Sequence[Failure] = ()) -> None:
+        self.failures = tuple(failures)
+        super().__init__(message)
+
+
+@dataclass
+class Report:
+    """What a build did.
+
+    Args:
+        file: that was written.
+        id: of the dataset.
+        items: rows of the file.
+        objects: that the items are, or are part of.
+        bytes: size of those objects.
+        objects_read: whose bytes were read.
+        bytes_read: from the store, those read twice counted twice.
+        unchanged: objects known from an earlier build, or from this one before it was interrupted.
+        supplied: objects whose SHA-256 the store had.
+        vanished: objects that were deleted while the build ran; they are left out.
+        folders: empty objects whose key ends in "/", which some tools make to show folders; they are left out.
+    """
+
+    file: str
+    id: str = ""
+    items: int = 0
+    objects: int = 0
+    bytes: int = 0
+    objects_read: int = 0
+    bytes_read: int = 0
+    unchanged: int = 0
+    supplied: int = 0
+    vanished: int = 0
+    folders: int = 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of ``build`` that say which objects are taken, and how."""
+
+    items: str | Index = "objects"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    fresh: bool = False
+    supplied: bool = True
+    progress: Progress | bool = False
+
+
+def build(
+    source: str,
+    file: str | os.PathLike[str],
+    *,
+    endpoint: str | None = None,
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
+    items: str | Index = "objects",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    jobs: int = 16,
+    fresh: bool = False,
+    supplied: bool = True,
+    progress: Progress | bool = False,
+) -> Report:
+    """Write the digest file of all objects below a prefix, ordered by key and offset.
+
+    Unchanged objects give an equal file, byte for byte. An interrupted build goes on when it is called again.
+
+    Args:
+        source: ``s3://bucket/prefix``.
+        file: to write; what is there already is used, and replaced when the new one is whole.
+        endpoint: of the store, or of a gateway; from the environment when left out.
+        credentials: for it; from the usual places when left out.
+        items: ``"objects"``, ``"tar-members"``, ``"module:function"``, or a function ``items(bucket, key, size, read)`` that
+            gives offset and length of each item in an object; ``read(offset, length)`` gives the object's bytes.
+        include: patterns of keys to take (``*`` also crosses "/"); none takes all.
+        exclude: patterns of keys to leave out.
+        jobs: objects read at once.
+        fresh: read everything again, whatever is known.
+        supplied: take a full-object SHA-256 that the store has for the object's digest, instead of reading the object.
+        progress: ``True`` shows it on standard error.
+
+    Raises:
+        ValueError: the source or the endpoint is no address, or ``jobs`` is not positive.
+        S3Error: the bucket cannot be listed.
+        BuildIncomplete: objects could not be read.
+        DigestFileError: ``file`` is something else, damaged, or being built by another process.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, not {jobs}")
+    options = Options(items, include, exclude, fresh, supplied, progress)
+    s3 = S3(endpoint, credentials=credentials)
+    return build_with(lambda reader, tasks: concurrently(reader, tasks, jobs), s3, source, Path(file), options)
+
+
+def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> Report:
+    """``build``, with the tasks worked off by ``run``."""
+    bucket, prefix = parse_source(source)
+    reader = Reader(s3, bucket, Items.of(options.items), supplied=options.supplied)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is no directory")
+    known = previous_objects(path, bucket, reader.items.name) if path.exists() else iter(())
+    try:
+        with Journal(partial(path), f"{reader.items.name} of s3://{bucket}", fresh=options.fresh) as journal:
+            if not journal.filled:
+                journal.fill(() if options.fresh else known)
+            work = _Build(journal, reader, options, Report(str(path)))
+            with _shown(options.progress, work.counts, reader):
+                work.read(lambda: s3.list(bucket, prefix), run)
+            return work.write(path)
+    finally:
+        reader.stop()
+        s3.close()
+
+
+def parse_source(source: str) -> tuple[str, str]:
+    """Bucket and prefix of ``s3://bucket/prefix``. Raises ValueError."""
+    bucket, _, prefix = source.removeprefix("s3://").partition("/")
+    if not source.startswith("s3://") or not bucket:
+        raise ValueError(f'the source must look like "s3://bucket/prefix", not {source!r}')
+    return bucket, prefix
+
+
+def partial(path: Path) -> Path:
+    """Where the journal of a digest file is."""
+    return path.with_name(path.name + ".partial")
+
+
+class _Build:
+    def __init__(self, journal: Journal, reader: Reader, options: Options, report: Report) -> None:
+        self.counts = Counts()
+        self._journal = journal
+        self._reader = reader
+        self._options = options
+        self._report = report
+        self._failures: list[Failure] = []
+        self._missing: set[str] = set()
+
+    def read(self, listing: Callable[[], Iterable[ListedObject]], run: Run) -> None:
+        """Bring the journal up to date. Raises BuildIncomplete."""
+        for outcome in run(self._reader, self._tasks(ahead(listing(), _LISTED_AHEAD))):
+            self._take(outcome)
+            if len(self._failures) >= _MOST_FAILURES:
+                break
+        if self._missing and not self._failures:
+            self._look_again(listing())
+        if self._failures:
+            raise BuildIncomplete(self._complaint(), self._failures)
+
+    def _look_again(self, listed: Iterable[ListedObject]) -> None:
+        """Tell what was deleted from what something on the way cannot address, which must not make a dataset smaller."""
+        still = self._missing.intersection(one.key for one in listed)
+        detail = "{}/{!r} is listed, but reading it finds nothing".format
+        self._failures += [Failure(key, detail(self._reader.bucket, key)) for key in sorted(still)]
+        self._report.vanished = len(self._missing)
+
+    def write(self, path: Path) -> Report:
+        """Write the file from the journal, which is then not needed any more."""
+        report = self._report
+        hashed = hashlib.sha256()
+        report.items = write(path, self._rows(hashed.update), self._reader.items.name)
+        report.id = hashed.hexdigest()
+        report.bytes_read = self._reader.bytes
+        self._journal.discard()
+        return report
+
+    def _tasks(self, listed: Iterable[ListedObject]) -> Iterator[Task]:
+        counts, report = self.counts, self._report
+        for one in listed:
+            task = Task(one.key, quoted(one.etag), one.size)
+            if not self._wanted(task.key):
+                continue
+            if task.key.endswith("/") and not task.size:
+                report.folders += 1
+                continue
+            counts.of_objects += 1
+            counts.of_bytes += task.size
+            if task.etag and self._journal.confirm(*task):
+                report.unchanged += 1
+                counts.reused += 1
+                self._count(task.size)
+            else:
+                yield task
+        counts.listing = False
+
+    def _wanted(self, key: str) -> bool:
+        include, exclude = self._options.include, self._options.exclude
+        taken = not include or any(fnmatchcase(key, pattern) for pattern in include)
+        return taken and not any(fnmatchcase(key, pattern) for pattern in exclude)
+
+    def _take(self, outcome: Outcome[Task, Done]) -> None:
+        done, error = outcome.result, outcome.error
+        if done is not None:
+            self._journal.record(done.read)
+            self._report.supplied += done.supplied
+            self._report.objects_read += not done.supplied
+        elif isinstance(error, ObjectMissing) and error.code != "NoSuchBucket":
+            self._journal.forget(outcome.task.key)
+            self._missing.add(outcome.task.key)
+        else:
+            detail = str(error) if isinstance(error, LarderError) else f"{type(error).__name__}: {error}"
+            self._failures.append(Failure(outcome.task.key, detail))
+        self._count(outcome.task.size)
+
+    def _count(self, size: int) -> None:
+        self.counts.objects += 1
+        self.counts.bytes += size
+
+    def _rows(self, hashed: Callable[[bytes], None]) -> Iterator[Row]:
+        bucket, report = self._reader.bucket, self._report
+        for known in self._journal.objects():
+            report.objects += 1
+            report.bytes += known.size
+            for item in known.items:
+                hashed(item.digest)
+                yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, item.member)
+
+    def _complaint(self) -> str:
+        failures = self._failures
+        many = f"{len(failures)} object{'s' * (len(failures) != 1)}"
+        many += " or more" * (len(failures) >= _MOST_FAILURES)
+        shown = "".join(f"\n  {failure.detail}" for failure in failures[:10])
+        more = f"\n  and {len(failures) - 10} more" if len(failures) > 10 else ""
+        return (
+            f"{many} could not be read, so no digest file was written; what was read is kept in {self._journal.path}:"
+            f" remedy or --exclude these and build again{shown}{more}"
+        )
+
+
+@contextmanager
+def _shown(progress: Progress | bool, counts: Counts, reader: Reader) -> Iterator[None]:
+    """Tell of progress from a thread of its own: objects can be so large that for minutes none is finished."""
+    if isinstance(progress, bool):
+        progress = Written(sys.stderr) if progress else Silent()
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(_TICK):
+            counts.read_bytes = reader.bytes
+            progress.update(counts)
+
+    teller = threading.Thread(target=tell, daemon=True, name="larder-progress")
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+        counts.read_bytes = reader.bytes
+        progress.finish(counts)

@@ -1,0 +1,55 @@
+"""What an earlier digest file knows: the objects that a new build need not read when they have not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from larder.digest.file import COLUMNS, damaged, opened
+from larder.digest.journal import Item, Object
+from larder.digest.writer import ITEMS_KEY
+from larder.errors import DigestFileError
+
+_OWN = ("etag", "size", "member")
+_ROWS = 1 << 16
+
+
+def previous_objects(path: Path, bucket: str, items: str) -> Iterator[Object]:
+    """The objects of a bucket in a digest file that ``build`` wrote; none if somebody else wrote it, or of other items.
+
+    Raises:
+        DigestFileError: at once, if what is there is no digest file; while it is read, if it is damaged.
+    """
+    try:
+        with opened(path) as parquet:
+            told = (parquet.metadata.metadata or {}).get(ITEMS_KEY.encode(), b"").decode()
+            own = set(_OWN) <= set(parquet.schema_arrow.names)
+    except DigestFileError as error:
+        raise DigestFileError(f"{error}; remove it, or choose another name for the new digest file") from error
+    return _objects(path, bucket) if own and told == items else iter(())
+
+
+def _objects(path: Path, bucket: str) -> Iterator[Object]:
+    for key, rows in groupby(_rows(path, bucket), lambda row: row["key"]):
+        items = list(rows)
+        etag, size = items[0]["etag"], items[0]["size"]
+        if etag and size is not None:
+            found = tuple(Item(row["offset"], row["length"], row["digest"], row["member"]) for row in items)
+            yield Object(key, etag, size, found)
+
+
+def _rows(path: Path, bucket: str) -> Iterator[dict[str, Any]]:
+    with opened(path) as parquet:
+        batches = parquet.iter_batches(_ROWS, columns=[*COLUMNS, *_OWN], use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError) as error:
+                raise damaged(path, error) from error
+            if batch is None:
+                return
+            yield from (row for row in batch.to_pylist() if row["bucket"] == bucket)

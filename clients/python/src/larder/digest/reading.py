@@ -1,0 +1,172 @@
+"""Reading one object and hashing its items: what a build does many times at once, here or on a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from operator import index as whole_number
+from typing import NamedTuple
+
+from larder.digest.items import TAR_MEMBERS, Index, IndexFailed, Items
+from larder.digest.journal import Item, Object
+from larder.digest.ranges import PIECE, Range, digests, runs
+from larder.digest.stream import Cancelled, Part, stream
+from larder.digest.tar import TarError, members
+from larder.errors import DigestFileError, LarderError, ObjectChanged
+from larder.s3 import S3
+
+# An object that is overwritten while it is read is read again; one that is always overwritten is nobody's dataset.
+_ATTEMPTS = 4
+_TRIED_BEFORE_GIVING_UP = 32
+
+
+class Task(NamedTuple):
+    """An object to read, as the store listed it; ``etag`` with its quotes."""
+
+    key: str
+    etag: str
+    size: int
+
+
+class Done(NamedTuple):
+    """An object that was read; ``supplied`` says that its hash came from the store, without its bytes."""
+
+    read: Object
+    supplied: bool = False
+
+
+class Reader:
+    """Reads objects of one bucket. Safe to share between threads and to pickle.
+
+    Args:
+        s3: the store.
+        bucket: that the objects are in.
+        items: what the items are.
+        supplied: whether a full-object SHA-256 that the store has is taken for the object's digest.
+    """
+
+    def __init__(self, s3: S3, bucket: str, items: Items, *, supplied: bool = True) -> None:
+        self.s3 = s3
+        self.bucket = bucket
+        self.items = items
+        self.bytes = 0
+        self._supplied = supplied
+        self._asked = 0
+        self._had = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_stopped")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def stop(self) -> None:
+        """Let every read that is under way end soon, with ``Cancelled``."""
+        self._stopped.set()
+
+    def __call__(self, task: Task) -> Done:
+        """Read an object; one that changes meanwhile is read again.
+
+        Raises:
+            ObjectMissing: it is gone.
+            ObjectChanged: it changed every time.
+            S3Error: the store refuses, or fails every time.
+            DigestFileError: the object does not hold what it should.
+            IndexFailed: the user's function failed.
+            Cancelled: after ``stop``.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._read(task)
+            except ObjectChanged:
+                head = self.s3.head(self.bucket, task.key)
+                task = Task(task.key, quoted(head.etag), head.size)
+        return self._read(task)
+
+    def _read(self, task: Task) -> Done:
+        if self.items.index is not None:
+            return Done(self._indexed(task, self.items.index))
+        if self.items.name == TAR_MEMBERS:
+            return Done(self._members(task))
+        digest = self._supplied_digest(task)
+        found = self._whole(task) if digest is None else digest
+        return Done(_object(task, [Item(None, task.size, found)]), supplied=digest is not None)
+
+    def _whole(self, task: Task) -> bytes:
+        hashed = hashlib.sha256()
+        with stream(self.s3, self._part(task), self._passed) as data:
+            while piece := data.read(PIECE):
+                hashed.update(piece)
+        return hashed.digest()
+
+    def _members(self, task: Task) -> Object:
+        with stream(self.s3, self._part(task), self._passed) as data:
+            try:
+                found = [Item(one.offset, one.length, one.digest, one.name) for one in members(data.read)]
+            except TarError as error:
+                raise DigestFileError(f"{self.bucket}/{task.key!r} is no TAR to take members from: {error}") from error
+        return _object(task, found)
+
+    def _indexed(self, task: Task, index: Index) -> Object:
+        ranges = self._ranges(task, index)
+        found: dict[int, bytes] = {}
+        for run in runs(ranges):
+            with stream(self.s3, self._part(task, run.start, run.stop), self._passed) as data:
+                found |= digests(data.read, run, ranges)
+        return _object(task, [Item(*one, found[number]) for number, one in enumerate(ranges)])
+
+    def _ranges(self, task: Task, index: Index) -> list[Range]:
+        def read(offset: int, length: int) -> bytes:
+            self._passed(length)
+            return self.s3.get(self.bucket, task.key, offset=offset, length=length, if_match=task.etag or None)
+
+        try:
+            found = index(self.bucket, task.key, task.size, read)
+            ranges = sorted(Range(whole_number(offset), whole_number(length)) for offset, length in found)
+            for one in ranges:
+                if one.offset < 0 or one.length < 0 or one.stop > task.size:
+                    raise ValueError(f"{one.length} bytes from {one.offset} on do not lie in {task.size} bytes")
+        except LarderError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise IndexFailed(f"{self.items.name} of {self.bucket}/{task.key!r} failed: {what}") from error
+        return ranges
+
+    def _supplied_digest(self, task: Task) -> bytes | None:
+        """The store's own hash. A store that turned out to have none is not asked for every object."""
+        if not self._supplied or not (self._asked < _TRIED_BEFORE_GIVING_UP or 4 * self._had >= self._asked):
+            return None
+        head = self.s3.head(self.bucket, task.key)
+        if quoted(head.etag) != task.etag or head.size != task.size:
+            raise ObjectChanged(
+                412, "PreconditionFailed", self.bucket, task.key, "it was overwritten after it was listed"
+            )
+        with self._lock:
+            self._asked += 1
+            self._had += head.sha256 is not None
+        return head.sha256
+
+    def _part(self, task: Task, start: int = 0, stop: int | None = None) -> Part:
+        return Part(self.bucket, task.key, task.etag, task.size, start, task.size if stop is None else stop)
+
+    def _passed(self, count: int) -> None:
+        if self._stopped.is_set():
+            raise Cancelled("stopped")
+        with self._lock:
+            self.bytes += count
+
+
+def quoted(etag: str) -> str:
+    """An ETag as If-Match wants it; some stores list it without its quotes."""
+    return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
+
+
+def _object(task: Task, items: list[Item]) -> Object:
+    return Object(task.key, task.etag, task.size, tuple(items))

@@ -1,0 +1,375 @@
+"""What a build puts into a digest file, read through real HTTP from an origin that counts."""
+
+import base64
+import hashlib
+import io
+import os
+import random
+import tarfile
+
+import pyarrow.parquet as pq
+import pytest
+
+from gateway.testing.origin_faults import ChangedEtag, DieAfter, Gate, Hang, Refuse, WrongContentRange
+from larder import digest, errors
+
+BODIES = {"a/1": b"one", "a/2": b"", "a/ü 3": bytes(range(256)) * 9000, "b/x": b"x" * 70_000}
+
+
+def sha256(body: bytes) -> bytes:
+    """The digest of bytes."""
+    return hashlib.sha256(body).digest()
+
+
+def fill(store, bodies=BODIES) -> None:
+    """Put objects into the bucket."""
+    for key, body in bodies.items():
+        store.put(key, body)
+
+
+def test_every_object_is_an_item(store):
+    """Each object below the prefix has its digest and length, and the report counts them."""
+    fill(store)
+    report = store.build()
+    assert store.items() == {(key, None, len(body)): sha256(body) for key, body in BODIES.items()}
+    assert (report.items, report.objects, report.bytes) == (4, 4, sum(map(len, BODIES.values())))
+    assert report.id == digest.read(store.file).id
+    assert report.objects_read == 4
+
+
+def test_rows_are_ordered_by_the_keys_bytes(store):
+    """The order is that of UTF-8 bytes, whatever order the reads finished in."""
+    names = ["z", "a\uffff", "a\U0001f600", "a/b", "a b", "a%2Fb", "../a", "//", "a+b", "k" * 1024, "n\nl", "ä"]
+    fill(store, {name: name.encode() for name in names})
+    store.build(jobs=8)
+    assert pq.read_table(store.file)["key"].to_pylist() == sorted(names, key=str.encode)
+    assert set(store.items().values()) == {sha256(name.encode()) for name in names}
+
+
+def test_unchanged_input_gives_equal_bytes(store, tmp_path):
+    """Built again, built anew, and built with other concurrency, the file is the same byte for byte."""
+    fill(store)
+    store.build(jobs=1)
+    first = store.file.read_bytes()
+    store.build()
+    assert store.file.read_bytes() == first
+    store.build(fresh=True, jobs=16)
+    assert store.file.read_bytes() == first
+
+
+def test_only_what_changed_is_read_again(store):
+    """A second build reads new and changed objects, and drops deleted ones."""
+    fill(store)
+    store.build(supplied=False)
+    assert set(store.reads()) == set(BODIES) - {"a/2"}
+    store.put("a/1", b"changed")
+    store.put("new", b"new")
+    store.s3.delete("b", "b/x")
+    report = store.build(supplied=False)
+    assert store.reads() == {"a/1": 1, "new": 1}
+    assert (report.unchanged, report.objects_read) == (2, 2)
+    assert store.items() == {
+        ("a/1", None, 7): sha256(b"changed"),
+        ("a/2", None, 0): sha256(b""),
+        ("a/ü 3", None, 9000 * 256): sha256(BODIES["a/ü 3"]),
+        ("new", None, 3): sha256(b"new"),
+    }
+
+
+def test_an_unchanged_bucket_is_only_listed(store):
+    """Building again without any change asks for nothing but the listing."""
+    fill(store)
+    store.build()
+    store.build()
+    assert [seen.raw_path for seen in store.s3.seen] == ["/b"]
+
+
+def test_fresh_reads_everything_again(store):
+    """`fresh` believes nothing of what is known."""
+    fill(store)
+    store.build()
+    assert store.build(fresh=True).objects_read == 4
+
+
+def test_items_of_another_kind_are_not_taken_over(store):
+    """Digests of whole objects say nothing of the members of TARs: those are read."""
+    store.put("t.tar", tar({"a": b"1"}))
+    store.build()
+    assert store.build(items="tar-members").objects_read == 1
+    assert [key[1:] for key in store.items()] == [(512, 1)]
+
+
+def test_a_checksum_of_the_store_saves_the_read(store):
+    """Where the store has the SHA-256 of the whole object, the object is not read."""
+    bodies = {f"k{number}": b"%d" % number for number in range(40)}
+    for key, body in bodies.items():
+        store.put(key, body, x_amz_checksum_sha256=base64.b64encode(sha256(body)).decode())
+    report = store.build()
+    assert store.reads() == {}
+    assert report.supplied == 40
+    assert set(store.items().values()) == {sha256(body) for body in bodies.values()}
+
+
+def test_a_checksum_over_parts_is_not_a_digest(store):
+    """ "hash-of-hashes-N" is refused and the object read."""
+    store.put("k", b"body", x_amz_checksum_sha256=base64.b64encode(sha256(b"other")).decode() + "-2")
+    store.build()
+    assert store.items() == {("k", None, 4): sha256(b"body")}
+
+
+def test_checksums_can_be_left_alone(store):
+    """With `supplied=False` everything is read, whatever the store claims."""
+    store.put("k", b"body", x_amz_checksum_sha256=base64.b64encode(sha256(b"lie")).decode())
+    store.build(supplied=False)
+    assert store.items() == {("k", None, 4): sha256(b"body")}
+
+
+def test_a_store_without_checksums_is_not_asked_for_ever(store):
+    """After some dozens of objects without one, the HEADs stop."""
+    fill(store, {f"k{number:03}": b"x" for number in range(200)})
+    store.build(jobs=2)
+    assert store.s3.count("HEAD") < 50
+
+
+def test_patterns_choose_the_keys(store):
+    """Include takes, exclude takes away; a star crosses slashes."""
+    fill(store, dict.fromkeys(("a/x.jpg", "a/b/y.jpg", "a/b/z.png", "c.jpg"), b"1"))
+    store.build(include=["a/*.jpg", "*.png"], exclude=["*/b/z*"])
+    assert [key for key, *_ in store.items()] == ["a/b/y.jpg", "a/x.jpg"]
+
+
+def test_markers_of_folders_are_left_out(store):
+    """Empty objects whose key ends in a slash show folders in some tools; they are no samples. The report counts them."""
+    fill(store, {"a/": b"", "a/1": b"1", "b/": b"with content"})
+    assert store.build().folders == 1
+    assert [key for key, *_ in store.items()] == ["a/1", "b/"]
+
+
+def test_nothing_below_the_prefix_is_an_empty_dataset(store):
+    """Zero objects give a valid file without rows."""
+    assert store.build("s3://b/none/").items == 0
+    assert len(digest.read(store.file)) == 0
+
+
+def test_a_bucket_that_does_not_exist_is_an_error(store):
+    """A listing that fails leaves no file."""
+    with pytest.raises(errors.ObjectMissing, match="NoSuchBucket"):
+        store.build("s3://elsewhere/")
+    assert not store.file.exists()
+
+
+def test_listings_of_many_pages_are_complete(store):
+    """More objects than a page of the listing holds."""
+    fill(store, {f"k{number:04}": b"" for number in range(2345)})
+    assert store.build(supplied=False).items == 2345
+
+
+def test_a_connection_that_breaks_is_resumed_where_it_broke(store):
+    """The rest is asked for with a range, and only if the object is still the same; nothing is read twice."""
+    body = random.Random(1).randbytes(3_000_000)
+    store.put("big", body)
+    store.s3.inject(DieAfter(method="GET", path="/b/big", size=1_000_000, times=2))
+    store.build(supplied=False)
+    asked = [seen for seen in store.s3.seen if seen.raw_path == "/b/big"]
+    assert len(asked) == 3
+    assert all(seen.header("if-match") for seen in asked)
+    assert [bool(seen.header("range")) for seen in asked] == [False, True, True]
+    assert store.items() == {("big", None, len(body)): sha256(body)}
+
+
+def test_an_object_that_changes_while_it_is_read_is_read_again(store):
+    """Bytes of two versions are never mixed: the read begins anew with the new version, which is what is recorded."""
+    old, new = b"o" * 2_000_000, b"n" * 1_500_000
+    store.put("k", old)
+    store.s3.inject(DieAfter(method="GET", path="/b/k", size=1_000_000))
+    gate = Gate()
+    store.s3.inject(Hang(method="GET", path="/b/k", gate=gate, after=500_000))
+    gate.arrival.add_done_callback(lambda _: (store.put("k", new), gate.open()))
+    store.build(supplied=False)
+    assert store.items() == {("k", None, len(new)): sha256(new)}
+    assert store.build(supplied=False).unchanged == 1
+
+
+def test_an_object_that_is_overwritten_after_the_listing_is_its_new_self(store):
+    """If-Match notices; ETag and size that are recorded are those of what was read."""
+    fill(store, {"a": b"1", "b": b"old"})
+    gate = Gate()
+    store.s3.inject(Hang(method="GET", path="/b/a", gate=gate))
+    gate.arrival.add_done_callback(lambda _: (store.put("b", b"newer"), gate.open()))
+    store.build(supplied=False, jobs=1)
+    assert store.items()[("b", None, 5)] == sha256(b"newer")
+    assert store.build(supplied=False).unchanged == 2
+
+
+def test_an_object_whose_etag_never_holds_is_a_failure(store):
+    """A store that answers with another ETag each time is not believed."""
+    fill(store, {"k": b"1"})
+    store.s3.inject(ChangedEtag(method="GET", path="/b/k", times=99))
+    with pytest.raises(digest.BuildIncomplete, match="b/'k'"):
+        store.build(supplied=False)
+
+
+def test_an_object_that_is_deleted_after_the_listing_is_left_out(store):
+    """The file has what there is when it is written; the report says how many vanished."""
+    fill(store, {"a": b"1", "b": b"2"})
+    gate = Gate()
+    store.s3.inject(Hang(method="GET", path="/b/a", gate=gate))
+    gate.arrival.add_done_callback(lambda _: (store.s3.delete("b", "b"), gate.open()))
+    assert store.build(supplied=False, jobs=1).vanished == 1
+    assert [key for key, *_ in store.items()] == ["a"]
+
+
+def test_an_object_that_is_listed_but_not_found_is_a_failure(store):
+    """Something on the way that mangles addresses must not make a dataset smaller."""
+    fill(store, {"a": b"1", "b": b"2"})
+    store.s3.inject(Refuse(method="GET", path="/b/b", times=99, status=404, code="NoSuchKey"))
+    with pytest.raises(digest.BuildIncomplete, match=r"b/'b' is listed"):
+        store.build(supplied=False)
+
+
+def test_what_may_not_be_read_fails_the_build_and_keeps_the_rest(store):
+    """No file comes of it, the error names every object, and the next build reads only what is missing."""
+    fill(store)
+    store.s3.deny("origin-key-a", "b/b/*")
+    with pytest.raises(digest.BuildIncomplete, match=r"b/'b/x': AccessDenied") as caught:
+        store.build(supplied=False)
+    assert [failure.key for failure in caught.value.failures] == ["b/x"]
+    assert not store.file.exists()
+    store.s3.allow_again()
+    assert store.build(supplied=False).unchanged == 3
+    assert store.reads() == {"b/x": 1}
+
+
+def test_a_failed_build_leaves_the_earlier_file(store):
+    """The file of before stays whole until the new one is."""
+    fill(store)
+    store.build()
+    before = store.file.read_bytes()
+    store.put("b/x", b"changed")
+    store.s3.deny("origin-key-a", "b/b/*")
+    with pytest.raises(digest.BuildIncomplete):
+        store.build()
+    assert store.file.read_bytes() == before
+
+
+def test_a_store_that_fails_for_a_moment_is_asked_again(store):
+    """503 SlowDown passes unnoticed."""
+    fill(store)
+    store.s3.inject(Refuse(times=2, path="/b/a"))
+    assert store.build().items == 4
+
+
+def test_a_wrong_range_is_not_believed(store):
+    """A 206 for other bytes than were asked for is a failure, never hashed."""
+    store.put("k", b"x" * 100)
+    store.s3.inject(WrongContentRange(times=99, path="/b/k"))
+    with pytest.raises(digest.BuildIncomplete, match="wrong or no Content-Range"):
+        store.build(items=lambda bucket, key, size, read: [(10, 5)])
+
+
+def test_nothing_is_left_beside_the_file(store):
+    """After a build there is the digest file and nothing else."""
+    fill(store)
+    store.build()
+    assert os.listdir(store.file.parent) == [store.file.name]
+
+
+def test_a_file_of_another_kind_is_not_overwritten(store):
+    """What is no digest file may be somebody's work."""
+    store.file.write_text("dear diary")
+    with pytest.raises(errors.DigestFileError, match="choose another name"):
+        store.build()
+    assert store.file.read_text() == "dear diary"
+
+
+def tar(contents: dict[str, bytes]) -> bytes:
+    """A TAR of regular files."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def test_members_of_tars_are_items(store):
+    """Each regular file of each TAR is an item by offset and length; the TAR is read once and whole."""
+    shards = {f"{shard}.tar": {f"{n}.bin": random.Random(n).randbytes(n * 700) for n in range(20)} for shard in "ab"}
+    fill(store, {key: tar(contents) for key, contents in shards.items()})
+    store.build(items="tar-members")
+    assert store.reads() == {"a.tar": 1, "b.tar": 1}
+    expected = []
+    for key, contents in shards.items():
+        with tarfile.open(fileobj=io.BytesIO(tar(contents))) as archive:
+            expected += [((key, entry.offset_data, entry.size), sha256(contents[entry.name])) for entry in archive]
+    assert list(store.items().items()) == expected
+    assert pq.read_table(store.file)["member"].to_pylist() == [f"{n}.bin" for n in range(20)] * 2
+
+
+def test_unchanged_tars_are_not_read_again(store):
+    """Members are taken over from the earlier file, byte for byte."""
+    fill(store, {"a.tar": tar({"1": b"1", "2": b""}), "b.tar": tar({"3": b"3"})})
+    store.build(items="tar-members")
+    first = store.file.read_bytes()
+    store.build(items="tar-members")
+    assert store.reads() == {}
+    assert store.file.read_bytes() == first
+
+
+def test_what_is_no_tar_is_named(store):
+    """The error says which object is no TAR, and why."""
+    fill(store, {"a.tar": tar({"1": b"1"}), "readme.txt": b"hello" * 200, "cut.tar": tar({"1": b"1" * 5000})[:3000]})
+    with pytest.raises(digest.BuildIncomplete) as caught:
+        store.build(items="tar-members")
+    assert {failure.key for failure in caught.value.failures} == {"readme.txt", "cut.tar"}
+    assert "no TAR header" in str(caught.value)
+    assert "cut off" in str(caught.value)
+
+
+def test_a_function_says_where_items_are(store):
+    """Its items are hashed, ordered by offset, wherever they lie; it can read the object to find out."""
+    body = b"\x03\x05" + b"aaa" + b"bbbbb"
+
+    def records(bucket: str, key: str, size: int, read):
+        assert (bucket, key, size) == ("b", "k.rec", len(body))
+        lengths = read(0, 2)
+        yield 2 + lengths[0], lengths[1]
+        yield 2, lengths[0]
+
+    store.put("k.rec", body)
+    store.build(items=records)
+    assert list(store.items().items()) == [(("k.rec", 2, 3), sha256(b"aaa")), (("k.rec", 5, 5), sha256(b"bbbbb"))]
+
+
+@pytest.mark.parametrize("given", [[(0, 5)], [(-1, 2)], [(0, -1)], [(3, 2)], [("0", 1)], [(0.5, 1)], [1], None])
+def test_places_outside_the_object_are_refused(store, given):
+    """A function that gives something that is no place in its object fails by name."""
+    store.put("k", b"1234")
+    with pytest.raises(digest.BuildIncomplete, match=r"b/'k' failed"):
+        store.build(items=lambda bucket, key, size, read: given)
+
+
+def test_a_function_that_raises_is_named(store):
+    """Its error is in the build's."""
+
+    def broken(bucket: str, key: str, size: int, read):
+        raise KeyError("no such field")
+
+    store.put("k", b"1234")
+    with pytest.raises(digest.BuildIncomplete, match=r"broken.*KeyError.*no such field"):
+        store.build(items=broken)
+
+
+def test_a_function_that_does_not_exist_is_refused_at_once(store):
+    """Before anything is listed."""
+    with pytest.raises(digest.IndexFailed, match="module:function"):
+        store.build(items="larder.nowhere:items")
+    assert store.s3.seen == []
+
+
+@pytest.mark.parametrize("source", ["b/prefix", "s3://", "/local/path", "http://b/p"])
+def test_a_source_that_is_no_address_is_refused(store, source):
+    """The message shows a right one."""
+    with pytest.raises(ValueError, match="s3://bucket/prefix"):
+        store.build(source)
