@@ -25,6 +25,7 @@ from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
+from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, limits_of
 from gateway.api.v1.identity import Identities
 from gateway.config import Rule, Settings, load_settings
 from gateway.engine.engine import Engine
@@ -159,17 +160,9 @@ class Larder:
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        registry = Registry(Path(settings.cache.dir) / "datasets", store.directory.boot)
-        stack.callback(registry.close)
-        self._data = DataApp(
-            Identities(authenticator),
-            registry,
-            BatchEndpoint(engine.batches, settings.cache.capacity),
-            store,
-            settings.server.max_in_flight,
-        )
         refresh = partial(self._refresh, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel), refresh)
+        self._serve_datasets(Identities(authenticator), engine, origin)
         self._loop(_every(_REFRESH, refresh))
         try:
             # A small cache is recovered before the first request; a large one while requests are answered.
@@ -180,6 +173,17 @@ class Larder:
         # What is alive now lives as long as the process; the collector need not look at it again with every few requests.
         gc.collect()
         gc.freeze()
+
+    def _serve_datasets(self, identities: Identities, engine: Engine, origin: OriginClient) -> None:
+        """Put the addresses of datasets under ``/-/v1`` in front of the engine."""
+        settings, store = self._settings, engine.services.store
+        registry = Registry(
+            Path(settings.cache.dir) / "datasets", store.directory.boot, limits_of(settings), on_open=store.items.adopt
+        )
+        self._stack.callback(registry.close)
+        add_datasets(self._ops, DatasetService(identities, registry, origin, bounds_of(settings)))
+        batches = BatchEndpoint(engine.batches, settings.cache.capacity)
+        self._data = DataApp(identities, registry, batches, store, settings.server.max_in_flight)
 
     def _channel(self, services: Services) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.

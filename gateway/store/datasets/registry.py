@@ -74,16 +74,23 @@ class Registry:
         boot: names this start of the node.
         limits: of reading one digest file.
         clock: seconds, monotonic.
+        on_open: hears of each content when it is opened, before anybody else has it.
     """
 
     def __init__(
-        self, directory: Path, boot: int, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        directory: Path,
+        boot: int,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_open: Callable[[Content], None] = lambda content: None,
     ) -> None:
         self._folders = Folders(directory)
         # Without a start (an ill disk has none) nothing that an earlier one verified may be believed.
         self._boot = boot or int.from_bytes(os.urandom(7), "little") + 1
         self._limits = limits or Limits()
         self._clock = clock
+        self._on_open = on_open
         self._open: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
         self._one_at_a_time = asyncio.Semaphore(1)
@@ -249,6 +256,7 @@ class Registry:
         content = self._contents.get(tag)
         if content is None or not self._is_current(content):
             content = self._contents[tag] = Content(self._folders.contents / tag, self._boot)
+            self._on_open(content)
         opened = Locations(folder / locations)
         if opened.items != content.items:
             raise Damaged(f"{folder / locations} belongs to another dataset")
