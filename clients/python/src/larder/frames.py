@@ -76,7 +76,7 @@ class Received:
         positions: places in the request.
         data: the items' bytes, aligned with ``positions``.
         flags: of each item, aligned with ``positions``.
-        failures: by place in the request, what the gateway could not deliver.
+        failures: by place in the request, what the gateway could not deliver; only with a whole answer.
         corrupt: items whose bytes did not have their CRC; they count as not received.
         status: of the end record; ``ORIGIN_ERROR``: not everything was tried.
     """
@@ -116,6 +116,8 @@ class Decoder:
         self._budget = limit if length is None else min(length, limit)
         self._endpoint = endpoint
         self._seen = np.zeros(len(request), dtype=np.bool_)
+        # Items prove themselves by their own CRC; a failure is believed when the end record has proved its header.
+        self._failures: dict[int, ItemFailure] = {}
         self._crc = 0
         self._delivered = 0
         self._missing = 0
@@ -245,7 +247,7 @@ class Decoder:
             received.data.append(body)
             received.flags.append(flags)
         else:
-            received.failures[position] = _failure(index, status, bytes(body))
+            self._failures[position] = _failure(index, status, bytes(body))
 
     def _end(self, source: Source, head: bytes = b"") -> None:
         record = head + self._read(source, _END.size - len(head), "its end record")
@@ -253,8 +255,6 @@ class Decoder:
         if position != _END_POSITION or magic != b"LEND":
             raise self._broken("there is no end record where it belongs")
         if crc != self._crc:
-            # Which of the headers is damaged cannot be told. Items prove themselves by their own CRC, failures do not.
-            self.received.failures.clear()
             raise self._broken("its headers were damaged on the way")
         if (size, delivered, missing) != (self._bytes, self._delivered, self._missing):
             raise self._broken(
@@ -262,6 +262,7 @@ class Decoder:
                 f"{self._delivered}, {self._missing}, {self._bytes}"
             )
         self.received.status = status
+        self.received.failures = self._failures
 
     def _buffer(self, size: int) -> memoryview:
         try:
