@@ -231,8 +231,8 @@ def _frame(*header: int) -> bytes:
     ],
     ids=[
         "html", "version", "flags", "count 2^32-1", "length 2^60", "lengths that wrap around", "position outside",
-        "index not asked", "index position twice", "bodies overlap", "lengths not the answer's", "frame length 2^60", "frame position outside",
-        "frame index not asked", "frame twice",
+        "index not asked", "index position twice", "bodies overlap", "lengths not the answer's", "frame length 2^60",
+        "frame position outside", "frame index not asked", "frame twice",
     ],
 )  # fmt: skip
 def test_hostile_answers(body):
@@ -240,7 +240,7 @@ def test_hostile_answers(body):
     decoder = _decoder(length=len(body) if body.startswith(b"LRDI") else None, limit=1 << 20)
     with pytest.raises(UnexpectedAnswer):
         decoder.decode(io.BytesIO(body))
-    assert len(decoder.received.positions) <= 1
+    assert decoder.received.positions == []
 
 
 @pytest.mark.parametrize("build", [index_form, frames_form])

@@ -5,7 +5,7 @@ are read into one buffer. Otherwise each item is a frame of its own. Both end wi
 been; an answer without it is cut off, whatever the transport says.
 
 Rule of this module: whatever happens, `Received` holds exactly the items that came whole, with the right CRC, for a position
-that was asked for, and none twice. So an answer that is cut, damaged or hostile costs a repetition, never a wrong item, and
+that was asked for, and none twice. An answer that contradicts itself loses even those. So one that is cut, damaged or hostile costs a repetition, never a wrong item, and
 nothing here allocates more than the answer can hold.
 """
 
@@ -116,7 +116,7 @@ class Decoder:
         self._budget = limit if length is None else min(length, limit)
         self._endpoint = endpoint
         self._seen = np.zeros(len(request), dtype=np.bool_)
-        # Items prove themselves by their own CRC; a failure is believed when the end record has proved its header.
+        # An item proves itself by its own CRC; a failure is believed when the end record has proved its header.
         self._failures: dict[int, ItemFailure] = {}
         self._crc = 0
         self._delivered = 0
@@ -253,9 +253,9 @@ class Decoder:
         record = head + self._read(source, _END.size - len(head), "its end record")
         position, magic, size, delivered, missing, crc, status, _ = _END.unpack(record)
         if position != _END_POSITION or magic != b"LEND":
-            raise self._broken("there is no end record where it belongs")
+            raise self._damaged("there is no end record where it belongs")
         if crc != self._crc:
-            raise self._broken("its headers were damaged on the way")
+            raise self._damaged("its headers were damaged on the way")
         if (size, delivered, missing) != (self._bytes, self._delivered, self._missing):
             raise self._broken(
                 f"its end record counts {delivered} delivered, {missing} missing, {size} bytes, but there were "
@@ -276,11 +276,21 @@ class Decoder:
             raise self._broken(f"it ended inside {what}")
         return bytes(buffer)
 
+    def _distrust(self) -> None:
+        """A header is damaged, and it cannot be told which; with another status, an explanation passes for an item's bytes."""
+        received = self.received
+        received.positions, received.data, received.flags = [], [], []
+
     def _broken(self, detail: str) -> TruncatedBatch:
         came = len(self.received.positions)
         return TruncatedBatch(came, max(0, min(self._take, len(self._request)) - came), detail)
 
+    def _damaged(self, detail: str) -> TruncatedBatch:
+        self._distrust()
+        return self._broken(detail)
+
     def _nonsense(self, detail: str) -> UnexpectedAnswer:
+        self._distrust()
         return UnexpectedAnswer(self._endpoint, 200, detail)
 
 
