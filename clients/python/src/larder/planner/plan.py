@@ -250,13 +250,13 @@ class EpochPlan:
         return self._offered
 
     def _after(self, offered: Candidates, slots: NDArray[np.int64]) -> None:
-        """What is left of the offer stays valid for the same batch, as several answers may come to one request."""
+        """What is left of the offer stays valid until the next: more of it may be used for the same batch, or be skipped."""
         self._settle()
         self._fresh = False
         left = np.delete(offered.indices, slots)
         take = self._batch_size - self._filled if offered.padding else self._take()
-        same = self._batches and self._batch == offered.batch and take and len(left)
-        self._offered = replace(offered, indices=left, take=min(take, len(left))) if same else None
+        same = self._batches and self._batch == offered.batch
+        self._offered = replace(offered, indices=left, take=min(take, len(left)) if same else 0)
 
     def _place(self) -> int:
         """Which of the order's chunks the worker has come to; past the last one when nothing is pending."""

@@ -225,6 +225,8 @@ def union(parts: Iterable[Progress], *, batch_size: int, tail: str) -> Progress:
     parts = list(parts)
     if not parts:
         raise StateError("there are no states to unite")
+    if len(parts) == 1:
+        return parts[0]
     whole = parts[0]
     whole._owner()
     for part in parts[1:]:
