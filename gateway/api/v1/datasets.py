@@ -117,7 +117,7 @@ class DatasetService:
     async def remove(self, principal: Principal, name: str) -> None:
         """Forget one of the caller's datasets."""
         check_name(name)
-        if not await asyncio.to_thread(self._registry.remove, principal.tenant, name):
+        if not await self._registry.remove(principal.tenant, name):
             raise UnknownDataset(name)
 
     async def list(self, principal: Principal) -> Datasets:

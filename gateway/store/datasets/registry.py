@@ -8,6 +8,7 @@ while it is in use, and sees what a sibling registered, replaced or removed.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import OrderedDict
@@ -176,35 +177,30 @@ class Registry:
             raise ApiError("InvalidRequest", f"caching must be one of {', '.join(CACHING)}, not {caching!r}.")
         source = source or Source()
         with disk_faults():
-            new = await asyncio.to_thread(self._register_again, tenant, name, caching, source)
-            if new is None:
-                async with self.draft() as draft:
-                    converted = await self._convert(parquet, draft, source.allow)
-                    document = _document(tenant, name, caching, source, converted)
-                    new = await asyncio.to_thread(self._publish, draft, document)
-            self._open.pop((tenant, name), None)
+            if await asyncio.to_thread(self._is_known, tenant, name, caching, source):
+                known = self._refreshed(tenant, name)
+                if known is not None:
+                    return known, False
+            async with self.draft() as draft:
+                converted = await self._convert(parquet, draft, source.allow)
+                document = _document(tenant, name, caching, source, converted)
+                new = await asyncio.to_thread(self._publish, draft, document)
+            registration = self._refreshed(tenant, name)
             if self._unswept:
                 await asyncio.to_thread(self._sweep)
-        registration = self._named(tenant, name)
         if registration is None:
             raise ApiError("ServiceUnavailable", "The dataset was lost while it was registered; register it again.")
         return registration, new
 
-    def remove(self, tenant: str, name: str) -> bool:
+    async def remove(self, tenant: str, name: str) -> bool:
         """Forget a dataset's name; whether there was one.
 
         Raises:
             DiskFault: the disk cannot be written.
         """
-        folder = self._folders.of_tenant(tenant) / name
         self._open.pop((tenant, name), None)
-        if _stamp(folder / REGISTRATION) is None:
-            return False
         with disk_faults():
-            with self._folders.locked():
-                (folder / REGISTRATION).unlink(missing_ok=True)
-            self._sweep()
-        return True
+            return await asyncio.to_thread(self._remove, self._folders.of_tenant(tenant) / name / REGISTRATION)
 
     # --- how
 
@@ -229,6 +225,13 @@ class Registry:
         if len(self._open) > _KEPT_OPEN:
             self._open.popitem(last=False)
         return entry.registration
+
+    def _refreshed(self, tenant: str, name: str) -> Registration | None:
+        """``_named``, whatever was believed about it."""
+        entry = self._open.get((tenant, name))
+        if entry is not None:
+            entry.checked_at = -math.inf
+        return self._named(tenant, name)
 
     def _is_current(self, content: Content) -> bool:
         return content.still_at(self._folders.contents / content.tag)
@@ -305,25 +308,21 @@ class Registry:
         finally:
             self._waiting -= 1
 
-    def _register_again(self, tenant: str, name: str, caching: str, source: Source) -> bool | None:
-        """``False`` when the same file has the name already; ``None`` when it has to be read. Runs in a thread."""
-        folder = self._folders.of_tenant(tenant) / name
-        document = read_document(folder / REGISTRATION)
+    def _is_known(self, tenant: str, name: str, caching: str, source: Source) -> bool:
+        """Whether this very file has the name already; if only ``caching`` differs, that is changed. Runs in a thread."""
+        path = self._folders.of_tenant(tenant) / name / REGISTRATION
+        document = read_document(path)
         if not source.fingerprint or document is None:
-            return None
+            return False
         same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
         if same != (VERSION, source.fingerprint, list(source.allow)):
-            return None
-        try:
-            self._opened(tenant, name, folder, document)
-        except (Damaged, OSError):
-            return None
-        if document["caching"] != caching:
+            return False
+        if document.get("caching") != caching:
             with self._folders.locked():
-                if read_document(folder / REGISTRATION) != document:
-                    return None
-                write_document(folder / REGISTRATION, {**document, "caching": caching})
-        return False
+                if read_document(path) != document:
+                    return False
+                write_document(path, {**document, "caching": caching})
+        return True
 
     def _publish(self, draft: Path, document: dict[str, Any]) -> bool:
         """Put a complete dataset in its place; whether the name is new. Runs in a thread."""
@@ -350,6 +349,15 @@ class Registry:
                 move(target, draft)
         (draft / "content").rename(target)
         sync_folder(self._folders.contents)
+
+    def _remove(self, path: Path) -> bool:
+        """Runs in a thread."""
+        if _stamp(path) is None:
+            return False
+        with self._folders.locked():
+            path.unlink(missing_ok=True)
+        self._sweep()
+        return True
 
     def _sweep(self) -> None:
         """Remove what no registration names; what is still open somewhere is left for the next time."""
