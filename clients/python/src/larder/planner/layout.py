@@ -16,10 +16,9 @@ MOST_CELLS = 1_000_000
 class Layout:
     """How the items of a dataset form chunks; every job with the same layout forms the same ones.
 
-    ``striped``: the items are cut into ``partitions * units`` cells of equal size (within one item), in order: cell ``k`` is
-    ``[k * items // cells, (k + 1) * items // cells)``. Partition ``p`` is cells ``p * units`` to ``(p + 1) * units - 1``, and
-    chunk ``c`` is the ``c``-th cell of every partition. The composition never changes, so a cache that holds two chunks can
-    rotate them, and each chunk is a fair sample even of a dataset that is sorted.
+    ``striped``: partition ``p`` is the items ``[p * items // partitions, (p + 1) * items // partitions)``, cut into stripe units
+    of equal size (within one item), and chunk ``c`` is unit ``c`` of every partition. The composition never changes, so a cache
+    that holds two chunks can rotate them, and each chunk is a fair sample even of a dataset that is sorted.
 
     ``shuffled``: each epoch is one permutation of everything, and a chunk is a slice of it. For caches that are not rotated.
 
@@ -55,9 +54,11 @@ class Layout:
 
     def cell(self, partition: int, unit: int) -> tuple[int, int]:
         """The items ``[start, stop)`` of one stripe unit."""
-        number = partition * self.units + unit
-        cells = self.partitions * self.units
-        return number * self.items // cells, (number + 1) * self.items // cells
+        begin = partition * self.items // self.partitions
+        size = (partition + 1) * self.items // self.partitions - begin
+        # Which units are larger by one differs between partitions, so that chunks are as equal as units.
+        shift = partition * self.units // self.partitions
+        return begin + (unit * size + shift) // self.units, begin + ((unit + 1) * size + shift) // self.units
 
     def chunk_size(self, number: int) -> int:
         """How many items chunk ``number`` has."""
