@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +20,7 @@ from larder.digest.items import Index, Items
 from larder.digest.journal import Journal
 from larder.digest.pool import Outcome, ahead, concurrently
 from larder.digest.previous import previous_objects
-from larder.digest.progress import Counts, Progress, Silent, Written
+from larder.digest.progress import Counts, Progress, Silent, Written, shown
 from larder.digest.reading import Done, Reader, Task, quoted
 from larder.digest.writer import Row, write
 from larder.errors import LarderError, ObjectMissing
@@ -33,7 +31,6 @@ Run = Callable[[Reader, Iterator[Task]], Iterator[Outcome[Task, Done]]]
 
 _LISTED_AHEAD = 1 << 16
 _MOST_FAILURES = 100
-_TICK = 0.1
 
 
 class Failure(NamedTuple):
@@ -156,7 +153,7 @@ def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> R
             if not journal.filled:
                 journal.fill(() if options.fresh else known)
             work = _Build(journal, reader, options, Report(str(path)))
-            with _shown(options.progress, work.counts, reader):
+            with shown(_progress(options.progress), work.counts, lambda: reader.bytes):
                 work.read(lambda: s3.list(bucket, prefix), run)
             return work.write(path)
     finally:
@@ -278,24 +275,7 @@ class _Build:
         )
 
 
-@contextmanager
-def _shown(progress: Progress | bool, counts: Counts, reader: Reader) -> Iterator[None]:
-    """Tell of progress from a thread of its own: objects can be so large that for minutes none is finished."""
-    if isinstance(progress, bool):
-        progress = Written(sys.stderr) if progress else Silent()
-    ended = threading.Event()
-
-    def tell() -> None:
-        while not ended.wait(_TICK):
-            counts.read_bytes = reader.bytes
-            progress.update(counts)
-
-    teller = threading.Thread(target=tell, daemon=True, name="larder-progress")
-    teller.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        teller.join()
-        counts.read_bytes = reader.bytes
-        progress.finish(counts)
+def _progress(given: Progress | bool) -> Progress:
+    if isinstance(given, bool):
+        return Written(sys.stderr) if given else Silent()
+    return given

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -25,6 +27,7 @@ class Counts:
         listing: whether the totals still grow.
         reused: of the objects done, those that were known from before.
         read_bytes: that were read from the store for all this.
+        unit: what is counted, if not objects.
     """
 
     objects: int = 0
@@ -34,6 +37,7 @@ class Counts:
     listing: bool = True
     reused: int = 0
     read_bytes: int = 0
+    unit: str = "objects"
 
 
 class Progress(Protocol):
@@ -96,11 +100,38 @@ class Written:
         self._stream.flush()
 
 
+@contextmanager
+def shown(progress: Progress, counts: Counts, read_bytes: Callable[[], int]) -> Iterator[None]:
+    """Tell of progress from a thread of its own: objects can be so large that for minutes none is finished.
+
+    Args:
+        progress: is told several times a second, and at the end.
+        counts: what it is told; its ``read_bytes`` is brought up to date before.
+        read_bytes: gives what was read so far.
+    """
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(_REDRAW_EVERY):
+            counts.read_bytes = read_bytes()
+            progress.update(counts)
+
+    teller = threading.Thread(target=tell, daemon=True, name="larder-progress")
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+        counts.read_bytes = read_bytes()
+        progress.finish(counts)
+
+
 def describe(counts: Counts, seconds: float) -> str:
     """One line: share done, objects, bytes, what was not read again, speed and time left."""
     more = "+" if counts.listing else ""
     parts = [
-        f"{counts.objects:,}/{counts.of_objects:,}{more} objects",
+        f"{counts.objects:,}/{counts.of_objects:,}{more} {counts.unit}",
         f"{size(counts.bytes)}/{size(counts.of_bytes)}{more}",
     ]
     if counts.reused:

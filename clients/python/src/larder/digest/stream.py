@@ -60,7 +60,7 @@ class Stream:
         self._pauses = self._retry.pauses(random.SystemRandom())
 
     def read(self, most: int) -> memoryview:
-        """The next bytes, at least one and at most so many; nothing at the end of the part.
+        """The next bytes, at least one and at most so many; nothing at the end of the part, or of the object before it.
 
         Raises:
             ObjectChanged: the object is another than at the beginning, or than the part says.
@@ -108,8 +108,7 @@ class Stream:
         self._response = response = self._stack.enter_context(opened)
         first, size = self._answered(response)
         self._check(response.headers.get("ETag", ""), size)
-        if self._stop is None:
-            self._stop = max(size, self._position)
+        self._stop = max(size, self._position) if self._stop is None else min(self._stop, size)
         while first < self._position:  # a store that does not know ranges
             first += len(response.read(min(self._position - first, PIECE))) or self._cut()
 

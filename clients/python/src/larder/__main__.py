@@ -1,0 +1,7 @@
+"""``python -m larder`` is the command ``larder``."""
+
+import sys
+
+from larder.cli import main
+
+sys.exit(main())

@@ -1,0 +1,59 @@
+"""``larder dataset``: the datasets that a gateway knows."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from larder.client import Client
+from larder.commands import output
+from larder.credentials import CredentialSource, endpoint_of
+from larder.dataset import DatasetInfo
+
+
+def register(arguments: Namespace) -> int:
+    """``larder dataset register``."""
+    _tell(arguments, _client(arguments).register(arguments.name, arguments.source, caching=arguments.caching))
+    return 0
+
+
+def show(arguments: Namespace) -> int:
+    """``larder dataset show``."""
+    _tell(arguments, _client(arguments).dataset(arguments.name))
+    return 0
+
+
+def listing(arguments: Namespace) -> int:
+    """``larder dataset list``."""
+    known = _client(arguments).datasets()
+    if arguments.json:
+        output.document({"datasets": [asdict(info) for info in known]})
+    elif known:
+        heading = ("NAME", "ITEMS", "BYTES", "RESIDENT", "CACHING", "ID")
+        rows = [(info.name, info.items, info.bytes, info.resident, info.caching, info.id) for info in known]
+        output.table([heading, *rows])
+    else:
+        output.line("no datasets")
+    return 0
+
+
+def remove(arguments: Namespace) -> int:
+    """``larder dataset remove``."""
+    _client(arguments).remove(arguments.name)
+    if arguments.json:
+        output.document({"removed": arguments.name})
+    else:
+        output.line(f"{arguments.name} is forgotten")
+    return 0
+
+
+def _client(arguments: Namespace) -> Client:
+    endpoint = endpoint_of(arguments.endpoint, profile=arguments.profile)
+    return Client(endpoint, credentials=CredentialSource(profile=arguments.profile))
+
+
+def _tell(arguments: Namespace, info: DatasetInfo) -> None:
+    if arguments.json:
+        output.document(asdict(info))
+        return
+    output.table([(name, f"{value:,}" if isinstance(value, int) else value) for name, value in asdict(info).items()])

@@ -1,0 +1,161 @@
+"""``larder digest``: building digest files, and looking at them."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from larder.commands import output
+from larder.credentials import CredentialSource, endpoint_of
+from larder.digest.building import build as build_digest_file
+from larder.digest.building import partial
+from larder.digest.comparing import Comparison, differences
+from larder.digest.file import read
+from larder.digest.progress import Counts, Silent, Written, size
+from larder.digest.summary import summarize
+from larder.digest.verifying import sample
+from larder.digest.verifying import verify as verify_items
+from larder.s3 import S3
+
+
+def build(arguments: Namespace) -> int:
+    """``larder digest build``."""
+    try:
+        report = build_digest_file(
+            arguments.source,
+            arguments.output,
+            endpoint=_endpoint(arguments),
+            credentials=CredentialSource(profile=arguments.profile),
+            items="tar-members" if arguments.tar_members else arguments.index or "objects",
+            include=arguments.include,
+            exclude=arguments.exclude,
+            jobs=arguments.jobs,
+            fresh=arguments.fresh,
+            supplied=not arguments.no_store_checksums,
+            progress=not arguments.no_progress,
+        )
+    except KeyboardInterrupt:
+        journal = partial(Path(arguments.output))
+        if journal.exists():
+            output.note(f"what was read is kept in {journal}: the same command goes on from there")
+        raise
+    if not report.items:
+        output.note(f"warning: nothing below {arguments.source} is an item, so {report.file} is an empty dataset")
+    if arguments.json:
+        output.document(asdict(report))
+        return 0
+    output.line(f"{report.file}: {report.items:,} items in {report.objects:,} objects of {size(report.bytes)}")
+    output.line(f"dataset id {report.id}")
+    done = [f"read {report.objects_read:,} objects ({size(report.bytes_read)})", f"{report.unchanged:,} unchanged"]
+    counted = {
+        "with a checksum of the store's": report.supplied,
+        "deleted meanwhile": report.vanished,
+        "markers of folders left out": report.folders,
+    }
+    output.line(", ".join(done + [f"{count:,} {what}" for what, count in counted.items() if count]))
+    return 0
+
+
+def show(arguments: Namespace) -> int:
+    """``larder digest show``."""
+    file = read(arguments.file)
+    if arguments.digests:
+        for index in range(len(file)):
+            location, digest = file.location(index), file.digest(index).hex()
+            if arguments.json:
+                output.document({"index": index, **location._asdict(), "digest": digest})
+            else:
+                output.line(f"{digest}  {output.place(*location)}")
+        return 0
+    summary = summarize(file)
+    if arguments.json:
+        sizes = [{"below": upper, "items": count} for upper, count in summary.sizes]
+        output.document({**asdict(summary), "sizes": sizes})
+        return 0
+    duplicates = f"{summary.duplicates:,} ({size(summary.duplicate_bytes)})"
+    facts = [
+        ("dataset id", summary.id),
+        ("items", f"{summary.items:,}"),
+        ("bytes", f"{summary.bytes:,} ({size(summary.bytes)})"),
+        ("parts of objects", f"{summary.parts:,}"),
+        ("of unknown length", f"{summary.unknown_lengths:,}"),
+        ("duplicates", duplicates),
+    ]
+    output.table(facts)
+    if summary.items:
+        output.line("items by bucket")
+        output.table([(count, bucket) for bucket, count in summary.buckets.items()], "  ")
+        output.line("items by size")
+        output.table(_bars(summary.sizes), "  ")
+    return 0
+
+
+def _bars(sizes: list[tuple[int, int]]) -> list[tuple[str, int, str]]:
+    most = max((count for _, count in sizes), default=1)
+    return [
+        ("empty" if upper == 1 else f"< {size(upper)}", count, "#" * round(40 * count / most)) for upper, count in sizes
+    ]
+
+
+def verify(arguments: Namespace) -> int:
+    """``larder digest verify``."""
+    file = read(arguments.file)
+    indices = range(len(file)) if arguments.all else sample(len(file), arguments.sample, arguments.seed)
+    s3 = S3(_endpoint(arguments), credentials=CredentialSource(profile=arguments.profile))
+    counts = Counts(unit="items")
+    progress = Silent() if arguments.no_progress else Written(sys.stderr)
+    found: Counter[str] = Counter()
+    try:
+        for finding in verify_items(file, s3, indices, jobs=arguments.jobs, counts=counts, progress=progress):
+            found[finding.status] += 1
+            if arguments.json:
+                location = finding.location._asdict()
+                output.document(
+                    {"index": finding.index, **location, "status": finding.status, "detail": finding.detail}
+                )
+            else:
+                where = output.place(*finding.location)
+                output.line(f"{finding.status:<11}  item {finding.index}  {where}  {output.printable(finding.detail)}")
+    finally:
+        s3.close()
+    if arguments.json:
+        output.document({"checked": len(indices), "items": len(file), "wrong": found.total(), **found})
+    else:
+        many = f"{len(indices):,} of {len(file):,} items checked"
+        output.line(
+            f"{many}: {', '.join(f'{count:,} {status}' for status, count in found.items()) or 'all as they should be'}"
+        )
+    return 1 if found else 0
+
+
+def diff(arguments: Namespace) -> int:
+    """``larder digest diff``."""
+    first, second = read(arguments.first), read(arguments.second)
+    comparison = Comparison()
+    signs = {"added": "+", "removed": "-", "changed": "~"}
+    for difference in differences(first, second, comparison):
+        if arguments.json:
+            output.document(difference._asdict())
+        else:
+            output.line(
+                f"{signs[difference.kind]} {output.place(difference.bucket, difference.key, difference.offset)}"
+            )
+    told = {"same": comparison.same, **comparison.counts}
+    if arguments.json:
+        output.document({**told, "reordered": comparison.reordered, "equal": comparison.equal})
+    elif comparison.reordered:
+        output.line(f"the same {comparison.same:,} items in another order, which is another dataset")
+    else:
+        output.line(", ".join(f"{count:,} {kind}" for kind, count in told.items()))
+    return 0 if comparison.equal else 1
+
+
+def _endpoint(arguments: Namespace) -> str | None:
+    """The address that was given or set; ``None`` for AWS itself."""
+    try:
+        return endpoint_of(arguments.endpoint, profile=arguments.profile)
+    except ValueError:
+        return None
