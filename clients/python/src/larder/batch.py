@@ -101,7 +101,7 @@ class BatchReader:
     ) -> None:
         source = source_of(credentials)
         self.dataset = dataset
-        self.stats: Counters = stats or _NoCounters()
+        self.stats: Counters = _NoCounters() if stats is None else stats
         self._api = Api(endpoint, credentials=source, timeout=timeout, retry=retry)
         self._digest_file = None if digest_file is None else os.fspath(digest_file)
         self._limit = limit

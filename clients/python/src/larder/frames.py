@@ -5,8 +5,8 @@ are read into one buffer. Otherwise each item is a frame of its own. Both end wi
 been; an answer without it is cut off, whatever the transport says.
 
 Rule of this module: whatever happens, `Received` holds exactly the items that came whole, with the right CRC, for a position
-that was asked for, and none twice. An answer that contradicts itself loses even those. So one that is cut, damaged or hostile costs a repetition, never a wrong item, and
-nothing here allocates more than the answer can hold.
+that was asked for, and none twice; an answer that contradicts itself loses even those. So one that is cut, damaged or hostile
+costs a repetition, never a wrong item, and nothing here allocates more than the answer can hold.
 """
 
 from __future__ import annotations
