@@ -90,14 +90,19 @@ def is_dataset_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def is_name(text: str) -> bool:
+    """Whether a text can name a dataset: and so, as it stands, a folder."""
+    # "." and ".." would be other folders, and no HTTP client sends them in a path as they are.
+    return bool(_NAME.fullmatch(text)) and not _ID.fullmatch(text.lower()) and text not in (".", "..")
+
+
 def check_name(name: str) -> None:
     """Refuse what cannot name a dataset.
 
     Raises:
         ApiError: InvalidRequest, with the rule.
     """
-    # "." and ".." would be other folders, and no HTTP client sends them in a path as they are.
-    if not _NAME.fullmatch(name) or _ID.fullmatch(name.lower()) or name in (".", ".."):
+    if not is_name(name):
         raise ApiError(
             "InvalidRequest",
             f"A dataset's name has 1 to 128 characters out of A-Z a-z 0-9 . _ - and is neither 64 hex digits nor a dot or two; "

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from gateway.model.datasets import CACHING, MAX_NAMES, ApiError, check_name, is_dataset_id
+from gateway.model.datasets import CACHING, MAX_NAMES, ApiError, check_name, is_dataset_id, is_name
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Limits, convert
 from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
@@ -113,9 +113,9 @@ class Registry:
         """
         self._tidy()
         if not is_dataset_id(name_or_id):
-            return self._named(tenant, name_or_id)
-        names = [name for (owner, name), entry in self._open.items()
-                 if owner == tenant and entry.registration.content.id == name_or_id]  # fmt: skip
+            return self._named(tenant, name_or_id) if is_name(name_or_id) else None
+        ids = {at: entry.registration.content.id for at, entry in self._open.items()}
+        names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
         for name in [*names, *self._names_of(tenant, name_or_id)]:
             registration = self._named(tenant, name)
             if registration is not None and registration.content.id == name_or_id:
@@ -237,9 +237,8 @@ class Registry:
         return content.still_at(self._folders.contents / content.tag)
 
     def _load(self, tenant: str, name: str, path: Path, stamp: Stamp) -> _Entry | None:
-        document = read_document(path)
         try:
-            return _Entry(self._opened(tenant, name, path.parent, document), stamp, 0.0)
+            return _Entry(self._opened(tenant, name, path.parent, read_document(path)), stamp, 0.0)
         except Damaged:
             self._forget_damaged(path, stamp)
             return None
@@ -271,6 +270,7 @@ class Registry:
                 # A sibling may have replaced it while it was being opened.
                 if _stamp(path) == stamp:
                     path.unlink()
+                    self._unswept = True
         except OSError:
             return
 
@@ -294,7 +294,10 @@ class Registry:
             return ""
         known = self._known_tags.get(path)
         if known is None or known[0] != stamp:
-            document = read_document(path)
+            try:
+                document = read_document(path)
+            except OSError:
+                return ""
             known = self._known_tags[path] = (stamp, str(document.get("content")) if document else "")
         return known[1]
 

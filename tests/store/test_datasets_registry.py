@@ -1,0 +1,539 @@
+"""Registrations: kept on disk, seen by every worker, and thrown away rather than believed when something is wrong with them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.model.datasets import ApiError, Location
+from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED
+from gateway.store.datasets.folders import Folders
+from gateway.store.datasets.registry import Registry, Source
+from gateway.store.failures import DiskFault
+from tests.digests import Row, id_of, rows_of, sha, write
+
+BOOT = 11
+A, B = "tenant a", "tenant/b"
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the datasets of a cache lie."""
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache" / "datasets"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The registries' clock."""
+    return Clock()
+
+
+@pytest.fixture
+async def registry(directory: Path, clock: Clock) -> Registry:
+    """One worker's registry."""
+    return Registry(directory, BOOT, clock=clock)
+
+
+@pytest.fixture
+async def sibling(registry: Registry, directory: Path, clock: Clock) -> Registry:
+    """Another worker's."""
+    return Registry(directory, BOOT, clock=clock)
+
+
+def files_below(directory: Path) -> set[str]:
+    """What there is, less the locks."""
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    return found - {"lock", "turn"}
+
+
+async def test_a_dataset_is_found_by_name_and_id(registry: Registry, tmp_path: Path) -> None:
+    """Rule: what was registered is found under its name and under its id."""
+    rows = rows_of(50)
+    registration, new = await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
+    assert new
+    assert (registration.tenant, registration.name, registration.caching) == (A, "d", "auto")
+    assert registration.content.id == id_of(rows)
+    assert registration.locations.of(7) == Location("data", rows[7].key, None, 100)
+    assert registry.find(A, "d") is registration
+    assert registry.find(A, id_of(rows)) is registration
+    assert [each.name for each in registry.of_tenant(A)] == ["d"]
+
+
+async def test_tenants_do_not_see_one_another(registry: Registry, tmp_path: Path) -> None:
+    """Rule: a name or id of another tenant is unknown until one has registered it oneself."""
+    rows = rows_of(5)
+    await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
+    assert registry.find(B, "d") is None
+    assert registry.find(B, id_of(rows)) is None
+    assert list(registry.of_tenant(B)) == []
+    assert not await registry.remove(B, "d")
+    theirs = [row._replace(bucket="copy") for row in rows]
+    registration, new = await registry.register(B, "mine", write(tmp_path / "g", theirs), "full")
+    assert new
+    assert registration.locations.of(0).bucket == "copy"
+    mine = registry.find(A, "d")
+    assert mine is not None
+    assert mine.locations.of(0).bucket == "data"
+
+
+async def test_equal_bytes_share_what_is_known_of_them(registry: Registry, sibling: Registry, tmp_path: Path) -> None:
+    """Rule: tenants and workers who have the same bytes share one content, and what one learns of it all know."""
+    rows = rows_of(5)
+    first, _ = await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
+    second, _ = await registry.register(B, "e", write(tmp_path / "g", [row._replace(key="k") for row in rows]), "auto")
+    assert first.content is second.content
+    first.content.states.flags[3] = VERIFIED
+    elsewhere = sibling.find(B, "e")
+    assert elsewhere is not None
+    assert elsewhere.content.states.flags.tolist() == [0, 0, 0, VERIFIED, 0]
+    elsewhere.content.states.crc32[3] = 0xFFFFFFFF
+    elsewhere.content.states.surveyed = True
+    assert (first.content.states.crc32[3], first.content.states.surveyed) == (0xFFFFFFFF, True)
+
+
+async def test_lengths_are_claims(registry: Registry, tmp_path: Path) -> None:
+    """Rule: a stranger who states wrong lengths for the same digests changes nobody else's dataset."""
+    rows = rows_of(5)
+    honest, _ = await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
+    liar, _ = await registry.register(B, "d", write(tmp_path / "g", [r._replace(length=1) for r in rows]), "auto")
+    assert honest.content.id == liar.content.id
+    assert (honest.content.size, liar.content.size) == (500, 5)
+    assert honest.content.lengths.tolist() == [100] * 5
+
+
+async def test_only_what_is_there_counts_as_resident(registry: Registry, tmp_path: Path) -> None:
+    """Rule: an item that is being fetched is not resident yet."""
+    registration, _ = await registry.register(A, "d", write(tmp_path / "f", rows_of(4)), "auto")
+    registration.content.states.flags[:] = [NOT_KNOWN, RESIDENT, VERIFIED, FETCHING]
+    assert registration.content.states.resident == 2
+
+
+async def test_registering_again_changes_nothing(registry: Registry, tmp_path: Path) -> None:
+    """Rule: the same file under the same name is known, and is not even read again when its fingerprint is given."""
+    path = write(tmp_path / "f", rows_of(5))
+    first, _ = await registry.register(A, "d", path, "auto", Source("print"))
+    path.unlink()
+    again, new = await registry.register(A, "d", path, "auto", Source("print"))
+    assert (new, again is first) == (False, True)
+    other, new = await registry.register(A, "d", path, "static", Source("print"))
+    assert (new, other.caching, other.content is first.content) == (False, "static", True)
+
+
+async def test_a_known_file_is_read_again_for_another_allow_list(registry: Registry, tmp_path: Path) -> None:
+    """Rule: who may touch less than the one who registered the file before is refused all the same."""
+    path = write(tmp_path / "f", rows_of(5))
+    await registry.register(A, "d", path, "auto", Source("print"))
+    with pytest.raises(ApiError, match="AccessDenied: Row 0"):
+        await registry.register(A, "d", path, "auto", Source("print", ("elsewhere/**",)))
+
+
+async def test_a_name_is_given_to_another_dataset(
+    registry: Registry, sibling: Registry, clock: Clock, tmp_path: Path
+) -> None:
+    """Rule: who has the old one open goes on reading it; everybody else finds the new one, siblings within a second."""
+    old_rows, new_rows = rows_of(5), rows_of(7, seed=2)
+    await registry.register(A, "d", write(tmp_path / "f", old_rows), "auto")
+    held = sibling.find(A, "d")
+    assert held is not None
+    registration, new = await registry.register(A, "d", write(tmp_path / "g", new_rows), "auto")
+    assert (new, registration.content.items) == (False, 7)
+    assert registry.find(A, id_of(old_rows)) is None
+    clock.now += 1
+    seen = sibling.find(A, "d")
+    assert seen is not None
+    assert seen.content.items == 7
+    assert held.locations.of(4).key == old_rows[4].key
+    assert held.content.digest(4) == old_rows[4].digest
+
+
+async def test_siblings_see_what_is_registered_and_removed(
+    registry: Registry, sibling: Registry, clock: Clock, tmp_path: Path
+) -> None:
+    """Rule: a new dataset is seen at once, by name and id; a removed one is forgotten within a second."""
+    rows = rows_of(5)
+    assert sibling.find(A, "d") is None
+    await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
+    assert sibling.find(A, id_of(rows)) is not None
+    assert await registry.remove(A, "d")
+    assert registry.find(A, "d") is None
+    clock.now += 1
+    assert sibling.find(A, "d") is None
+    assert sibling.find(A, id_of(rows)) is None
+    assert not await sibling.remove(A, "d")
+
+
+async def test_nothing_is_left_of_a_removed_dataset(registry: Registry, directory: Path, tmp_path: Path) -> None:
+    """Rule: the files of a dataset that nobody has registered or open any more are removed."""
+    await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
+    await registry.register(B, "d", write(tmp_path / "g", rows_of(5)), "auto")
+    await registry.remove(A, "d")
+    assert len(files_below(directory)) == 4
+    await registry.remove(B, "d")
+    assert files_below(directory) == set()
+
+
+async def test_content_in_use_is_not_removed(
+    registry: Registry, sibling: Registry, clock: Clock, directory: Path, tmp_path: Path
+) -> None:
+    """Rule: content that a worker has open stays, so that who registers it again shares it, and goes when it is let go."""
+    await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
+    held = sibling.find(A, "d")
+    assert held is not None
+    await registry.remove(A, "d")
+    assert len(list((directory / "contents").iterdir())) == 1
+    again, _ = await registry.register(B, "d", write(tmp_path / "f", rows_of(5)), "auto")
+    again.content.states.flags[0] = VERIFIED
+    assert held.content.states.flags[0] == VERIFIED
+    await registry.remove(B, "d")
+    del held, again
+    gc.collect()
+    clock.now += 100
+    sibling.find(A, "nothing")
+    registry.find(A, "nothing")
+    assert list((directory / "contents").iterdir()) == []
+
+
+async def test_replaced_content_is_removed(registry: Registry, directory: Path, tmp_path: Path) -> None:
+    """Rule: a dataset that gets another file every night does not fill the disk with the old ones."""
+    for night in range(4):
+        registration, _ = await registry.register(A, "d", write(tmp_path / "f", rows_of(5, seed=night)), "auto")
+        del registration
+    assert len(files_below(directory)) == 4
+
+
+async def test_a_restart_keeps_registrations(registry: Registry, directory: Path, tmp_path: Path) -> None:
+    """Rule: registrations outlive the gateway; what was verified does not outlive the start of the node."""
+    before, _ = await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "chunked")
+    before.content.states.flags[:] = VERIFIED
+    before.content.states.surveyed = True
+    registered_at = before.registered_at
+    same_start = Registry(directory, BOOT).find(A, "d")
+    assert same_start is not None
+    assert same_start.content.states.resident == 5
+    del before, same_start
+    registry.close()
+    gc.collect()
+    after = Registry(directory, BOOT + 1).find(A, "d")
+    assert after is not None
+    assert (after.caching, after.registered_at) == ("chunked", registered_at)
+    assert (after.content.states.resident, after.content.states.surveyed) == (0, False)
+
+
+async def test_without_a_start_nothing_verified_is_believed(
+    registry: Registry, directory: Path, tmp_path: Path
+) -> None:
+    """Rule: a worker that began with an ill disk has no start to compare with, so it forgets what others had verified."""
+    registration, _ = await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
+    registration.content.states.flags[:] = VERIFIED
+    for _ in range(2):
+        ill = Registry(directory, 0).find(A, "d")
+        assert ill is not None
+        assert ill.content.states.resident == 0
+        ill.content.states.flags[:] = VERIFIED
+
+
+DAMAGE = {
+    "index cut": lambda content, folder: os.truncate(content / "index", 100),
+    "index empty": lambda content, folder: os.truncate(content / "index", 0),
+    "index longer": lambda content, folder: os.truncate(content / "index", 10_000),
+    "index of zeros": lambda content, folder: (content / "index").write_bytes(
+        bytes((content / "index").stat().st_size)
+    ),
+    "no index": lambda content, folder: (content / "index").unlink(),
+    "states cut": lambda content, folder: os.truncate(content / "states", 64),
+    "states of zeros": lambda content, folder: (content / "states").write_bytes(bytes(64 + 8 + 40)),
+    "no states": lambda content, folder: (content / "states").unlink(),
+    "no content": lambda content, folder: shutil.rmtree(content),
+    "locations cut": lambda content, folder: [os.truncate(path, 200) for path in folder.glob("locations-*")],
+    "locations empty": lambda content, folder: [os.truncate(path, 0) for path in folder.glob("locations-*")],
+    "no locations": lambda content, folder: [path.unlink() for path in folder.glob("locations-*")],
+    "registration cut": lambda content, folder: os.truncate(folder / "registration.json", 20),
+    "registration empty": lambda content, folder: os.truncate(folder / "registration.json", 0),
+    "registration of another version": lambda content, folder: (folder / "registration.json").write_text(
+        '{"version": 9}'
+    ),
+    "registration is a list": lambda content, folder: (folder / "registration.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+async def test_damaged_files_are_not_believed(registry: Registry, directory: Path, tmp_path: Path, name: str) -> None:
+    """Rule: whatever a crash of the machine left half written counts as not registered, and registering again mends it."""
+    rows = rows_of(5)
+    path = write(tmp_path / "f", rows)
+    await registry.register(A, "d", path, "auto", Source("print"))
+    registry.close()
+    gc.collect()
+    (content,) = (directory / "contents").iterdir()
+    (folder,) = (directory / "tenants").glob("*/*")
+    DAMAGE[name](content, folder)
+    after = Registry(directory, BOOT)
+    assert after.find(A, "d") is None
+    assert after.find(A, id_of(rows)) is None
+    assert list(after.of_tenant(A)) == []
+    registration, _ = await after.register(A, "d", path, "auto", Source("print"))
+    assert registration.content.id == id_of(rows)
+    assert registration.locations.of(4).key == rows[4].key
+    assert len(files_below(directory)) == 4
+
+
+async def test_the_directory_goes_away(registry: Registry, directory: Path, clock: Clock, tmp_path: Path) -> None:
+    """Rule: when the datasets are deleted under a running gateway they are unknown, and can be registered again."""
+    path = write(tmp_path / "f", rows_of(5))
+    held, _ = await registry.register(A, "d", path, "auto", Source("print"))
+    shutil.rmtree(directory)
+    clock.now += 1
+    assert registry.find(A, "d") is None
+    assert held.locations.of(0).key == rows_of(5)[0].key
+    again, new = await registry.register(A, "d", path, "auto", Source("print"))
+    assert (new, again.content is held.content) == (True, False)
+    assert registry.find(A, "d") is again
+
+
+async def test_the_cache_goes_away(registry: Registry, directory: Path, clock: Clock, tmp_path: Path) -> None:
+    """Rule: without the cache directory nothing can be registered; it is the store's to make, not ours."""
+    path = write(tmp_path / "f", rows_of(5))
+    await registry.register(A, "d", path, "auto")
+    shutil.rmtree(directory.parent)
+    clock.now += 1
+    assert registry.find(A, "d") is None
+    with pytest.raises(DiskFault):
+        await registry.register(A, "d", path, "auto")
+    assert not directory.parent.exists()
+
+
+async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """Rule: a registry on an ill disk opens, finds nothing, and says so when something is to be registered."""
+    (tmp_path / "file").write_text("no folder")
+    registry = Registry(tmp_path / "file" / "datasets", BOOT)
+    assert registry.find(A, "d") is None
+    assert list(registry.of_tenant(A)) == []
+    with pytest.raises(DiskFault):
+        await registry.register(A, "d", write(tmp_path / "f", rows_of(1)), "auto")
+    with pytest.raises(DiskFault):
+        async with registry.draft():
+            raise AssertionError("there can be no draft")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a b",
+        "ä",
+        "x" * 129,
+        "ab" * 32,
+        "AB" * 32,
+        "a\0b",
+        "a\n",
+        "\ud800",
+        "d%2F",
+        "../../../etc/passwd",
+    ],
+)
+async def test_illegal_names(registry: Registry, directory: Path, tmp_path: Path, name: str) -> None:
+    """Rule: a name that could be another path, or an id, is refused when registering and unknown when asked for."""
+    with pytest.raises(ApiError, match="InvalidRequest: A dataset's name"):
+        await registry.register(A, name, write(tmp_path / "f", rows_of(1)), "auto")
+    assert registry.find(A, name) is None
+    assert files_below(directory) == set()
+
+
+@pytest.mark.parametrize("name", ["...", "a.b_c-D9" + "x" * 120, "registration.json"])
+async def test_legal_names(registry: Registry, directory: Path, tmp_path: Path, name: str) -> None:
+    """Rule: every other name of those characters works, and survives a restart."""
+    await registry.register(A, name, write(tmp_path / "f", rows_of(1)), "auto")
+    assert Registry(directory, BOOT).find(A, name) is not None
+
+
+async def test_tenants_of_any_name(registry: Registry, directory: Path, tmp_path: Path) -> None:
+    """Rule: a tenant's name never becomes a path."""
+    for tenant in ("../..", "\ud800/", "x" * 5000):
+        registration, _ = await registry.register(tenant, "d", write(tmp_path / "f", rows_of(1)), "auto")
+        assert registration.tenant == tenant
+    assert len(list((directory / "tenants").iterdir())) == 3
+
+
+async def test_of_several_names_for_one_id(registry: Registry, tmp_path: Path) -> None:
+    """Rule: an id finds one of its names, and goes on finding the other when one is removed."""
+    path, identity = write(tmp_path / "f", rows_of(3)), id_of(rows_of(3))
+    await registry.register(A, "one", path, "auto")
+    await registry.register(A, "two", path, "full")
+    found = registry.find(A, identity)
+    assert found is not None
+    await registry.remove(A, found.name)
+    other = registry.find(A, identity)
+    assert other is not None
+    assert {found.name, other.name} == {"one", "two"}
+
+
+async def test_many_datasets_cost_few_descriptors(registry: Registry, directory: Path, tmp_path: Path) -> None:
+    """Rule: a tenant with many datasets, all listed, does not take the worker's descriptors; each can still be read."""
+    path = write(tmp_path / "f", rows_of(1))
+    await registry.register(A, "d0", path, "auto")
+    (folder,) = (directory / "tenants").glob("*/d0")
+    for number in range(1, 300):
+        shutil.copytree(folder, folder.with_name(f"d{number}"))
+        document = folder.with_name(f"d{number}") / "registration.json"
+        document.write_text(json.dumps({**json.loads(document.read_text()), "name": f"d{number}"}))
+    before = len(os.listdir("/proc/self/fd"))
+    assert sum(1 for _ in registry.of_tenant(A)) == 300
+    assert len(os.listdir("/proc/self/fd")) - before < 200
+    oldest = registry.find(A, "d0")
+    assert oldest is not None
+    assert oldest.locations.of(0).key == rows_of(1)[0].key
+
+
+KILLED = """
+import asyncio, sys, os
+from pathlib import Path
+from gateway.store.datasets.registry import Registry
+async def main():
+    registry = Registry(Path(sys.argv[1]), int(sys.argv[3]))
+    number = 0
+    while True:
+        number += 1
+        files = sorted(Path(sys.argv[2]).iterdir())
+        await registry.register("tenant a", f"d{number % 2}", files[number % len(files)], "auto")
+        print(number, flush=True)
+asyncio.run(main())
+"""
+
+
+def registering(directory: Path, files: Path) -> subprocess.Popen[str]:
+    """A process that registers one dataset after the other."""
+    command = [sys.executable, "-c", KILLED, str(directory), str(files), str(BOOT)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process has started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return
+    for child in map(int, children):
+        yield child
+        yield from descendants(child)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_killed_while_registering(directory: Path, tmp_path: Path, seed: int) -> None:
+    """Rule: after kill -9 at any moment each name is whole or unknown, nothing else is left, and no reader lives on."""
+    files = tmp_path / "files"
+    files.mkdir()
+    known = {}
+    for number in range(3):
+        rows = rows_of(20_000, seed=number)
+        write(files / str(number), rows)
+        known[id_of(rows)] = rows
+    process = registering(directory, files)
+    assert process.stdout is not None
+    random_moment = random.Random(seed)
+    for _ in range(random_moment.randrange(4)):
+        process.stdout.readline()
+    try:
+        # Not a wait for something to happen: the moment is to be any.
+        process.wait(random_moment.random() * 0.9)
+    except subprocess.TimeoutExpired:
+        readers = list(descendants(process.pid))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    process.stdout.close()
+    while any(map(is_running, readers)):
+        os.sched_yield()
+    registry = Registry(directory, BOOT + 1)
+    names = {registration.name for registration in registry.of_tenant(A)}
+    for name in names:
+        registration = registry.find(A, name)
+        assert registration is not None
+        rows = known[registration.content.id]
+        assert [location.key for location in registration.locations.between(0, 20_000)] == [row.key for row in rows]
+        assert registration.content.digest(19_999) == rows[19_999].digest
+    contents = {registration.content.tag for registration in registry.of_tenant(A)}
+    assert {path.name for path in (directory / "contents").iterdir()} == contents
+    assert len(files_below(directory)) == 2 * len(contents) + 2 * len(names)
+    assert list((directory / "tmp").iterdir()) == []
+
+
+async def test_a_siblings_draft_is_left_alone(registry: Registry, directory: Path) -> None:
+    """Rule: what another worker is writing is no leftover, whoever cleans up meanwhile."""
+    async with registry.draft() as draft:
+        (draft / "coming").write_bytes(b"x")
+        Registry(directory, BOOT)
+        assert (draft / "coming").read_bytes() == b"x"
+    assert not draft.exists()
+
+
+async def test_too_many_names(
+    registry: Registry, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: the number of a tenant's names is bounded; those that exist can still be replaced."""
+    monkeypatch.setattr("gateway.store.datasets.registry.MAX_NAMES", 2)
+    path = write(tmp_path / "f", rows_of(1))
+    for name in ("a", "b"):
+        await registry.register(A, name, path, "auto")
+    with pytest.raises(ApiError, match="TooLarge: A tenant may have 2 datasets"):
+        await registry.register(A, "c", path, "auto")
+    await registry.register(A, "b", write(tmp_path / "g", rows_of(2)), "auto")
+    await registry.register(B, "c", path, "auto")
+
+
+async def test_a_document_survives_a_failed_write(directory: Path, registry: Registry, tmp_path: Path) -> None:
+    """Rule: a refused replacement leaves the registration as it was."""
+    rows = rows_of(3)
+    await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
+    (tmp_path / "g").write_bytes(b"no Parquet")
+    with pytest.raises(ApiError, match="InvalidDigestFile"):
+        await registry.register(A, "d", tmp_path / "g", "auto")
+    registration = registry.find(A, "d")
+    assert registration is not None
+    assert registration.content.id == id_of(rows)
+    assert list((directory / "tmp").iterdir()) == []
+
+
+async def test_duplicate_rows_are_items(registry: Registry, tmp_path: Path) -> None:
+    """Rule: the same bytes listed twice are two items; both are found by the digest."""
+    registration, _ = await registry.register(A, "d", write(tmp_path / "f", [Row(sha("x")), Row(sha("x"))]), "auto")
+    assert registration.content.items == 2
+    assert registration.content.indices_of(sha("x")).tolist() == [0, 1]
+
+
+def test_folders_of_tenants_differ(tmp_path: Path) -> None:
+    """Rule: two tenants never share a folder, however alike their names are to a file system."""
+    folders = Folders(tmp_path)
+    names = ["a", "A", "a ", "a\0", "ä", "a\u0308"]
+    assert len({folders.of_tenant(name) for name in names}) == len(names)
