@@ -25,15 +25,15 @@ def _modules(code: str) -> set[str]:
     return set(shown.stdout.split())
 
 
-@pytest.mark.parametrize("package", ["gateway", "fastapi", "sqlalchemy", "redis", "aiobotocore", "torch", "numpy"])
+@pytest.mark.parametrize("package", ["gateway", "fastapi", "sqlalchemy", "redis", "aiobotocore", "torch"])
 def test_nothing_of_the_gateway_comes_with_it(package):
     """Installing the client installs none of what the gateway is made of."""
     assert importlib.util.find_spec(package) is None
 
 
-def test_it_requires_nothing():
-    """The only requirements are those of its own tests."""
-    assert [line for line in requires("larder") or [] if "extra ==" not in line] == []
+def test_it_requires_numpy_only():
+    """The only requirement besides those of the extras is numpy, which every training environment has."""
+    assert [line for line in requires("larder") or [] if "extra ==" not in line] == ["numpy>=1.26"]
 
 
 def test_import_loads_few_modules():
