@@ -16,8 +16,8 @@ from larder.planner.randomness import permutations
 CYCLE = 256
 """Epochs after which the recursion starts again, so that no epoch is expensive to reach."""
 WEIGHT = 48
-"""Of likeness against evenness. Measured over 30 epochs of 10 chunks: correlation of at most 0.05 between neighbours, while the
-distribution of each chunk's places stays within 0.1 of the uniform one."""
+"""Of likeness against evenness. Measured with 10 chunks: neighbouring epochs correlate by 0.01 on average and at most 0.08, while
+over 30 epochs the distribution of each chunk's places stays within 0.1 of the uniform one."""
 
 
 def chunk_order(order_seed: int, units: int, epoch: int) -> tuple[int, ...]:
