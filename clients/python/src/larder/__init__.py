@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ItemMissing,
         ItemRefused,
         ItemUnavailable,
+        ItemUntransformable,
         LarderError,
         LarderWarning,
         ObjectChanged,
@@ -34,13 +35,20 @@ if TYPE_CHECKING:
         UnknownDataset,
     )
     from larder.frames import ItemFailure
+    from larder.loader import Loader
+    from larder.planner import Shard, merge_states
     from larder.retry import Retry
+    from larder.run import Batch
     from larder.s3 import S3, ListedObject, ObjectHead
+    from larder.source import Access
+    from larder.stats import Stats
 
 __version__ = "0.1.0"
 __all__ = [
     "S3",
+    "Access",
     "AsyncBatchReader",
+    "Batch",
     "BatchReader",
     "Client",
     "Credentials",
@@ -57,24 +65,31 @@ __all__ = [
     "ItemMissing",
     "ItemRefused",
     "ItemUnavailable",
+    "ItemUntransformable",
     "LarderError",
     "LarderWarning",
     "ListedObject",
+    "Loader",
     "ObjectChanged",
     "ObjectHead",
     "ObjectMissing",
     "RequestRefused",
     "Retry",
     "S3Error",
+    "Shard",
     "StateError",
+    "Stats",
     "TruncatedBatch",
     "UnexpectedAnswer",
     "UnknownDataset",
+    "merge_states",
 ]
 
 # Where each name lives that is not an error.
 _MODULES = {
+    "Access": "source",
     "AsyncBatchReader": "aio",
+    "Batch": "run",
     "BatchReader": "batch",
     "Client": "client",
     "Credentials": "credentials",
@@ -84,9 +99,13 @@ _MODULES = {
     "ItemFailure": "frames",
     "ItemLocation": "dataset",
     "ListedObject": "s3",
+    "Loader": "loader",
     "ObjectHead": "s3",
     "Retry": "retry",
     "S3": "s3",
+    "Shard": "planner",
+    "Stats": "stats",
+    "merge_states": "planner",
 }
 
 

@@ -1,0 +1,301 @@
+"""One worker's epoch while it runs: batches are fetched, one ahead of its use, and what was handed out is written down.
+
+The planner knows what was fetched; the state knows what was handed out. They differ by the batch that is waiting, and by one
+that was half filled when an error came: neither is in the state, both are handed out if the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder import errors, frames
+from larder.background import Background
+from larder.errors import ItemError, ItemUnavailable, LarderError
+from larder.frames import HIT, JOINED, ItemFailure
+from larder.planner import Candidates, EpochPlan, Progress
+from larder.planner.numbers import GrowingSet
+from larder.source import Reader
+from larder.stats import Stats
+
+_ERRORS: dict[int, type[ItemError]] = {
+    frames.MISSING: errors.ItemMissing,
+    frames.CHANGED: errors.ItemChanged,
+    frames.REFUSED: errors.ItemRefused,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch.
+
+    Args:
+        indices: of its items in the dataset, ``uint32``, in the order of the epoch.
+        data: their bytes, aligned; parts of larger buffers, which live as long as one part does.
+        epoch: which it is of.
+        flags: aligned; ``larder.frames.HIT``: was in the cache, ``JOINED``: somebody else was fetching it already.
+    """
+
+    indices: NDArray[np.uint32]
+    data: list[memoryview]
+    epoch: int
+    flags: NDArray[np.uint16]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class Work(NamedTuple):
+    """What a run works with: ``background`` is ``None`` for one that fetches only when asked, ``chunked`` if the gateway wants
+    to be told of the next chunk."""
+
+    reader: Reader
+    stats: Stats
+    background: Background | None
+    chunked: bool
+
+
+class RunSettings(Protocol):
+    """The part of a loader's settings that a run needs."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items of a batch."""
+
+    @property
+    def tail(self) -> str:
+        """What happens at the end of an epoch."""
+
+    @property
+    def on_missing(self) -> str:
+        """What happens when an item cannot be had."""
+
+    @property
+    def job(self) -> str:
+        """Name of the training run."""
+
+
+class Tracker:
+    """Progress that grows by what is handed out, cheaply."""
+
+    def __init__(self, start: Progress) -> None:
+        self._start = start
+        self._places = GrowingSet(start.done)
+        self._skipped = self._padded = 0
+
+    def add(self, places: NDArray[np.int64], skipped: int, padded: int) -> None:
+        """More was handed out: places in the rank's share, how many of them were skipped, and repetitions besides."""
+        self._places.add(places)
+        self._skipped += skipped
+        self._padded += padded
+
+    @property
+    def progress(self) -> Progress:
+        """All that was handed out."""
+        places = self._places.now()
+        return self._start.with_places(places.numbers(), skipped=self._skipped, padded=self._padded)
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A batch that is being put together; ``number`` is the plan's."""
+
+    number: int
+    indices: list[int] = field(default_factory=list)
+    data: list[memoryview] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)
+    places: list[NDArray[np.int64]] = field(default_factory=list)
+    substitutions: int = 0
+    skipped: int = 0
+    padded: int = 0
+
+
+class Handed(NamedTuple):
+    """What a batch adds to the state."""
+
+    places: NDArray[np.int64]
+    skipped: int
+    padded: int
+
+
+class EpochRun:
+    """The batches of one worker's share of an epoch, an iterator that knows how far it has come.
+
+    Args:
+        plan: what may come next.
+        start: how far this worker had come when the plan was made.
+        settings: of the loader.
+        work: what to work with.
+    """
+
+    def __init__(self, plan: EpochPlan, start: Progress, settings: RunSettings, work: Work) -> None:
+        self.epoch = start.epoch
+        self.handed = Handed(np.zeros(0, np.int64), 0, 0)
+        self._plan = plan
+        self._settings = settings
+        self._work = work
+        self._tracker = Tracker(start)
+        self._filling: _Filling | None = None
+        self._next: Future[_Filling | None] | None = None
+        self._left_at = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no further batch. An epoch may end without this being known beforehand, when items are skipped."""
+        return self._next is None and self._filling is None and not len(self._plan)
+
+    @property
+    def progress(self) -> Progress:
+        """How far this worker has come: what it has handed out, and nothing else."""
+        return self._tracker.progress
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to save: JSON types; for a run that is a rank's only worker. At the end of the epoch it is the next one."""
+        return self.progress.settled(self._settings.batch_size, self._settings.tail).to_json()
+
+    def __iter__(self) -> EpochRun:
+        return self
+
+    def __next__(self) -> Batch:
+        stats = self._work.stats
+        asked_at = perf_counter()
+        if self._left_at:
+            stats.add("computed", asked_at - self._left_at)
+        filled = self._wait()
+        self._left_at = perf_counter()
+        stats.add("waited", self._left_at - asked_at)
+        if filled is None or not filled.indices:
+            if filled is not None:
+                self._note(filled)
+            raise StopIteration
+        if self._work.background is not None and len(self._plan):
+            self._next = self._work.background.submit(self._fill)
+        return self._hand_out(filled)
+
+    def close(self) -> None:
+        """Give up: what is being fetched is dropped."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _wait(self) -> _Filling | None:
+        if self._next is None:
+            return self._fill()
+        future, self._next = self._next, None
+        return future.result()
+
+    def _hand_out(self, filled: _Filling) -> Batch:
+        stats = self._work.stats
+        indices = np.array(filled.indices, np.uint32)
+        flags = np.array(filled.flags, np.uint16)
+        hits = (flags & HIT) != 0
+        for name, value in delivered(flags, filled.data).items():
+            stats.add(name, value)
+        stats.add("substitutions", filled.substitutions)
+        stats.order.observe(self.epoch, indices, hits)
+        self._note(filled)
+        return Batch(indices, filled.data, self.epoch, flags)
+
+    def _note(self, filled: _Filling) -> None:
+        """The batch counts from now on."""
+        self._work.stats.add("skipped", filled.skipped)
+        self._work.stats.add("padded", filled.padded)
+        places = np.concatenate([*filled.places, np.zeros(0, np.int64)])
+        self.handed = Handed(places, filled.skipped, filled.padded)
+        self._tracker.add(*self.handed)
+
+    def _fill(self) -> _Filling | None:
+        """The next batch, whole; ``None`` when there is none. After an error it goes on where it was.
+
+        A batch without items is one that came to its end because items were skipped; the epoch is over then.
+        """
+        plan = self._plan
+        began = perf_counter()
+        if self._work.chunked and (due := plan.prefetch()) is not None:
+            self._announce(due)
+        if self._filling is None:
+            if (offered := plan.candidates()) is None:
+                return None
+            self._filling = _Filling(offered.batch)
+        filling = self._filling
+        while (offered := plan.candidates()) is not None:
+            if offered.batch != filling.number and filling.indices:
+                break
+            filling.number = offered.batch
+            self._fetch(offered, filling)
+        self._filling = None
+        self._work.stats.add("fetching", perf_counter() - began)
+        return filling
+
+    def _fetch(self, offered: Candidates, filling: _Filling) -> None:
+        """One request for the batch. What came is delivered before anything is raised or skipped."""
+        asked, take = offered.indices, offered.take
+        exact = len(asked) == take
+        fetched = self._work.reader.fetch(
+            asked,
+            mode="exact" if exact else "substitute",
+            take=None if exact else take,
+            epoch=self.epoch,
+            job=self._settings.job,
+        )
+        slots = _slots(asked, fetched.indices)
+        filling.places.append(self._plan.deliver(fetched.indices))
+        for at in np.argsort(slots, kind="stable"):
+            filling.indices.append(int(fetched.indices[at]))
+            filling.data.append(fetched.data[at])
+            filling.flags.append(int(fetched.flags[at]))
+        filling.substitutions += int(np.count_nonzero(slots >= take))
+        filling.padded += len(slots) if offered.padding else 0
+        if fetched.failed and self._settings.on_missing == "raise":
+            raise item_error(next(iter(fetched.failed.values())))
+        self._skip(fetched.failed, filling)
+
+    def _skip(self, failed: dict[int, ItemFailure], filling: _Filling) -> None:
+        offered = self._plan.candidates() if failed else None
+        if offered is None:
+            return
+        lost = np.array(sorted(failed), np.uint32)
+        lost = lost[np.isin(lost, offered.indices)]
+        places = self._plan.skip(lost)
+        filling.places.append(places)
+        filling.skipped += len(places)
+
+    def _announce(self, due: NDArray[np.uint32]) -> None:
+        """Tell the gateway of a chunk. Best effort: without it items are read when they are asked for."""
+        try:
+            self._work.reader.prefetch(due)
+        except LarderError:
+            self._work.stats.add("prefetch_errors", 1)
+
+
+def delivered(flags: NDArray[np.uint16], data: Sequence[memoryview]) -> dict[str, int]:
+    """What a batch of these items adds to the counts."""
+    hits = (flags & HIT) != 0
+    joined = ((flags & JOINED) != 0) & ~hits
+    return {
+        "batches": 1,
+        "items": len(flags),
+        "bytes": sum(map(len, data)),
+        "hits": int(np.count_nonzero(hits)),
+        "joined": int(np.count_nonzero(joined)),
+        "origin_reads": int(np.count_nonzero(~hits & ~joined)),
+    }
+
+
+def item_error(failure: ItemFailure) -> ItemError:
+    """The exception for an item that was not delivered."""
+    kind = _ERRORS.get(failure.status, ItemUnavailable)
+    return kind(failure.index, failure.bucket, failure.key, failure.detail)
+
+
+def _slots(asked: NDArray[np.uint32], came: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Where in ``asked``, which has no item twice, each item that came is."""
+    order = np.argsort(asked, kind="stable")
+    slots: NDArray[np.int64] = order[np.searchsorted(asked, came, sorter=order)].astype(np.int64)
+    return slots

@@ -1,0 +1,133 @@
+"""Where a loader's items come from: a dataset at a gateway, named in one of the ways that people name datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.batch import BatchReader
+from larder.client import Client
+from larder.credentials import Credentials, CredentialSource
+from larder.dataset import DatasetInfo, ItemLocation
+from larder.merging import Fetched
+from larder.retry import Retry
+from larder.s3 import S3
+from larder.stats import Stats
+
+DatasetName = str | os.PathLike[str] | DatasetInfo
+
+
+class Reader(Protocol):
+    """Reads items; `larder.BatchReader` is the one that asks a gateway."""
+
+    def fetch(
+        self,
+        indices: NDArray[np.uint32],
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+    ) -> Fetched:
+        """As `BatchReader.fetch`."""
+
+    def prefetch(self, indices: NDArray[np.uint32]) -> Any:
+        """As `BatchReader.prefetch`."""
+
+
+class Source(Protocol):
+    """A dataset and how to read from it. Must survive fork, pickling and copying; makes no request before it is asked to."""
+
+    def describe(self) -> DatasetInfo:
+        """The dataset."""
+
+    def reader(self, info: DatasetInfo, stats: Stats) -> Reader:
+        """What reads its items."""
+
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> list[ItemLocation]:
+        """Where the items from ``start`` on lie."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a gateway is asked.
+
+    Args:
+        credentials: one of its access keys; ``None`` looks where AWS's tools look.
+        timeout: seconds that it may be silent before an attempt counts as failed.
+        retry: how often a request that brought nothing is repeated.
+        fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver.
+        digest_file: of the dataset, for ``fallback`` and to register it again; not needed if the dataset is named by it.
+        caching: of a dataset that is registered by its digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+    """
+
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
+    timeout: float = 30.0
+    retry: Retry | None = None
+    fallback: str | S3 | None = None
+    digest_file: str | os.PathLike[str] | None = None
+    caching: str = "auto"
+
+
+class GatewaySource:
+    """A dataset at a gateway.
+
+    Args:
+        endpoint: address of the gateway.
+        dataset: the name of a dataset that the gateway knows, or what `Client.register` returned; or a digest file, which is
+            registered under the stem of its name: a path (whatever contains a ``/`` or ends in ``.parquet`` is one) or its
+            S3 address ``s3://bucket/key``, which the gateway reads itself.
+        access: everything else.
+    """
+
+    def __init__(self, endpoint: str, dataset: DatasetName, access: Access | None = None) -> None:
+        self._access = access or Access()
+        self._dataset = dataset
+        self._client = Client(
+            endpoint, credentials=self._access.credentials, timeout=self._access.timeout, retry=self._access.retry
+        )
+
+    def describe(self) -> DatasetInfo:
+        """The dataset, registered if it was named by its digest file. Raises as `Client.register` and `Client.dataset`."""
+        dataset = self._dataset
+        if isinstance(dataset, DatasetInfo):
+            return dataset
+        if not _is_file(dataset):
+            return self._client.dataset(os.fspath(dataset))
+        text = os.fspath(dataset)
+        return self._client.register(PurePosixPath(text).stem, text, caching=self._access.caching)
+
+    def reader(self, info: DatasetInfo, stats: Stats) -> BatchReader:
+        """Asks the gateway for batches."""
+        access = self._access
+        return BatchReader(
+            self._client.endpoint,
+            info,
+            credentials=access.credentials,
+            timeout=access.timeout,
+            retry=access.retry,
+            fallback=access.fallback,
+            digest_file=self._digest_file(),
+            stats=stats,
+        )
+
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> list[ItemLocation]:
+        """Where the items lie, as the gateway says."""
+        return self._client.items(info.id, start, count)
+
+    def _digest_file(self) -> str | os.PathLike[str] | None:
+        dataset = self._dataset
+        if self._access.digest_file is not None or isinstance(dataset, DatasetInfo) or not _is_file(dataset):
+            return self._access.digest_file
+        return None if os.fspath(dataset).startswith("s3://") else Path(dataset)
+
+
+def _is_file(dataset: str | os.PathLike[str]) -> bool:
+    return not isinstance(dataset, str) or "/" in dataset or dataset.endswith(".parquet")

@@ -1,0 +1,124 @@
+"""A dataset in memory in place of one at a gateway, to test training code without either.
+
+::
+
+    source = larder.testing.MemorySource([b"zero", b"one", b"two"])
+    dataset = larder.torch.CachedDataset("memory:", "anything", batch_size=2, source=source)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.dataset import DatasetInfo, Directives, ItemLocation
+from larder.frames import HIT, ItemFailure
+from larder.merging import Fetched
+from larder.stats import Stats
+
+BUCKET = "memory"
+
+
+@dataclass
+class MemorySource:
+    """Items in memory, of which some are in an imaginary cache.
+
+    Args:
+        items: the bytes of each; or how many there are, then each is its own number as text.
+        cached: which share of the items is in the cache; which ones changes with every request, as a shared cache's would.
+        caching: the mode that the gateway is said to use.
+        failures: by index, the status (`larder.frames`) of items that cannot be had.
+        before: called with the indices before each request; what it raises is the request's error.
+        name: of the dataset.
+    """
+
+    items: Sequence[bytes] | int
+    cached: float = 0.5
+    caching: str = "full"
+    failures: Mapping[int, int] = field(default_factory=dict)
+    before: Callable[[NDArray[np.uint32]], object] | None = None
+    name: str = "memory"
+
+    def describe(self) -> DatasetInfo:
+        """The dataset; its id depends on the name and the number of items only."""
+        count = self.items if isinstance(self.items, int) else len(self.items)
+        identity = hashlib.sha256(f"{self.name}/{count}".encode()).hexdigest()
+        return DatasetInfo(self.name, identity, count, caching=self.caching)
+
+    def reader(self, info: DatasetInfo, stats: Stats) -> MemoryReader:
+        """Reads the items."""
+        return MemoryReader(self, stats)
+
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> list[ItemLocation]:
+        """The key of item 7 is ``item-7``."""
+        stop = info.items if count is None else min(info.items, start + count)
+        return [ItemLocation(index, BUCKET, f"item-{index}", None, None) for index in range(start, stop)]
+
+    def item(self, index: int) -> bytes:
+        """The bytes of one item."""
+        return b"%d" % index if isinstance(self.items, int) else self.items[index]
+
+
+class MemoryReader:
+    """Reads items as a gateway would deliver them: cached candidates first, in no particular order.
+
+    Args:
+        source: what is read.
+        stats: counts the requests.
+    """
+
+    def __init__(self, source: MemorySource, stats: Stats) -> None:
+        self._source = source
+        self._stats = stats
+        self._chance = random.SystemRandom()
+        self.prefetched: list[NDArray[np.uint32]] = []
+
+    def fetch(
+        self,
+        indices: NDArray[np.uint32],
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+    ) -> Fetched:
+        """As `larder.BatchReader.fetch`."""
+        source = self._source
+        self._stats.add("requests", 1)
+        if source.before is not None:
+            source.before(indices)
+        hits = {place: self._chance.random() < source.cached for place in range(len(indices))}
+        places = list(hits)
+        if mode == "substitute":
+            self._chance.shuffle(places)
+            places.sort(key=hits.__getitem__, reverse=True)
+        elif not ordered:
+            self._chance.shuffle(places)
+        chosen: list[int] = []
+        failed: dict[int, ItemFailure] = {}
+        for place in places:
+            index = int(indices[place])
+            if len(chosen) == take:
+                break
+            if index in source.failures:
+                failed[index] = ItemFailure(index, source.failures[index], BUCKET, f"item-{index}", "as told")
+            else:
+                chosen.append(place)
+        return Fetched(
+            indices=indices[chosen] if chosen else indices[:0],
+            data=[memoryview(source.item(int(indices[place]))) for place in chosen],
+            flags=np.array([HIT * hits[place] for place in chosen], np.uint16),
+            failed=failed,
+            directives=Directives(source.caching),
+        )
+
+    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
+        """Remembers what was to be prefetched."""
+        self.prefetched.append(indices)
+        return {"resident": 0, "fetching": len(indices), "refused": 0}
