@@ -130,7 +130,7 @@ class Journal:
         """Those of this run, in the order of their keys' bytes."""
         query = "SELECT key, etag, size, items, members FROM objects WHERE listed = ? ORDER BY key"
         for key, etag, size, items, members in self._database.execute(query, (self._run,)):
-            yield Object(_text(key), etag, size, _unpacked(items, members))
+            yield Object(_text(key), etag, size, unpacked(items, members))
 
     def close(self) -> None:
         """Keep everything for the next build; harmless when closed."""
@@ -179,7 +179,8 @@ def packed(items: Iterable[Item]) -> tuple[bytes, str | None]:
     return data, json.dumps([item.member for item in items], ensure_ascii=False) if named else None
 
 
-def _unpacked(data: bytes, members: str | None) -> tuple[Item, ...]:
+def unpacked(data: bytes, members: str | None) -> tuple[Item, ...]:
+    """What was ``packed``."""
     fields = list(_ITEM.iter_unpack(data))
     names = json.loads(members) if members else [None] * len(fields)
     return tuple(
