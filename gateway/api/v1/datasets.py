@@ -343,5 +343,5 @@ def add_datasets(app: FastAPI, service: DatasetService) -> None:
     """Put the endpoints into the application under ``/-``, with its problem documents and its description."""
     app.state.datasets = service
     app.include_router(router)
-    handle_problems(app)
+    handle_problems(app, router)
     describe_data_paths(app)

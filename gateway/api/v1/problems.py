@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -124,8 +124,13 @@ async def respond(request: Request, error: Exception) -> Response:
     return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
 
 
-def handle_problems(app: FastAPI) -> None:
-    """Have an application answer every error of ``/v1`` with a problem document; others' are answered as before."""
+def handle_problems(app: FastAPI, router: APIRouter) -> None:
+    """Have an application answer every error of ``/v1`` with a problem document; others' are answered as before.
+
+    Args:
+        app: the application.
+        router: what it has under ``/v1``.
+    """
     elsewhere: Any = app.exception_handlers.get(HTTPException, http_exception_handler)
 
     async def of_http(request: Request, error: Exception) -> Response:
@@ -134,7 +139,7 @@ def handle_problems(app: FastAPI) -> None:
             response: Response = await elsewhere(request, error)
             return response
         if error.status_code == 405:
-            error.headers = {"Allow": ", ".join(sorted(_methods(app, request)))}
+            error.headers = {"Allow": ", ".join(sorted(_methods(router, request)))}
         return await respond(request, error)
 
     for kind in (LarderError, RequestValidationError, Exception):
@@ -142,11 +147,11 @@ def handle_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, of_http)
 
 
-def _methods(app: FastAPI, request: Request) -> set[str]:
+def _methods(router: APIRouter, request: Request) -> set[str]:
     """What the address can be asked; routing itself knows only the first route that has it."""
     return {
         method
-        for route in app.routes
+        for route in router.routes
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }
