@@ -103,6 +103,7 @@ class Handler(BaseHTTPRequestHandler):
     def reset(self) -> None:
         """Break the connection off with a reset."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.server.resets.add(self.connection)
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -133,8 +134,16 @@ class FakeBatchGateway(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.faults: list[Fault] = []
         self.asked: list[Asked] = []
+        self.resets: set[socket.socket] = set()
         self.other: Fault = lambda handler, asked: handler.send_problem(404, "UnknownDataset", "register it again")
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def shutdown_request(self, request: socket.socket) -> None:
+        """Close a connection; one that is to be reset without saying good-bye."""
+        if request in self.resets:
+            self.close_request(request)
+        else:
+            super().shutdown_request(request)
 
     def answer(self, asked: Asked) -> Answer:
         """What the contract wants for a batch request."""

@@ -1,0 +1,95 @@
+"""Putting answers together: nothing twice, nothing lost, whatever comes."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from larder.dataset import Directives
+from larder.frames import MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSED, ItemFailure, Received
+from larder.merging import MOST, Merge
+
+
+def _answer(chance, merge, asked):
+    """Some of what was asked for, in any order, as any gateway may answer."""
+    received = Received()
+    positions = chance.sample(range(len(asked)), chance.randint(0, len(asked)))
+    for position in positions:
+        index = int(merge.request[asked[position]])
+        status = chance.choice([0, 0, 0, MISSING, ORIGIN_ERROR, NOT_RESIDENT, REFUSED])
+        if status:
+            received.failures[position] = ItemFailure(index, status)
+        elif len(received.positions) < merge.wanted:
+            received.positions.append(position)
+            received.data.append(memoryview(b"%d" % index))
+            received.flags.append(index % 8)
+    return received
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_exact_over_any_answers(seed):
+    """Every position ends delivered once or failed, and is not asked for after that."""
+    chance = random.Random(seed)
+    request = np.array([chance.randint(0, 20) for _ in range(chance.randint(0, 30))], dtype="<u4")
+    merge = Merge(request, None, patience=3)
+    settled: set[int] = set()
+    while not merge.done():
+        asked = merge.ask()
+        assert not settled & set(asked.tolist())
+        received = _answer(chance, merge, asked)
+        merge.accept(asked, received)
+        settled |= {int(asked[position]) for position in received.positions}
+    fetched = merge.result(Directives())
+    assert [bytes(data) for data in fetched.data] == [b"%d" % index for index in fetched.indices]
+    assert fetched.flags.tolist() == [index % 8 for index in fetched.indices.tolist()]
+    lost = Counter(request.tolist()) - Counter(fetched.indices.tolist())
+    assert Counter(fetched.indices.tolist()) <= Counter(request.tolist())
+    assert set(lost) == set(fetched.failed)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_substitute_over_any_answers(seed):
+    """As many as wanted come, none twice; fewer only when all the others failed."""
+    chance = random.Random(seed)
+    request = np.array(chance.sample(range(100), chance.randint(0, 30)), dtype="<u4")
+    take = chance.randint(0, 30)
+    merge = Merge(request, take, patience=3)
+    while not merge.done():
+        asked = merge.ask()
+        merge.accept(asked, _answer(chance, merge, asked))
+    fetched = merge.result(Directives())
+    delivered = fetched.indices.tolist()
+    assert len(set(delivered)) == len(delivered) <= take
+    assert set(delivered) <= set(request.tolist())
+    assert not set(delivered) & set(fetched.failed)
+    if len(delivered) < min(take, len(request)):
+        assert len(delivered) + len(fetched.failed) == len(request)
+
+
+def test_candidates_that_failed_are_asked_for_last():
+    """Another candidate is asked for instead, as long as there are enough."""
+    merge = Merge(np.arange(4, dtype="<u4"), 2, patience=3)
+    asked = merge.ask()
+    merge.accept(asked, Received(failures={0: ItemFailure(0, ORIGIN_ERROR)}))
+    assert merge.ask().tolist() == [1, 2, 3]
+    merge.accept(merge.ask(), Received(failures={0: ItemFailure(1, ORIGIN_ERROR), 1: ItemFailure(2, ORIGIN_ERROR)}))
+    assert merge.ask().tolist() == [0, 1, 2, 3]
+
+
+def test_no_request_is_larger_than_a_gateway_takes():
+    """More indices than fit are asked for in several requests."""
+    merge = Merge(np.zeros(MOST + 5, dtype="<u4"), None, patience=3)
+    assert len(merge.ask()) == MOST
+
+
+def test_progress_is_told():
+    """An item that came, and one that is given up, is progress; one that may still come is not."""
+    merge = Merge(np.arange(4, dtype="<u4"), None, patience=2)
+    assert not merge.accept(merge.ask(), Received())
+    assert not merge.accept(merge.ask(), Received(failures={0: ItemFailure(0, ORIGIN_ERROR)}))
+    assert merge.accept(merge.ask(), Received(failures={0: ItemFailure(0, ORIGIN_ERROR)}))
+    assert merge.accept(merge.ask(), Received(failures={0: ItemFailure(1, NOT_RESIDENT)}))
+    assert merge.accept(merge.ask(), Received(failures={0: ItemFailure(2, ORIGIN_ERROR)}), final=True)
+    assert merge.accept(merge.ask(), Received([0], [memoryview(b"")], [0]))
+    assert merge.done()
