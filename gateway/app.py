@@ -257,7 +257,7 @@ class Larder:
             await settle(_endpoints(settings))
             metrics.CONFIG_RELOADS.labels("loaded").inc()
             log.info("rules, credentials and origins were reloaded")
-            fixed = ("server", "cache", "redis", "database", "log")
+            fixed = ("server", "cache", "datasets", "redis", "database", "log")
             changed = [name for name in fixed if getattr(settings, name) != getattr(self._settings, name)]
             if changed:
                 log.warning("changes of %s need a restart", ", ".join(changed))
