@@ -15,29 +15,40 @@ $(BIN)/python:
 	scripts/create-venv $(VENV)
 
 # What was installed last is remembered in stamps; a change of pyproject.toml installs again.
-$(VENV)/.demo-installed: pyproject.toml scripts/install-redis-binary | $(BIN)/python
+INSTALLERS := pyproject.toml clients/python/pyproject.toml scripts/install-redis-binary scripts/install-torch
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+
+$(VENV)/.demo-reads-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[demo]'
+	$(PIP_INSTALL) -e '.[demo-reads]'
 	@touch $@
 
-$(VENV)/.dev-installed: pyproject.toml clients/python/pyproject.toml scripts/install-redis-binary | $(BIN)/python
+$(VENV)/.demo-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -e clients/python
-	@touch $@ $(VENV)/.demo-installed
+	scripts/install-torch $(BIN)/python
+	$(PIP_INSTALL) -e '.[demo]' -e 'clients/python[digest]'
+	@touch $@ $(VENV)/.demo-reads-installed
+
+$(VENV)/.dev-installed: $(INSTALLERS) | $(BIN)/python
+	scripts/install-redis-binary $(BIN)/python
+	scripts/install-torch $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev]' -e 'clients/python[digest]'
+	@touch $@ $(VENV)/.demo-installed $(VENV)/.demo-reads-installed
 
 .PHONY: setup
 setup: $(VENV)/.dev-installed ## Create .venv with all that development needs
 	@echo "ready: source $(BIN)/activate"
 
 .PHONY: demo
-demo: $(VENV)/.demo-installed ## See it work in a minute (KEEP=1 leaves it running, PORT=9000 chooses the port)
-	@exec $(BIN)/larder-gateway demo $(if $(KEEP),--keep) $(if $(PORT),--port $(PORT))
+demo: $(VENV)/.demo$(if $(filter 0,$(TRAIN)),-reads)-installed ## See it work (KEEP=1 leaves it running, PORT=9000 chooses the port, TRAIN=0 needs no PyTorch)
+	@exec $(BIN)/larder-gateway demo $(if $(KEEP),--keep) $(if $(PORT),--port $(PORT)) $(if $(filter 0,$(TRAIN)),--no-train)
 
 .PHONY: check
 check: $(VENV)/.dev-installed ## Lint, format, types, floors of the architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/*.py
 	cd clients/python && $(abspath $(BIN))/mypy
 	$(BIN)/lint-imports
 

@@ -29,7 +29,9 @@ def shipped() -> dict[str, ast.Module]:
 @pytest.fixture(scope="session")
 def everything() -> dict[str, ast.Module]:
     """Every module of the repository, by path."""
-    return _sources("gateway", "clients/python/src", "clients/python/tests", "tests", "benchmarks", "scripts")
+    return _sources(
+        "gateway", "clients/python/src", "clients/python/tests", "tests", "benchmarks", "scripts", "examples"
+    )
 
 
 @pytest.fixture(scope="session")
