@@ -217,7 +217,7 @@ class EpochRun:
         """
         plan = self._plan
         began = perf_counter()
-        if self._work.chunked and (due := plan.prefetch()) is not None:
+        while self._work.chunked and (due := plan.prefetch()) is not None:
             self._announce(due)
         if self._filling is None:
             if (offered := plan.candidates()) is None:

@@ -1,0 +1,361 @@
+"""The loader without a framework: planner and reader joined, with a dataset in memory in the gateway's place."""
+
+import copy
+import json
+import pickle
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import larder
+from larder.background import Background
+from larder.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED
+from larder.keys import Keys
+from larder.loader import Loader, Shard
+from larder.source import GatewaySource
+from larder.testing import MemorySource
+
+ENDPOINT = "http://127.0.0.1:9"
+
+
+def loader_of(items=103, batch_size=16, *, source=None, **options):
+    """A loader of so many items in memory."""
+    return Loader(ENDPOINT, "train", batch_size=batch_size, source=source or MemorySource(items), **options)
+
+
+def indices_of(run):
+    """The items of a run, in the order of delivery."""
+    return [index for batch in run for index in batch.indices.tolist()]
+
+
+@pytest.mark.parametrize("substitute", [1, 2, 10, 10**6])
+@pytest.mark.parametrize("cached", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_every_item_comes_exactly_once(substitute, cached, ahead):
+    """Over ranks and workers each item is delivered once, with its own bytes, whatever the cache holds."""
+    loader = loader_of(source=MemorySource(1003, cached), substitute=substitute, ahead=ahead)
+    came = Counter()
+    for rank in range(2):
+        for worker in range(2):
+            for batch in loader.epoch(4, shard=Shard(rank, 2, worker, 2)):
+                assert [bytes(data) for data in batch.data] == [b"%d" % index for index in batch.indices]
+                came.update(batch.indices.tolist())
+    assert came == Counter(range(1003))
+
+
+@pytest.mark.parametrize("tail", ["short", "drop", "pad"])
+@pytest.mark.parametrize("items", [0, 1, 15, 16, 17, 103])
+def test_the_number_of_batches_is_known_beforehand(tail, items):
+    """``batches`` counts the batches of a rank truly, over any number of workers."""
+    loader = loader_of(items, tail=tail)
+    for workers in (1, 3):
+        made = sum(len(list(loader.epoch(0, shard=Shard(1, 2, worker, workers)))) for worker in range(workers))
+        assert made == loader.batches(1, 2)
+
+
+def test_a_batch_has_exactly_its_size():
+    """However few of the candidates an answer brings, a batch is asked for until it is full."""
+    loader = loader_of(64, source=MemorySource(64, failures={3: ORIGIN_ERROR}), on_missing="skip")
+    assert [len(batch) for batch in loader.epoch(0)] == [16, 16, 16, 15]
+
+
+def test_substitution_one_keeps_to_the_order():
+    """With ``substitute=1`` two runs of an epoch give the same batches, and another epoch or seed gives others."""
+    runs = [
+        indices_of(loader_of(substitute=1, seed=seed).epoch(epoch)) for seed, epoch in [(5, 2), (5, 2), (5, 3), (6, 2)]
+    ]
+    assert runs[0] == runs[1]
+    assert runs[2] != runs[0]
+    assert runs[3] != runs[0]
+
+
+def test_a_batch_ahead_is_not_delivered():
+    """The state says what was handed out; the batch that is being fetched meanwhile is delivered after a resume."""
+    loader = loader_of()
+    run = loader.epoch(0)
+    first = [index for _ in range(3) for index in next(run).indices.tolist()]
+    state = json.loads(json.dumps(run.state_dict()))
+    rest = indices_of(loader_of().epoch(0, state=state))
+    assert Counter(first + rest) == Counter(range(103))
+
+
+def test_the_next_batch_is_fetched_while_the_last_is_used():
+    """With ``ahead=1`` a second request is made though nobody has asked for a second batch."""
+    second = threading.Event()
+    requests = []
+
+    def note(indices):
+        requests.append(indices)
+        if len(requests) == 2:
+            second.set()
+
+    run = loader_of(source=MemorySource(103, 1.0, before=note)).epoch(0)
+    next(run)
+    assert second.wait(20)
+
+
+def test_nothing_is_fetched_ahead_when_it_is_switched_off():
+    """With ``ahead=0`` there is no thread, and no request that nobody waits for."""
+    threads = threading.active_count()
+    loader = loader_of(source=MemorySource(103, 1.0), ahead=0)
+    next(loader.epoch(0))
+    assert loader.stats.requests == 1
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (MISSING, larder.ItemMissing),
+        (CHANGED, larder.ItemChanged),
+        (REFUSED, larder.ItemRefused),
+        (ORIGIN_ERROR, larder.ItemUnavailable),
+    ],
+)
+@pytest.mark.parametrize("substitute", [1, 10])
+def test_an_item_that_cannot_be_had_is_named(status, error, substitute):
+    """By default a lost item raises what happened to it, with its place, bucket and key."""
+    loader = loader_of(source=MemorySource(103, failures={42: status}), substitute=substitute)
+    with pytest.raises(error, match="item 42 \\(memory/'item-42'\\)") as caught:
+        list(loader.epoch(0))
+    assert (caught.value.index, caught.value.bucket, caught.value.key) == (42, "memory", "item-42")
+
+
+@pytest.mark.parametrize("substitute", [1, 10, 1000])
+@pytest.mark.parametrize("tail", ["short", "pad"])
+def test_items_that_cannot_be_had_are_skipped_if_told_so(substitute, tail):
+    """With ``on_missing="skip"`` all others come once, and the lost ones are counted."""
+    lost = {3: MISSING, 50: CHANGED, 51: REFUSED, 102: ORIGIN_ERROR}
+    loader = loader_of(source=MemorySource(103, failures=lost), substitute=substitute, tail=tail, on_missing="skip")
+    assert set(indices_of(loader.epoch(0))) == set(range(103)) - lost.keys()
+    assert loader.stats.skipped == 4
+
+
+def test_an_epoch_of_lost_items_is_over_at_once():
+    """If nothing can be had, there is no batch, and the state is the next epoch's."""
+    failures = dict.fromkeys(range(20), MISSING)
+    run = loader_of(source=MemorySource(20, failures=failures), on_missing="skip").epoch(0)
+    assert list(run) == []
+    assert run.state_dict()["epoch"] == 1
+
+
+def test_after_an_error_the_run_goes_on():
+    """A gateway that is gone for a while costs an exception, and neither an item nor the size of a batch."""
+    failing = iter([False, True, True, False, False, True])
+
+    def fail(_):
+        if next(failing, False):
+            raise larder.GatewayUnavailable("gone for a while")
+
+    run = loader_of(source=MemorySource(103, before=fail)).epoch(0)
+    came, sizes, errors = [], [], 0
+    while True:
+        try:
+            batch = next(run)
+        except StopIteration:
+            break
+        except larder.GatewayUnavailable:
+            errors += 1
+            continue
+        came += batch.indices.tolist()
+        sizes.append(len(batch))
+    assert errors == 3
+    assert sizes == [16] * 6 + [7]
+    assert Counter(came) == Counter(range(103))
+
+
+def test_a_half_filled_batch_survives_an_error():
+    """Items that came before an error are neither asked for again nor lost."""
+    source = MemorySource(32, failures={7: MISSING})
+    run = loader_of(source=source, substitute=1, ahead=0).epoch(0)
+    came = []
+    while True:
+        try:
+            came += next(run).indices.tolist()
+        except larder.ItemMissing:
+            source.failures = {}
+        except StopIteration:
+            break
+    assert Counter(came) == Counter(range(32))
+
+
+def test_a_chunked_dataset_is_prefetched_chunk_by_chunk():
+    """Where the gateway rotates chunks, what is left of each is announced once, and at the end the next epoch's first."""
+    loader = loader_of(source=MemorySource(1000, caching="chunked"))
+    assert len(indices_of(loader.epoch(0))) == 1000
+    announced = [part.tolist() for part in loader.reader.prefetched]
+    assert len(announced) == 11
+    assert len(announced[0]) == len(announced[10]) == 100
+    now = Counter(index for part in announced[:10] for index in part)
+    assert set(now.values()) == {1}
+    assert len(now) > 900
+
+
+def test_a_failing_announcement_costs_nothing_but_a_count(monkeypatch):
+    """Prefetching is best effort: errors are counted, never raised."""
+    loader = loader_of(source=MemorySource(100, caching="chunked"))
+
+    def fail(indices):
+        raise larder.GatewayUnavailable("no prefetch today")
+
+    monkeypatch.setattr(loader.reader, "prefetch", fail)
+    assert Counter(indices_of(loader.epoch(0))) == Counter(range(100))
+    assert loader.stats.prefetch_errors == 11
+
+
+@pytest.mark.parametrize(("caching", "kind"), [("chunked", "striped"), ("full", "shuffled"), ("static", "shuffled")])
+def test_the_layout_follows_the_caching_mode(caching, kind):
+    """Striped chunks where the cache is rotated; one permutation of everything where it is not; unless told otherwise."""
+    source = MemorySource(100, caching=caching)
+    assert loader_of(source=source).epoch(0).state_dict()["layout"]["kind"] == kind
+    assert loader_of(source=source, layout="striped").epoch(0).state_dict()["layout"]["kind"] == "striped"
+
+
+def test_the_layout_of_a_state_wins():
+    """An epoch is finished in the order in which it began, although the caching mode has changed meanwhile."""
+    run = loader_of(source=MemorySource(100, caching="chunked")).epoch(0)
+    first = next(run).indices.tolist()
+    resumed = loader_of(source=MemorySource(100, caching="full")).epoch(0, state=run.state_dict())
+    assert resumed.state_dict()["layout"]["kind"] == "striped"
+    assert Counter(first + indices_of(resumed)) == Counter(range(100))
+
+
+def test_a_state_of_another_epoch_is_refused():
+    """An epoch that is asked for with the state of another one is a mistake."""
+    state = loader_of().epoch(3).state_dict()
+    with pytest.raises(larder.StateError, match="of epoch 3, but epoch 4"):
+        loader_of().epoch(4, state=state)
+
+
+def test_a_state_of_another_dataset_is_refused_by_name():
+    """The error names both datasets."""
+    one, other = loader_of(100), loader_of(101)
+    with pytest.raises(larder.StateError) as caught:
+        other.epoch(0, state=one.epoch(0).state_dict())
+    assert one.info.id in str(caught.value)
+    assert other.info.id in str(caught.value)
+
+
+def test_states_of_ranks_are_merged_for_another_world_size():
+    """What two ranks left over is delivered by three, each item once."""
+    came, states = [], []
+    for rank in range(2):
+        run = loader_of(1003).epoch(0, shard=Shard(rank, 2, 0, 1))
+        for _ in range(5):
+            came += next(run).indices.tolist()
+        states.append(run.state_dict())
+    merged = larder.merge_states(states)
+    for rank in range(3):
+        came += indices_of(loader_of(1003, 10).epoch(0, shard=Shard(rank, 3, 0, 1), state=merged))
+    assert Counter(came) == Counter(range(1003))
+
+
+def test_the_source_of_items_is_counted():
+    """Hits, origin reads, bytes and substitutions are those of the batches that were handed out."""
+    loader = loader_of(source=MemorySource(103, 0.3))
+    batches = list(loader.epoch(0))
+    stats = loader.stats
+    assert (stats.batches, stats.items) == (7, 103)
+    assert stats.hits == sum(int(np.count_nonzero(batch.flags)) for batch in batches)
+    assert stats.hits + stats.origin_reads == 103
+    assert stats.bytes == sum(len(b"%d" % index) for index in range(103))
+    assert stats.substitutions > 0
+
+
+def test_repetitions_are_counted():
+    """``tail="pad"`` says how many items came twice."""
+    loader = loader_of(20, tail="pad")
+    assert len(indices_of(loader.epoch(0))) == 32
+    assert loader.stats.padded == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"batch_size": True}, "batch_size must be"),
+        ({"substitute": 0}, "substitute must be"),
+        ({"seed": "x"}, "seed must be"),
+        ({"tail": "long"}, "tail must be one of 'short', 'drop', 'pad'"),
+        ({"on_missing": "ignore"}, "on_missing must be"),
+        ({"group": "all"}, "group must be"),
+        ({"layout": "round"}, "layout must be"),
+        ({"ahead": 2}, "ahead must be"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    """An option with a value that it cannot have is refused at once, with those that it can."""
+    with pytest.raises(ValueError, match=message):
+        Loader(ENDPOINT, "train", **{"batch_size": 16, **options})
+
+
+def test_an_unknown_option_is_refused():
+    """A misspelt option is not ignored."""
+    with pytest.raises(TypeError, match="unknown option substitutes"):
+        Loader(ENDPOINT, "train", batch_size=16, substitutes=3)
+
+
+def test_copies_count_for_themselves():
+    """A pickled or copied loader works and has its own counts."""
+    loader = loader_of()
+    next(loader.epoch(0))
+    for other in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        assert other.stats.items == 0
+        assert Counter(indices_of(other.epoch(1))) == Counter(range(103))
+        assert other.stats.items == 103
+    assert loader.stats.items == 16
+
+
+def test_nothing_is_asked_before_it_is_needed():
+    """Making a loader makes no request: the endpoint here answers nobody."""
+    loader = Loader(ENDPOINT, "train", batch_size=16)
+    with pytest.raises(larder.LarderError):
+        len(list(loader.epoch(0)))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "registered"),
+    [("train", None), ("train.v2", None), ("./train", "train"), ("train.parquet", "train"), ("s3://b/k.parquet", "k")],
+)
+def test_a_dataset_is_a_name_or_a_digest_file(dataset, registered, monkeypatch):
+    """A name is looked up; what looks like a path or an S3 address is registered under the stem of its name."""
+    source = GatewaySource(ENDPOINT, dataset)
+    asked = []
+    monkeypatch.setattr(source._client, "dataset", lambda name: asked.append((name, None)))
+    monkeypatch.setattr(source._client, "register", lambda name, file, caching: asked.append((file, name)))
+    source.describe()
+    assert asked == [(dataset, registered)]
+
+
+def test_keys_are_kept_packed():
+    """Buckets and keys come back as they were, whatever is in them."""
+    names = [("b", "a/1.jpg"), ("c", ""), ("b", "ünï/\n%2F")]
+    keys = Keys(larder.ItemLocation(at, bucket, key, None, None) for at, (bucket, key) in enumerate(names))
+    assert [keys[at] for at in range(len(keys))] == names
+
+
+def test_background_work_is_done_in_order_and_errors_come_back():
+    """Tasks run one after the other in one thread; an exception is the future's."""
+    background = Background()
+    done = []
+
+    def fail():
+        raise KeyError("lost")
+
+    futures = [background.submit(lambda at=at: done.append(at) or threading.get_ident()) for at in range(5)]
+    failed = background.submit(fail)
+    assert len({future.result(20) for future in futures}) == 1
+    assert done == list(range(5))
+    with pytest.raises(KeyError, match="lost"):
+        failed.result(20)
+
+
+def test_the_background_thread_ends_with_its_owner():
+    """Nothing keeps the thread alive when nobody can submit any more."""
+    background = Background()
+    thread = background.submit(threading.current_thread).result(20)
+    del background
+    thread.join(20)
+    assert not thread.is_alive()
