@@ -1,6 +1,11 @@
-"""All comparisons, one after the other: ``make bench``. A few minutes on two cores."""
+"""All comparisons, one after the other: ``make bench``; or those that are named: ``python -m benchmarks s3_reads batches``."""
 
-from benchmarks import cold_path, index_million, s3_reads, slow_readers
+import sys
+from importlib import import_module
 
-for benchmark in (s3_reads, cold_path, slow_readers, index_million):
-    benchmark.run()
+NAMES = ("s3_reads", "cold_path", "slow_readers", "index_million", "batches", "closed_forms", "accuracy")
+
+for name in sys.argv[1:] or NAMES:
+    if name not in NAMES:
+        sys.exit(f"no benchmark is called {name!r}; there are {', '.join(NAMES)}")
+    import_module(f"benchmarks.{name}").run()

@@ -28,41 +28,48 @@ request = function()
 end
 done = function(summary, latency, requests)
   local e = summary.errors
-  io.write(string.format("RESULT %d %d %d %d %d\\n", summary.requests, summary.duration,
+  io.write(string.format("RESULT %d %d %d %d %d %d\\n", summary.requests, summary.duration, summary.bytes,
            e.connect + e.read + e.write + e.timeout, e.status, latency:percentile(50)))
 end
 """
-
-
-def signed_headers(port: int, key: str) -> dict[str, str]:
-    """The headers of a GET of ``key``, signed by SigV4 as botocore does it."""
-    request = AWSRequest("GET", f"http://127.0.0.1:{port}/{BUCKET}/{key}")
-    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
-    return {"Host": f"127.0.0.1:{port}", **dict(request.headers.items())}
+_ESCAPED = [chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\{byte:03d}" for byte in range(256)]
+"""Bytes as a Lua string has them."""
 
 
 def raw_request(port: int, key: str) -> bytes:
-    """A whole signed GET request."""
-    headers = "".join(f"{name}: {value}\r\n" for name, value in signed_headers(port, key).items())
-    return f"GET /{BUCKET}/{key} HTTP/1.1\r\n{headers}\r\n".encode()
+    """A whole GET request of an object, signed by SigV4 as botocore does it."""
+    return _signed("GET", port, f"/{BUCKET}/{key}", b"")
+
+
+def raw_batch(port: int, dataset: str, indices: bytes, query: str) -> bytes:
+    """A whole signed request for a batch of a dataset, named by its id."""
+    return _signed("POST", port, f"/-/v1/datasets/{dataset}/batch?{query}", indices)
+
+
+def _signed(method: str, port: int, target: str, body: bytes) -> bytes:
+    request = AWSRequest(method, f"http://127.0.0.1:{port}{target}", data=body)
+    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
+    fields = {"Host": f"127.0.0.1:{port}", **dict(request.headers.items())}
+    if body:
+        fields["Content-Length"] = str(len(body))
+    headers = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"{method} {target} HTTP/1.1\r\n{headers}\r\n".encode() + body
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of wrk saw."""
+    """What one run of wrk saw; ``bytes`` are those of answers that were not read to their end, too."""
 
     requests: int
     seconds: float
     errors: int
     median_latency: float
+    bytes: int
 
 
-def write_script(path: Path, port: int, keys: list[str]) -> None:
-    """A wrk script that asks for the keys in turn, each with its own signature."""
-    lines = []
-    for key in keys:
-        escaped = raw_request(port, key).decode().replace("\\", "\\\\").replace('"', '\\"').replace("\r\n", "\\r\\n")
-        lines.append(f'  requests[#requests + 1] = "{escaped}"')
+def write_script(path: Path, requests: list[bytes]) -> None:
+    """A wrk script that sends the requests in turn, each with its own signature."""
+    lines = ('  requests[#requests + 1] = "' + "".join(map(_ESCAPED.__getitem__, each)) + '"' for each in requests)
     path.write_text(_SCRIPT.format(requests="\n".join(lines)))
 
 
@@ -78,8 +85,8 @@ def run_wrk(script: Path, port: int, connections: int, seconds: float) -> Outcom
         f"http://127.0.0.1:{port}",
     ]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    match = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+)", output)
+    match = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", output)
     if match is None:
         raise RuntimeError(f"wrk said nothing usable:\n{output}")
-    requests, microseconds, broken, refused, latency = map(int, match.groups())
-    return Outcome(requests, microseconds / 1e6, broken + refused, latency / 1e6)
+    requests, microseconds, received, broken, refused, latency = map(int, match.groups())
+    return Outcome(requests, microseconds / 1e6, broken + refused, latency / 1e6, received)

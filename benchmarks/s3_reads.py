@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from benchmarks.load import run_wrk, write_script
+from benchmarks.load import raw_request, run_wrk, write_script
 from benchmarks.objects import SIZES, make_objects
 from benchmarks.report import machine, table, verdict, write
 from benchmarks.servers import Running, gateway, nginx_cache, origin, protocol_alone
@@ -42,7 +42,7 @@ def _scripts(directory: Path, server: Running, keys: dict[str, list[str]]) -> di
     scripts = {}
     for size, names in keys.items():
         scripts[size] = directory / f"{server.name}-{size.replace(' ', '')}.lua"
-        write_script(scripts[size], server.port, names)
+        write_script(scripts[size], [raw_request(server.port, name) for name in names])
         run_wrk(scripts[size], server.port, 4, 1)
     return scripts
 

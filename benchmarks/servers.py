@@ -43,7 +43,7 @@ _GATEWAY = """
 port = {port}
 [cache]
 dir = "{dir}/cache"
-capacity = "10TB"
+capacity = "{capacity}"
 reserve = "100MB"
 [log]
 level = "warning"
@@ -162,8 +162,17 @@ def nginx_cache(directory: Path, origin_port: int) -> Iterator[Running]:
 
 
 @contextmanager
-def gateway(directory: Path, origin_port: int, cache: Path | None = None) -> Iterator[Running]:
-    """Larder with one worker in front of the same origin, verifying SigV4; with an existing cache if one is given."""
+def gateway(
+    directory: Path, origin_port: int, cache: Path | None = None, *, capacity: str = "10TB"
+) -> Iterator[Running]:
+    """Larder with one worker in front of the same origin, verifying SigV4; with an existing cache if one is given.
+
+    Args:
+        directory: gets a folder of its own in it.
+        origin_port: where the origin listens on loopback; it must take or ignore the key "origin" with "origin-secret".
+        cache: an existing cache to use.
+        capacity: of the cache, as in the configuration.
+    """
     port = free_port()
     home = directory / "gateway"
     home.mkdir()
@@ -171,7 +180,14 @@ def gateway(directory: Path, origin_port: int, cache: Path | None = None) -> Ite
         (home / "cache").symlink_to(cache)
     config = home / "larder.toml"
     config.write_text(
-        _GATEWAY.format(dir=home, port=port, origin=origin_port, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+        _GATEWAY.format(
+            dir=home,
+            port=port,
+            origin=origin_port,
+            capacity=capacity,
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+        )
     )
     command = [str(Path(sys.executable).with_name("larder-gateway")), "serve", "--config", str(config)]
     with _process("larder", port, command, home / "log") as running:
