@@ -6,7 +6,9 @@ An object is kept only when later bytes can be told from earlier ones (a strong 
 
 from __future__ import annotations
 
-from gateway.model.objects import ObjectMeta
+from collections.abc import Iterable
+
+from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Reason
 from gateway.policies.rules import Caching
 
@@ -29,7 +31,16 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
         return Reason.RULE
     if not meta.strong or meta.size < 0:
         return Reason.NO_VALIDATOR
-    for name, value in meta.headers:
+    if (reason := forbidden(meta.headers)) is not None:
+        return reason
+    if meta.size > capacity // 2:
+        return Reason.TOO_LARGE
+    return None
+
+
+def forbidden(headers: Iterable[Header]) -> Reason | None:
+    """What among an answer's headers forbids to keep it, or ``None``."""
+    for name, value in headers:
         lower = name.lower()
         if lower == "cache-control":
             directives = {part.split("=")[0].strip().lower() for part in value.split(",")}
@@ -37,6 +48,4 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
                 return Reason.CACHE_CONTROL
         elif lower in _PRIVATE_HEADERS:
             return Reason.HEADER
-    if meta.size > capacity // 2:
-        return Reason.TOO_LARGE
     return None

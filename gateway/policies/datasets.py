@@ -84,28 +84,19 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
 def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:
     """Where each stripe unit begins, partition by partition: ``partitions * units`` positions, in ascending order.
 
-    Sizes differ by at most one at each level, the larger ones first. The client cuts in the same way (``larder.planner``).
+    Sizes differ by at most one. The client cuts in the same way (``larder.planner.Layout.cell``).
     """
-    bounds = _cuts(0, items, partitions)
-    starts = [_cuts(int(start), int(stop), units)[:-1] for start, stop in itertools.pairwise(bounds)]
-    return np.concatenate(starts)
-
-
-def _cuts(start: int, stop: int, pieces: int) -> NDArray[np.int64]:
-    size, larger = divmod(stop - start, pieces)
-    steps = np.arange(pieces + 1, dtype=np.int64)
-    return start + steps * size + np.minimum(steps, larger)
+    cells = partitions * units
+    return np.arange(cells, dtype=np.int64) * items // cells
 
 
 def fullest_chunk(resident: NDArray[np.bool_], partitions: int, units: int) -> int:
     """The chunk with most resident items, which is where a job that joins had better begin; -1 when nothing is resident."""
     if not resident.any():
         return -1
-    counted = np.concatenate([[0], np.cumsum(resident, dtype=np.int64)])
-    starts = unit_starts(len(resident), partitions, units)
-    stops = np.append(starts[1:], len(resident))
-    per_unit = (counted[stops] - counted[starts]).reshape(partitions, units)
-    return int(per_unit.sum(axis=0).argmax())
+    starts = unit_starts(len(resident), partitions, units).tolist()
+    counts = [np.count_nonzero(resident[start:stop]) for start, stop in itertools.pairwise([*starts, len(resident)])]
+    return int(np.reshape(counts, (partitions, units)).sum(axis=0).argmax())
 
 
 def may_evict_for(mode: CachingMode) -> bool:

@@ -70,6 +70,14 @@ def admits(space: Space, wanted: int) -> bool:
     return space.used + taken <= space.capacity and space.free - taken >= space.reserve
 
 
+def admits_for_good(space: Space, wanted: int, marks: Watermarks = Watermarks()) -> bool:
+    """Whether ``wanted`` more bytes fit below the low watermark, so that no eviction follows from them.
+
+    Not the high one: what the other workers of the node are filling is not known here, and has to fit between the two.
+    """
+    return admits(space, wanted) and space.used + space.filling + wanted <= marks.low * space.capacity
+
+
 def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:
     """How many bytes to free so that ``wanted`` more fit and the watermarks hold; never more than is used."""
     taken = space.filling + wanted

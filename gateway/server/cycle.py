@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -27,6 +28,9 @@ PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body that wait for the application before reading pauses."""
+
+_DIGEST = re.compile(r"(?<=/-/v1/blobs/).+")
+"""What of a path is a secret, as whoever knows a digest may read the blob; it is not logged."""
 
 logger = logging.getLogger("gateway.server")
 Piece = bytes | tuple[int, int, int]
@@ -107,7 +111,7 @@ class Cycle:
             self._event = None
 
     async def _fail(self, error: Exception, *, expected: bool) -> None:
-        where = f"{self.scope['method']} {self.scope['path']}"
+        where = f"{self.scope['method']} {_DIGEST.sub('(digest)', self.scope['path'])}"
         if not expected:
             logger.error("%s failed", where, exc_info=error)
         elif not self.gone:
@@ -297,12 +301,23 @@ class Cycle:
                 await self._channel.send_file(b"".join(waiting), *piece)
                 waiting, size = [], 0
                 continue
+            if isinstance(piece, bytes) and len(piece) > HIGH_WATER:
+                await self._write_slowly(b"".join(waiting), piece)
+                waiting, size = [], 0
+                continue
             waiting.append(piece if isinstance(piece, bytes) else read_exactly(piece[0], piece[2], piece[1]))
             size += len(waiting[-1])
             if size >= HIGH_WATER:
                 await self._write(b"".join(waiting))
                 waiting, size = [], 0
         return waiting
+
+    async def _write_slowly(self, head: bytes, body: bytes) -> None:
+        """Write a large piece bit by bit: what a transport holds for a slow reader is memory that nobody counts."""
+        await self._write(head)
+        view = memoryview(body)
+        for start in range(0, len(body), HIGH_WATER):
+            await self._write(bytes(view[start : start + HIGH_WATER]))
 
     async def _write(self, data: bytes) -> None:
         channel = self._channel

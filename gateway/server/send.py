@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gateway.server.channel import read_exactly
 from gateway.server.cycle import PIECES, Piece
@@ -55,12 +55,27 @@ async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_bo
     if PIECES in scope.get("extensions", ()):
         await send({"type": PIECES, "pieces": pieces, "more_body": more_body})
         return
-    last = len(pieces) - 1
-    for number, piece in enumerate(pieces):
-        more = more_body or number < last
-        if isinstance(piece, bytes):
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
-        else:
-            await send_file(scope, send, piece[0], piece[1], piece[2], more)
-    if not pieces:
-        await send({"type": "http.response.body", "body": b"", "more_body": more_body})
+    for part in _joined(pieces):
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": more_body})
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[bytes]:
+    """The same bytes in parts of about ``PIECE``: each is a chunk of the body, and small chunks are slow to read."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        for part in [piece] if isinstance(piece, bytes) else _read(*piece):
+            waiting.append(part)
+            size += len(part)
+            if size >= PIECE:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _read(fd: int, offset: int, count: int) -> Iterator[bytes]:
+    end = offset + count
+    for start in range(offset, end, PIECE):
+        yield read_exactly(fd, min(PIECE, end - start), start)

@@ -15,6 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.store import blob_rows
@@ -50,26 +53,24 @@ class ItemBlobs:
         self._disk = disk
         self._opener = opener
         self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
-        self._surveys: dict[str, asyncio.Task[None]] = {}
+        self._surveys: dict[Content, asyncio.Task[None]] = {}
 
     # --- what stores and evictions tell
 
     def stored(self, ref: BlobRef, mtime_ns: int) -> None:
         """A blob got its name, and was hashed while it was written."""
         for content in tuple(self._contents.values()):
-            for index in content.indices_of(ref.digest):
-                self._note(content, int(index), VERIFIED, ref.crc32, stamp_of(mtime_ns))
+            self._note(content, content.indices_of(ref.digest), VERIFIED, ref.crc32, stamp_of(mtime_ns))
 
     def gone(self, digests: Iterable[bytes]) -> None:
         """Blobs were evicted or dropped."""
         contents = tuple(self._contents.values())
         for digest in digests if contents else ():
             for content in contents:
-                for index in content.indices_of(digest):
-                    content.states.flags[index] = NOT_KNOWN
+                content.states.flags[content.indices_of(digest)] = NOT_KNOWN
 
     @staticmethod
-    def _note(content: Content, index: int, flag: int, crc32: int, stamp: int) -> None:
+    def _note(content: Content, index: int | NDArray[np.uint32], flag: int, crc32: int, stamp: int) -> None:
         states = content.states
         states.crc32[index] = crc32
         states.stamp[index] = stamp
@@ -79,17 +80,17 @@ class ItemBlobs:
 
     def adopt(self, content: Content) -> None:
         """Keep this dataset's states up to date from now on, and find out in the background what is resident."""
-        if self._contents.get(content.tag) is content:
-            return
-        self._contents[content.tag] = content
-        if not content.states.surveyed and content.tag not in self._surveys:
+        if self._contents.get(content.tag) is not content:
+            self._contents[content.tag] = content
+        # A survey that an ill disk ended is begun again by whoever asks next.
+        if not content.states.surveyed and content not in self._surveys and self._disk.usable():
             task = asyncio.get_running_loop().create_task(self._survey(content))
-            self._surveys[content.tag] = task
-            task.add_done_callback(lambda _: self._surveys.pop(content.tag, None))
+            self._surveys[content] = task
+            task.add_done_callback(lambda _: self._surveys.pop(content, None))
 
     async def ready(self, content: Content) -> None:
         """Wait for the survey of a small dataset; that of a large one goes on in the background."""
-        task = self._surveys.get(content.tag)
+        task = self._surveys.get(content)
         if task is not None and content.items <= _INLINE:
             await asyncio.shield(task)
 

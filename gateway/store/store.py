@@ -22,7 +22,7 @@ from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.breaker import BreakerState, Event
-from gateway.policies.eviction import admits, decide_eviction
+from gateway.policies.eviction import Watermarks, admits, admits_for_good, decide_eviction
 from gateway.store import blob_rows, objects
 from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
@@ -260,17 +260,20 @@ class Store:
         """
         return self.resident(ref) or await self._opener.open(ref)
 
-    async def keep_item(self, ref: BlobRef, now: float) -> bool:
+    async def keep_item(self, ref: BlobRef, now: float, *, for_good: bool = False) -> bool:
         """Keep a committed blob for its own sake, without an object that it belongs to.
 
         Args:
             ref: from ``BlobWriter.commit``.
             now: counts as its last use, in seconds since the epoch.
+            for_good: only if no eviction follows from it, see ``admits``.
 
         Returns:
             ``False`` when it was not kept: evicted already, no room, or the disk is failing. Then its file is removed.
         """
         kept, capacity = self._kept(ref), self._settings.capacity
+        if for_good:
+            capacity = int(Watermarks().low * capacity)
         try:
             done, counts = await self._disk.write(
                 lambda connection: (
@@ -287,12 +290,12 @@ class Store:
         return done
 
     def admits(self, size: int) -> bool:
-        """Whether ``size`` more bytes fit without anything being evicted."""
+        """Whether ``size`` more bytes fit without anything being evicted, now or for their sake later."""
         try:
             space = self._space.current()
         except DiskFault:
             return False
-        return self._disk.usable() and admits(space, size) and not decide_eviction(space, size).size
+        return self._disk.usable() and admits_for_good(space, size)
 
     def touch(self, digest: bytes, now: float) -> None:
         """Note that a blob was used; written down later, in batches."""
