@@ -11,31 +11,31 @@ takes its place (``policies.batch.may_replace``), and a failed one is replaced t
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+import resource
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
-from gateway.engine.items import FailedItem, ItemFetches, Outcome, StoredItem, Wanted
+from gateway.engine.items import FailedItem, ItemFetches, Outcome, Wanted
+from gateway.engine.prefetch import Prefetcher
 from gateway.engine.services import Services
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.batch import BatchMode, Positions, choose, gives_up, may_replace
 from gateway.policies.datasets import CachingMode, DatasetPlan, fullest_chunk, refreshes_recency
-from gateway.store.datasets.content import FETCHING, RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
+from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
 from gateway.store.datasets.registry import Registration
 from gateway.store.items import ItemFile, close_files
 
 FETCHES_PER_BATCH = 32
 LARGEST_OPEN_BATCH = 1024
 """Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
-PREFETCHES = 16
 _LOOK = 0.25
 _COUNTED_FOR = 2.0
+_COUNTED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,36 @@ class BatchAsk:
     ordered: bool = False
 
 
-@dataclass(slots=True)
-class Resident:
-    """Everything is on disk: positions and open files, in the order of delivery."""
+class Room:
+    """How many files the batches of one worker have open before their turn to be sent: readers that stop hold no more."""
 
-    positions: list[int]
-    files: list[ItemFile]
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+
+
+class Resident:
+    """What is to be delivered and is on disk: ``positions`` and open ``files``, in the order of delivery."""
+
+    def __init__(self, room: Room) -> None:
+        self.positions: list[int] = []
+        self.files: list[ItemFile] = []
+        self._room = room
+
+    def add(self, position: int, file: ItemFile) -> None:
+        """Take over an open file."""
+        self.positions.append(position)
+        self.files.append(file)
+        self._room.left -= 1
+
+    def pop(self) -> Arrival:
+        """Hand over the last file."""
+        self._room.left += 1
+        return Arrival(self.positions.pop(), self.files.pop())
 
     def close(self) -> None:
         """Close the files."""
         files, self.files = self.files, []
+        self._room.left += len(files)
         close_files(files)
 
 
@@ -77,20 +97,39 @@ class Arrival:
 
 @dataclass(slots=True)
 class Arriving:
-    """Some items have to be fetched. ``arrivals`` yields each position's end; ``status`` is final when it is exhausted."""
+    """Not everything is ready. ``arrivals`` yields each position's end; ``status`` is final when it is exhausted."""
 
     arrivals: AsyncGenerator[Arrival]
+    opened: Resident
     status: ItemStatus = ItemStatus.OK
+
+    async def aclose(self) -> None:
+        """Let go of everything. (A generator that has not begun has nothing to let go of by itself.)"""
+        await self.arrivals.aclose()
+        self.opened.close()
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What a substitutable batch has come to."""
+    """What a batch has come to; ``failures`` counts what the origin failed since an item last came."""
 
     needed: int
-    errors: int = 0
-    waiting: set[asyncio.Task[Outcome]] = field(default_factory=set)
-    position_of: dict[asyncio.Task[Outcome], int] = field(default_factory=dict)
+    failures: int = 0
+    failed: bool = False
+    waiting: dict[asyncio.Task[Outcome], int] = field(default_factory=dict)
+
+    def hear(self, outcome: Outcome) -> None:
+        """Take note of how a fetch ended."""
+        if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
+            self.failures += 1
+            self.failed = True
+        else:
+            self.failures = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether to try no more."""
+        return gives_up(self.failures, self.needed)
 
 
 class Batches:
@@ -100,26 +139,21 @@ class Batches:
         self._services = services
         self._items = services.store.items
         self.fetches = ItemFetches(services)
-        self._queue: deque[Wanted] = deque()
-        self._queued: set[bytes] = set()
-        self._prefetching: set[asyncio.Task[None]] = set()
-        self._fullest: dict[str, tuple[float, int]] = {}
+        self._prefetcher = Prefetcher(services, self.fetches)
+        # A quarter: connections, blobs and whatever else there is need descriptors too.
+        self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._fullest: OrderedDict[str, tuple[float, int]] = OrderedDict()
         self._random = np.random.default_rng()
 
     async def close(self) -> None:
         """Stop fetching."""
-        self._queue.clear()
-        for task in self._prefetching:
-            task.cancel()
-        await asyncio.gather(*self._prefetching, return_exceptions=True)
+        await self._prefetcher.close()
         await self.fetches.close()
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what is delivered, and open what is there."""
         await self._prepare(ask)
-        if ask.mode is BatchMode.EXACT:
-            return await self._open_exact(ask)
-        return await self._open_substitute(ask)
+        return self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask)
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """By position, whether the item is known to be in the cache."""
@@ -144,55 +178,63 @@ class Batches:
             flags = content.states.flags
             resident = (flags == RESIDENT) | (flags == VERIFIED)
             known = self._fullest[content.tag] = (now, fullest_chunk(resident, plan.partitions, plan.units))
+            self._fullest.move_to_end(content.tag)
+            if len(self._fullest) > _COUNTED:
+                self._fullest.popitem(last=False)
         return known[1]
 
     async def _prepare(self, ask: BatchAsk) -> None:
         self._items.adopt(ask.registration.content)
         await self._items.ready(ask.registration.content)
 
-    async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
+    def _ready(self, ask: BatchAsk, position: int) -> ItemFile | None:
+        """The item's file, if that needs no waiting."""
         if ask.caching is CachingMode.NONE:
             return None
         content, index = ask.registration.content, int(ask.indices[position])
         file = self._items.open(content, index)
-        if file is None and content.states.flags[index] == RESIDENT:
-            file = await self._items.look(content, index)
         if file is not None and refreshes_recency(ask.caching):
             self._services.store.touch(content.digest(index), self._services.now())
         return file
 
+    async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
+        """The item's file, verified first if need be; ``None`` if it is not in the cache."""
+        content, index = ask.registration.content, int(ask.indices[position])
+        file = self._ready(ask, position)
+        if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] == RESIDENT:
+            file = await self._items.look(content, index)
+        return file
+
     # --- exact
 
-    async def _open_exact(self, ask: BatchAsk) -> Resident | Arriving:
+    def _open_exact(self, ask: BatchAsk) -> Resident | Arriving:
         count = len(ask.indices)
-        if count > LARGEST_OPEN_BATCH or not bool(self.resident(ask).all()):
-            return self._arriving_exact(ask)
-        opened = Resident([], [])
-        try:
+        opened = Resident(self._room)
+        verified = ask.registration.content.states.flags[ask.indices] == VERIFIED
+        if count <= min(LARGEST_OPEN_BATCH, self._room.left) and bool(verified.all()):
             for position in range(count):
-                file = await self._file(ask, position)
+                file = self._ready(ask, position)
                 if file is None:
-                    opened.close()
-                    return self._arriving_exact(ask)
-                opened.positions.append(position)
-                opened.files.append(file)
-        except BaseException:
+                    break
+                opened.add(position, file)
+            else:
+                return opened
             opened.close()
-            raise
-        return opened
-
-    def _arriving_exact(self, ask: BatchAsk) -> Arriving:
-        answer = Arriving(_nothing())
-        answer.arrivals = self._each_in_order(ask) if ask.ordered else self._each_as_it_comes(ask)
+        answer = Arriving(_nothing(), opened)
+        answer.arrivals = self._each_in_order(ask, answer) if ask.ordered else self._each_as_it_comes(ask, answer)
         return answer
 
-    async def _each_in_order(self, ask: BatchAsk) -> AsyncGenerator[Arrival]:
+    async def _each_in_order(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
         ahead: deque[tuple[int, asyncio.Task[Outcome] | None]] = deque()
         positions = iter(range(len(ask.indices)))
         resident = self.resident(ask)
+        progress = _Progress(len(ask.indices))
         try:
             while True:
                 while len(ahead) < FETCHES_PER_BATCH and (position := next(positions, None)) is not None:
+                    if not resident[position] and progress.hopeless:
+                        answer.status = ItemStatus.ORIGIN_ERROR
+                        continue
                     ahead.append((position, None if resident[position] else self._start(ask, position)))
                 if not ahead:
                     return
@@ -201,19 +243,22 @@ class Batches:
                 if file is not None:
                     yield Arrival(position, file)
                     continue
-                yield Arrival(position, await (task or self._start(ask, position)))
+                outcome = await (task or self._start(ask, position))
+                progress.hear(outcome)
+                yield Arrival(position, outcome)
         finally:
             _abandon(task for _, task in ahead if task is not None)
 
-    async def _each_as_it_comes(self, ask: BatchAsk) -> AsyncGenerator[Arrival]:
+    async def _each_as_it_comes(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
         """What is resident first, while the first of the others are being fetched."""
         resident = self.resident(ask)
         there = iter(np.flatnonzero(resident).tolist())
         missing = deque(np.flatnonzero(~resident).tolist())
-        waiting: dict[asyncio.Task[Outcome], int] = {}
+        progress = _Progress(len(ask.indices))
+        waiting = progress.waiting
         try:
             while True:
-                while missing and len(waiting) < FETCHES_PER_BATCH:
+                while missing and len(waiting) < FETCHES_PER_BATCH and not progress.hopeless:
                     position = missing.popleft()
                     waiting[self._start(ask, position)] = position
                 if (here := next(there, None)) is not None:
@@ -224,86 +269,94 @@ class Batches:
                         yield Arrival(here, file)
                     continue
                 if not waiting:
+                    answer.status = ItemStatus.ORIGIN_ERROR if missing else ItemStatus.OK
                     return
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
+                    progress.hear(task.result())
                     yield Arrival(waiting.pop(task), task.result())
         finally:
             _abandon(waiting)
 
     # --- substitute
 
-    async def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
-        resident = self.resident(ask)
-        fetching = ask.registration.content.states.flags[ask.indices] == FETCHING
+    def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
+        states = ask.registration.content.states
         order: Positions = self._random.permutation(len(ask.indices))
-        choice = choose(order, resident, fetching)
-        opened = Resident([], [])
+        choice = choose(order, self.resident(ask), states.flags[ask.indices] == FETCHING)
+        opened = Resident(self._room)
+        residents = deque(choice.resident.tolist())
+        later: list[int] = []
         gone: list[int] = []
-        try:
-            for position in choice.resident.tolist():
-                if len(opened.files) >= ask.take:
-                    break
-                file = await self._file(ask, position)
-                if file is None:
-                    gone.append(position)
-                    continue
-                opened.positions.append(position)
-                opened.files.append(file)
-        except BaseException:
-            opened.close()
-            raise
+        while residents and len(opened.files) + len(later) < ask.take:
+            if len(opened.files) >= LARGEST_OPEN_BATCH or self._room.left <= 0:
+                break
+            position = residents.popleft()
+            file = self._ready(ask, position)
+            if file is not None:
+                opened.add(position, file)
+            elif states.flags[ask.indices[position]] in (RESIDENT, VERIFIED):
+                later.append(position)
+            else:
+                gone.append(position)
         others = deque([*choice.others.tolist(), *gone])
-        if len(opened.files) >= ask.take or not others:
+        if len(opened.files) >= ask.take or not (residents or later or others):
             return opened
-        answer = Arriving(_nothing())
-        answer.arrivals = self._substitutes(ask, opened, others, answer)
+        residents.extendleft(reversed(later))
+        answer = Arriving(_nothing(), opened)
+        answer.arrivals = self._substitutes(ask, residents, others, answer)
         return answer
 
     async def _substitutes(
-        self, ask: BatchAsk, opened: Resident, others: deque[int], answer: Arriving
+        self, ask: BatchAsk, residents: deque[int], others: deque[int], answer: Arriving
     ) -> AsyncGenerator[Arrival]:
+        """What is open, then ``residents`` that have to be verified or opened first, then ``others``, to be fetched."""
+        opened = answer.opened
         progress = _Progress(ask.take - len(opened.files))
         loop = asyncio.get_running_loop()
         try:
-            self._start_more(ask, others, progress, 0.0)
+            self._start_more(ask, others, progress, progress.needed - len(residents), 0.0)
             while opened.files:
-                yield Arrival(opened.positions.pop(), opened.files.pop())
+                yield opened.pop()
+            while residents and progress.needed > 0:
+                position = residents.popleft()
+                file = await self._file(ask, position)
+                if file is None:
+                    others.append(position)
+                    continue
+                progress.needed -= 1
+                yield Arrival(position, file)
             last = loop.time()
+            self._start_more(ask, others, progress, progress.needed, 0.0)
             while progress.needed > 0 and progress.waiting:
                 done, _ = await asyncio.wait(progress.waiting, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    progress.waiting.discard(task)
-                    arrival = Arrival(progress.position_of.pop(task), task.result())
+                    arrival = Arrival(progress.waiting.pop(task), task.result())
                     last = loop.time()
                     if self._counts(arrival, progress):
                         yield arrival
-                if gives_up(progress.errors, progress.needed):
-                    answer.status = ItemStatus.ORIGIN_ERROR
-                    return
-                self._start_more(ask, others, progress, loop.time() - last)
-            if progress.needed > 0 and progress.errors:
+                if progress.hopeless:
+                    break
+                self._start_more(ask, others, progress, progress.needed, loop.time() - last)
+            if progress.needed > 0 and progress.failed:
                 answer.status = ItemStatus.ORIGIN_ERROR
         finally:
-            opened.close()
             _abandon(progress.waiting)
 
-    def _start_more(self, ask: BatchAsk, others: deque[int], progress: _Progress, silent: float) -> None:
-        more = may_replace(len(progress.waiting), progress.needed, silent)
+    def _start_more(self, ask: BatchAsk, others: deque[int], progress: _Progress, needed: int, silent: float) -> None:
+        more = may_replace(len(progress.waiting), needed, silent)
         for _ in range(min(more, len(others), max(0, FETCHES_PER_BATCH - len(progress.waiting)))):
             position = others.popleft()
-            task = self._start(ask, position)
-            progress.waiting.add(task)
-            progress.position_of[task] = position
+            progress.waiting[self._start(ask, position)] = position
 
     @staticmethod
     def _counts(arrival: Arrival, progress: _Progress) -> bool:
         """Whether to tell the reader: not of what he does not need any more, nor of what only failed for now."""
-        if isinstance(arrival.content, FailedItem):
-            if arrival.content.status is ItemStatus.ORIGIN_ERROR:
-                progress.errors += 1
-                return False
-            return True
+        content = arrival.content
+        assert not isinstance(content, ItemFile)
+        progress.hear(content)
+        if isinstance(content, FailedItem):
+            return content.status is not ItemStatus.ORIGIN_ERROR
         progress.needed -= 1
         return progress.needed >= 0
 
@@ -316,46 +369,15 @@ class Batches:
     async def prefetch(self, ask: BatchAsk) -> dict[str, int]:
         """Have the items fetched in the background, in random order; how many are here, are being fetched, and were refused.
 
-        Refused is what would fill more than half of the cache: it would push out the chunk in use.
+        Refused is what would fill more than half of the cache, with what is queued already: it would push out the chunk in use.
         """
         await self._prepare(ask)
-        resident = self.resident(ask)
-        missing = np.flatnonzero(~resident)
-        self._random.shuffle(missing)
-        room = self._services.capacity // 2 if ask.caching is not CachingMode.NONE else 0
-        lengths = ask.registration.content.lengths
-        started = refused = 0
-        for position in missing.tolist():
-            index = int(ask.indices[position])
-            length = int(lengths[index])
-            room -= self._services.block_size if length == UNKNOWN_LENGTH else length
-            if room < 0:
-                refused += 1
-                continue
-            started += 1
-            wanted = Wanted(ask.registration, index, ask.identity, ask.caching, store_only=True)
-            if (digest := wanted.digest) not in self._queued:
-                self._queued.add(digest)
-                self._queue.append(wanted)
-        while self._queue and len(self._prefetching) < min(PREFETCHES, len(self._queue)):
-            task = asyncio.get_running_loop().create_task(self._work_off())
-            self._prefetching.add(task)
-            task.add_done_callback(self._prefetching.discard)
-        return {"resident": int(resident.sum()), "fetching": started, "refused": refused}
-
-    async def _work_off(self) -> None:
-        while self._queue:
-            wanted = self._queue.popleft()
-            self._queued.discard(wanted.digest)
-            outcome = await self.fetches.fetch(wanted)
-            metrics.PREFETCHED.labels("stored" if isinstance(outcome, StoredItem) else "failed").inc()
-            if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
-                await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 - jitter, not a secret
+        missing = ask.indices[~self.resident(ask)]
+        counts = self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, missing)
+        return {"resident": counts.resident, "fetching": counts.fetching, "refused": counts.refused}
 
 
-def _abandon(
-    tasks: Iterator[asyncio.Task[Outcome]] | set[asyncio.Task[Outcome]] | dict[asyncio.Task[Outcome], int],
-) -> None:
+def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
     """Nobody waits for these any more; the fetches themselves go on, because they belong to the node."""
     for task in tuple(tasks):
         task.cancel()

@@ -9,16 +9,19 @@ Rules
    no name at all, so nobody can plant bytes (DESIGN: the server hashes everything it stores).
 3. What the cache does not take (static cache full, disk ill, a rule against it) is passed on all the same: small items from
    memory, large ones as they come, marked so that the reader knows that the verdict follows the bytes.
+4. Readers are told of the origin's answers, not of its address nor of anything else behind the gateway; the log is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 from zlib import crc32
 
 from gateway.engine.services import Services
@@ -26,15 +29,14 @@ from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef
-from gateway.origin.headers import entity_headers
 from gateway.origin.response import OriginResponse
-from gateway.policies.admission import refusal
+from gateway.policies.admission import forbidden
 from gateway.policies.datasets import CachingMode, may_evict_for
 from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
 from gateway.store.datasets.registry import Registration
-from gateway.store.items import ItemFile
+from gateway.store.failures import disk_faults
 
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2
@@ -44,7 +46,9 @@ AT_ONCE = 128
 LEASE_PATIENCE = 30.0
 _LEASE_PAUSE = 0.005
 
-Who = tuple[OriginIdentity, str, str, bool]
+log = logging.getLogger("larder.items")
+T = TypeVar("T")
+Who = tuple[OriginIdentity, str, str, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,8 @@ class Wanted:
 
     @property
     def who(self) -> Who:
-        """Whose rights and whose copy, and whether the bytes are wanted: where this differs, answers may."""
-        return self.identity, self.registration.tenant, self.registration.name, self.store_only
+        """Whose rights, which copy, and whether the bytes are wanted: where this differs, answers may."""
+        return self.identity, self.registration.tenant, self.registration.name, self.index, self.store_only
 
     @property
     def location(self) -> Location:
@@ -83,10 +87,6 @@ class StoredItem:
 
     blob: OpenBlob
     flags: ItemFlag = ItemFlag.NONE
-
-    def file(self) -> ItemFile:
-        """A file for one reader, who closes it."""
-        return ItemFile(os.dup(self.blob.fd), self.blob.size, self.blob.crc32)
 
 
 class Memory:
@@ -136,10 +136,50 @@ class FailedItem:
 Outcome = StoredItem | LooseItem | LargeItem | FailedItem
 
 
+class ItemStream:
+    """An item that passes through, ``length`` bytes long; whoever has it calls ``close``."""
+
+    def __init__(self, response: OriginResponse, length: int, digest: bytes) -> None:
+        self.length = length
+        self._response = response
+        self._digest = digest
+        self._sha256 = hashlib.sha256()
+        self._crc32 = 0
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The bytes as they come.
+
+        Raises:
+            OriginUnavailable: the origin broke off; nothing can be said in place of the missing bytes.
+        """
+        left = self.length
+        while left:
+            chunk = await self._response.next_chunk()
+            if not chunk or len(chunk) > left:
+                raise OriginUnavailable("the origin closed the connection early")
+            self._sha256.update(chunk)
+            self._crc32 = crc32(chunk, self._crc32)
+            left -= len(chunk)
+            yield chunk
+
+    def verdict(self) -> tuple[int, ItemStatus]:
+        """CRC of the bytes, and whether they were the item's."""
+        right = self._sha256.digest() == self._digest
+        return self._crc32, ItemStatus.OK if right else ItemStatus.CHANGED
+
+    def close(self) -> None:
+        """Give the connection back, or end it when there is more to come."""
+        self._response.release()
+
+
 class _Failed(LarderError):
     def __init__(self, status: ItemStatus, detail: str) -> None:
         self.status = status
         super().__init__(detail)
+
+
+class _Unusable(OriginUnavailable):
+    """The origin answered, but with what is no use; the message is fit for readers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -169,18 +209,16 @@ class ItemFetches:
         running = self._fetches.get(digest)
         if running is not None:
             outcome = await asyncio.shield(running.task)
-            if isinstance(outcome, StoredItem):
-                return replace(outcome, flags=ItemFlag.JOINED)
-            if isinstance(outcome, LooseItem):
+            if isinstance(outcome, StoredItem | LooseItem):
                 return replace(outcome, flags=ItemFlag.JOINED)
             if running.who == wanted.who:
                 return outcome
+            running = self._fetches.get(digest)
+            if running is not None and running.who == wanted.who:
+                return await self.fetch(wanted)
         return await asyncio.shield(self._start(digest, wanted).task)
 
     def _start(self, digest: bytes, wanted: Wanted) -> _Fetch:
-        running = self._fetches.get(digest)
-        if running is not None and running.who == wanted.who:
-            return running
         task = asyncio.get_running_loop().create_task(self._run(digest, wanted))
         fetch = self._fetches[digest] = _Fetch(task, wanted.who)
         task.add_done_callback(lambda _: self._ended(digest, fetch))
@@ -204,60 +242,73 @@ class ItemFetches:
         if states.flags[index] == NOT_KNOWN:
             states.flags[index] = FETCHING
         key = ObjectKey("", "", digest.hex())
+        leased = False
         try:
-            await self._lease(key)
-        except OriginUnavailable as failure:
-            return FailedItem(ItemStatus.ORIGIN_ERROR, str(failure))
-        try:
+            leased = await self._lease(key)
             if wanted.mode is not CachingMode.NONE:
                 here = await self._store.items.look(wanted.registration.content, index)
                 if here is not None:
                     # Another worker stored it while this one waited for the lease.
                     return StoredItem(OpenBlob(here.fd, BlobRef(digest, here.size, here.crc32), 0), ItemFlag.JOINED)
             async with self._reading:
-                return await self._insist(digest, wanted)
+                return await self._insist(wanted, lambda: self._read(digest, wanted))
         except _Failed as failure:
             return FailedItem(failure.status, str(failure))
+        except Exception:
+            # Nobody else hears of it: those who wait may all have left.
+            log.exception("an item could not be read")
+            return FailedItem(ItemStatus.ORIGIN_ERROR, "the gateway made a mistake; its log says which")
         finally:
-            self._services.leases.release(key, 0, 0)
+            if leased:
+                self._services.leases.release(key, 0, 0)
             if states.flags[index] == FETCHING:
                 states.flags[index] = NOT_KNOWN
 
-    async def _lease(self, key: ObjectKey) -> None:
+    async def _lease(self, key: ObjectKey) -> bool:
+        """Wait for the turn of this worker; ``False`` when another one is so slow that both had better read."""
         patience, pause = LEASE_PATIENCE, _LEASE_PAUSE
         while not self._services.leases.acquire(key, 0, 0):
             if patience <= 0:
-                raise OriginUnavailable("another worker is fetching this item, slowly")
+                return False
             await asyncio.sleep(pause)
             patience -= pause
             pause = min(2 * pause, 16 * _LEASE_PAUSE)
+        return True
 
-    async def _insist(self, digest: bytes, wanted: Wanted) -> Outcome:
-        keep = True
-        attempt = 0
-        while True:
+    async def _insist(self, wanted: Wanted, attempt: Callable[[], Awaitable[T]]) -> T:
+        for number in range(1, ATTEMPTS):
             try:
-                return await self._read(digest, wanted, keep=keep)
-            except DiskUnavailable:
-                # The bytes are passed on without being kept.
-                keep = False
-            except OriginUnavailable as failure:
-                attempt += 1
-                if attempt >= ATTEMPTS:
-                    raise _Failed(ItemStatus.ORIGIN_ERROR, str(failure)) from failure
-                await asyncio.sleep(random.uniform(0.05, 0.25) * attempt)  # noqa: S311 - jitter, not a secret
-
-    async def _read(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
-        location = wanted.location
-        if location.length == 0:
-            return _empty(digest)
-        response, length = await self.ask(wanted, location)
+                return await attempt()
+            except OriginUnavailable:
+                await asyncio.sleep(random.uniform(0.05, 0.25) * number)  # noqa: S311 - jitter, not a secret
         try:
-            # Before the first await, while the answer is in nobody else's hands.
-            if keep and self._may_keep(response, wanted, location, length) and await self._make_room(wanted, length):
-                return await self._into_store(digest, response, length)
+            return await attempt()
+        except OriginUnavailable as failure:
+            log.info("%s could not be read: %s", wanted.location.path, failure)
+            told = str(failure) if isinstance(failure, _Unusable) else "the origin cannot be reached, or broke off"
+            raise _Failed(ItemStatus.ORIGIN_ERROR, told) from failure
+
+    async def _read(self, digest: bytes, wanted: Wanted) -> Outcome:
+        try:
+            return await self._read_once(digest, wanted, keep=True)
+        except DiskUnavailable:
+            # The bytes are passed on without being kept.
+            return await self._read_once(digest, wanted, keep=False)
+
+    async def _read_once(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
+        length = int(wanted.registration.content.lengths[wanted.index])
+        keep = keep and self._may_keep(wanted, length)
+        if wanted.store_only and not keep:
+            return _not_taken()
+        if wanted.location.length == 0:
+            return await self._empty(digest, wanted, keep=keep)
+        response, length = await self.ask(wanted, wanted.location)
+        try:
+            keep = keep and self._may_keep(wanted, length) and forbidden(response.headers) is None
+            if keep and await self._make_room(wanted, length):
+                return await self._into_store(digest, wanted, length, response.next_chunk)
             if wanted.store_only:
-                return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not take it")
+                return _not_taken()
             if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
                 return LargeItem(length)
             return await self._into_memory(digest, response, length)
@@ -284,36 +335,49 @@ class ItemFetches:
             response.abort()
             raise
 
-    def _may_keep(self, response: OriginResponse, wanted: Wanted, location: Location, length: int) -> bool:
-        rule = self._services.rules.for_path(f"{location.bucket}/{location.key}")
-        if wanted.mode is CachingMode.NONE or not rule.cache or length > self._services.capacity // 2:
+    def _may_keep(self, wanted: Wanted, length: int) -> bool:
+        """Whether the cache may take the item, as far as its ``length``, perhaps unknown, tells."""
+        location = wanted.location
+        if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
             return False
-        meta = entity_headers(response.headers)
-        return refusal(meta, rule, max(self._services.capacity, 2 * meta.size + 2)) is None or not meta.strong
+        if length == UNKNOWN_LENGTH:
+            return True
+        return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))
 
     async def _make_room(self, wanted: Wanted, length: int) -> bool:
         if may_evict_for(wanted.mode):
             return self._store.usable and await self._store.make_room(length)
         return self._store.admits(length)
 
-    async def _into_store(self, digest: bytes, response: OriginResponse, length: int) -> Outcome:
+    async def _into_store(
+        self, digest: bytes, wanted: Wanted, length: int, next_chunk: Callable[[], Awaitable[bytes]]
+    ) -> Outcome:
         writer = self._store.begin(length)
         writer.hold()
         try:
             while writer.written < length:
-                chunk = await response.next_chunk()
+                chunk = await next_chunk()
                 if not chunk:
                     raise OriginUnavailable("the origin closed the connection early")
                 writer.write(chunk)
             if writer.digest != digest:
                 raise _changed()
             ref = writer.commit()
-            blob = OpenBlob(os.dup(writer.fd), ref, 0)
+            with disk_faults():
+                blob = OpenBlob(os.dup(writer.fd), ref, 0)
         finally:
             writer.abort()
             writer.release()
-        await self._store.keep_item(ref, self._services.now())
+        await self._store.keep_item(ref, self._services.now(), for_good=not may_evict_for(wanted.mode))
         return StoredItem(blob)
+
+    async def _empty(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
+        """An item of no bytes, for which nobody need be asked; kept, so that batches with it can be all resident."""
+        if digest != hashlib.sha256(b"").digest():
+            raise _changed()
+        if keep and await self._make_room(wanted, 0):
+            return await self._into_store(digest, wanted, 0, _nothing)
+        return LooseItem(b"", 0)
 
     async def _into_memory(self, digest: bytes, response: OriginResponse, length: int) -> Outcome:
         share = Share(self._memory, length)
@@ -326,30 +390,13 @@ class ItemFetches:
 
     # --- items that only pass through
 
-    async def stream(self, wanted: Wanted) -> AsyncGenerator[bytes | tuple[int, ItemStatus]]:
-        """The bytes of a ``LargeItem`` as they come, and in the end their CRC and what became of the item.
-
-        Raises:
-            OriginUnavailable: the origin broke off; nothing can be said in place of the missing bytes.
-        """
-        digest = wanted.digest
+    async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
+        """A ``LargeItem``, asked for anew: the answer that showed how large it is was not kept for a reader that may be slow."""
         try:
-            response, length = await self.ask(wanted, wanted.location)
+            response, length = await self._insist(wanted, lambda: self.ask(wanted, wanted.location))
         except _Failed as failure:
-            raise OriginUnavailable(f"the item changed while it was read: {failure}") from failure
-        sha256, crc, left = hashlib.sha256(), 0, length
-        try:
-            while left:
-                chunk = await response.next_chunk()
-                if not chunk or len(chunk) > left:
-                    raise OriginUnavailable("the origin closed the connection early")
-                sha256.update(chunk)
-                crc = crc32(chunk, crc)
-                left -= len(chunk)
-                yield chunk
-        finally:
-            response.release()
-        yield crc, ItemStatus.OK if sha256.digest() == digest else ItemStatus.CHANGED
+            return FailedItem(failure.status, str(failure))
+        return ItemStream(response, length, wanted.digest)
 
 
 def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:
@@ -361,19 +408,21 @@ def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:
     if status == 416:
         raise _Failed(ItemStatus.CHANGED, "the object is shorter than the digest file says")
     if status != (206 if ranged else 200):
-        raise OriginUnavailable(f"the origin answered {status}")
+        raise _Unusable(f"the origin answered {status}")
     text = response.header("Content-Length")
     if text is None or not text.isdecimal():
-        raise OriginUnavailable("the origin did not say how long its answer is")
+        raise _Unusable("the origin did not say how long its answer is")
     if expected not in (int(text), UNKNOWN_LENGTH):
         raise _Failed(ItemStatus.CHANGED, f"it has {text} bytes, not {expected} as the digest file says")
     return int(text)
 
 
-def _empty(digest: bytes) -> Outcome:
-    if digest != hashlib.sha256(b"").digest():
-        raise _changed()
-    return LooseItem(b"", 0)
+async def _nothing() -> bytes:
+    return b""
+
+
+def _not_taken() -> FailedItem:
+    return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not take it")
 
 
 def _changed() -> _Failed:

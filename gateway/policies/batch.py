@@ -69,6 +69,15 @@ def may_replace(waiting: int, needed: int, silent: float) -> int:
     return max(0, 2 * needed - waiting) if silent >= STALL else max(0, needed - waiting)
 
 
-def gives_up(errors: int, needed: int) -> bool:
-    """Whether a substitutable batch ends early: the origin fails so often that further candidates would fare no better."""
-    return errors >= max(4, 2 * needed)
+PATIENCE = 32
+"""Items in a row that the origin may fail, each after several attempts, before a batch of any size gives up."""
+
+
+def gives_up(failures: int, needed: int) -> bool:
+    """Whether a batch ends early: the origin fails so often that further items would fare no better.
+
+    Args:
+        failures: items that the origin failed since one last came.
+        needed: items that the batch still needs.
+    """
+    return failures >= max(4, min(2 * needed, PATIENCE))

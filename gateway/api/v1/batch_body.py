@@ -14,9 +14,10 @@ from typing import Any
 
 from gateway import metrics
 from gateway.engine.batch import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items import FailedItem, ItemFetches, LargeItem, LooseItem, Outcome, StoredItem, Wanted
+from gateway.engine.items import FailedItem, ItemFetches, ItemStream, LargeItem, LooseItem, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
+from gateway.server.channel import SMALL, read_exactly
 from gateway.server.cycle import Piece
 from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
@@ -80,11 +81,11 @@ async def send_frames(
         BrokenBody: an item that had begun could not be completed; the connection must be broken.
     """
     frames = FrameSequence()
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
     outgoing = Outgoing(scope, send)
-    outgoing.add(frames.preamble())
     try:
-        async for arrival in _as_ready(answer.arrivals, outgoing):
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        outgoing.add(frames.preamble())
+        async for arrival in as_ready(answer.arrivals, outgoing):
             await _frame(ask, arrival, frames, fetches, outgoing)
             await outgoing.flush_if_full()
         outgoing.add(frames.end(answer.status))
@@ -93,7 +94,7 @@ async def send_frames(
         raise BrokenBody(str(failure)) from failure
     finally:
         outgoing.close()
-        await answer.arrivals.aclose()
+        await answer.aclose()
 
 
 async def _frame(
@@ -101,41 +102,50 @@ async def _frame(
 ) -> None:
     position, index = arrival.position, int(ask.indices[arrival.position])
     content = arrival.content
+    if isinstance(content, LargeItem):
+        await outgoing.flush()
+        stream = await fetches.stream(Wanted(ask.registration, index, ask.identity, ask.caching))
+        if isinstance(stream, ItemStream):
+            await _streamed(Entry(position, index, stream.length, 0, ItemFlag.STREAMED), stream, frames, outgoing)
+            return
+        content = stream
     if isinstance(content, FailedItem):
         location = ask.registration.locations.of(index)
         outgoing.add(frames.failure(position, index, content.status, location.bucket, location.key, content.detail))
         count_item(ItemFlag.NONE, content.status, 0)
         return
-    if isinstance(content, LargeItem):
-        entry = Entry(position, index, content.length, 0, ItemFlag.STREAMED)
-        outgoing.add(frames.item(entry))
-        wanted = Wanted(ask.registration, index, ask.identity, ask.caching)
-        async for part in fetches.stream(wanted):
-            if isinstance(part, bytes):
-                outgoing.add(part)
-                await outgoing.flush_if_full()
-            else:
-                outgoing.add(frames.trailer(entry, *part))
-                count_item(ItemFlag.NONE, part[1], content.length)
-        return
-    flags, size, crc, piece, file = opened_item(content)
-    outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), piece, size, file)
+    flags, size, crc = described(content)
+    outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), content)
     count_item(flags, ItemStatus.OK, size)
 
 
-def opened_item(content: ItemFile | Outcome) -> tuple[ItemFlag, int, int, Piece, ItemFile | None]:
-    """Flags, size, CRC and piece of an item that is delivered, and the file to close afterwards."""
+async def _streamed(entry: Entry, stream: ItemStream, frames: FrameSequence, outgoing: Outgoing) -> None:
+    try:
+        outgoing.add(frames.item(entry))
+        async for piece in stream.pieces():
+            outgoing.add(piece)
+            await outgoing.flush_if_full()
+    finally:
+        stream.close()
+    crc, status = stream.verdict()
+    outgoing.add(frames.trailer(entry, crc, status))
+    count_item(ItemFlag.NONE, status, stream.length)
+
+
+Content = ItemFile | StoredItem | LooseItem
+
+
+def described(content: Content) -> tuple[ItemFlag, int, int]:
+    """Flags, size and CRC of an item that is delivered."""
     if isinstance(content, LooseItem):
-        return content.flags, len(content.data), content.crc32, content.data, None
-    flags = ItemFlag.HIT
+        return content.flags, len(content.data), content.crc32
     if isinstance(content, StoredItem):
-        flags, content = content.flags, content.file()
-    assert isinstance(content, ItemFile)
-    return flags, content.size, content.crc32, (content.fd, 0, content.size), content
+        return content.flags, content.blob.size, content.blob.crc32
+    return ItemFlag.HIT, content.size, content.crc32
 
 
 class Outgoing:
-    """Pieces that wait to be sent together, and the files that they need."""
+    """Pieces that wait to be sent together, and what they need until then."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.size = 0
@@ -143,18 +153,41 @@ class Outgoing:
         self._send = send
         self._pieces: list[Piece] = []
         self._files: list[ItemFile] = []
+        self._kept: list[Content] = []
 
     def add(self, piece: bytes) -> None:
         """Append bytes."""
         self._pieces.append(piece)
         self.size += len(piece)
 
-    def add_item(self, head: bytes, piece: Piece, size: int, file: ItemFile | None) -> None:
-        """Append an item: its header, its ``size`` bytes, and the file to close once they are sent."""
-        self._pieces += (head, piece)
-        self.size += len(head) + size
-        if file is not None:
-            self._files.append(file)
+    def add_item(self, head: bytes, content: Content) -> None:
+        """Append an item: its header and its bytes; it is let go when they are sent.
+
+        Raises:
+            BlobGone: its file is shorter than it was.
+            DiskUnavailable: its file cannot be read.
+        """
+        self.add(head)
+        if isinstance(content, LooseItem):
+            self._kept.append(content)
+            self.add(content.data)
+            return
+        if isinstance(content, ItemFile):
+            self._files.append(content)
+            fd, size = content.fd, content.size
+        else:
+            self._kept.append(content)
+            fd, size = content.blob.fd, content.blob.size
+        if size > SMALL:
+            self._pieces.append((fd, 0, size))
+            self.size += size
+            return
+        # Small files would be read one by one in any case; read now, thousands of them need not be open together.
+        self.add(read_exactly(fd, size, 0))
+        if isinstance(content, ItemFile):
+            close_files([self._files.pop()])
+        else:
+            self._kept.pop()
 
     async def flush_if_full(self) -> None:
         """Send what waits once it is worth a piece."""
@@ -164,20 +197,19 @@ class Outgoing:
     async def flush(self, *, more: bool = True) -> None:
         """Send what waits."""
         pieces, self._pieces, self.size = self._pieces, [], 0
-        files, self._files = self._files, []
         try:
             if pieces or not more:
                 await send_pieces(self._scope, self._send, pieces, more)
         finally:
-            close_files(files)
+            self.close()
 
     def close(self) -> None:
-        """Let go of what was not sent."""
-        files, self._files = self._files, []
+        """Let go of what was sent, or will not be."""
+        files, self._files, self._kept = self._files, [], []
         close_files(files)
 
 
-async def _as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> AsyncIterator[Arrival]:
+async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> AsyncIterator[Arrival]:
     """Each arrival; what waits to be sent is sent before anything is waited for."""
     loop = asyncio.get_running_loop()
     upcoming: asyncio.Task[Arrival] | None = None

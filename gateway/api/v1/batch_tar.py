@@ -10,9 +10,9 @@ import json
 import tarfile
 from typing import Any
 
-from gateway.api.v1.batch_body import Outgoing, RawHeaders, count_item, opened_item, suffix_of
+from gateway.api.v1.batch_body import Outgoing, RawHeaders, as_ready, count_item, described, suffix_of
 from gateway.engine.batch import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items import FailedItem, ItemFetches, LargeItem, Wanted
+from gateway.engine.items import FailedItem, ItemFetches, ItemStream, LargeItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.server.refusals import Scope, Send
@@ -31,13 +31,15 @@ async def send_tar(
         BrokenBody: an item that had begun could not be completed; the connection must be broken.
     """
     archive = _Archive(ask, fetches, Outgoing(scope, send))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         if isinstance(answer, Resident):
+            answer.positions.reverse()
+            answer.files.reverse()
             while answer.files:
-                await archive.add(Arrival(answer.positions.pop(0), answer.files.pop(0)))
+                await archive.add(answer.pop())
         else:
-            async for arrival in answer.arrivals:
+            async for arrival in as_ready(answer.arrivals, archive.outgoing):
                 await archive.add(arrival)
         status = ItemStatus.OK if isinstance(answer, Resident) else answer.status
         await archive.finish(status)
@@ -48,7 +50,7 @@ async def send_tar(
         if isinstance(answer, Resident):
             answer.close()
         else:
-            await answer.arrivals.aclose()
+            await answer.aclose()
 
 
 class _Archive:
@@ -67,35 +69,43 @@ class _Archive:
         entry: dict[str, Any] = {"position": arrival.position, "index": index}
         entry |= {"bucket": location.bucket, "key": location.key}
         self._entries.append(entry)
+        stream = None
+        if isinstance(content, LargeItem):
+            await self.outgoing.flush()
+            opened = await self._fetches.stream(
+                Wanted(self._ask.registration, index, self._ask.identity, self._ask.caching)
+            )
+            stream, content = (opened, content) if isinstance(opened, ItemStream) else (None, opened)
         if isinstance(content, FailedItem):
             entry |= {"status": content.status.name.lower(), "detail": content.detail}
             count_item(ItemFlag.NONE, content.status, 0)
             return
         entry["name"] = name = f"{arrival.position:08d}-{index}{suffix_of(location.key)}"
-        if isinstance(content, LargeItem):
-            entry["length"] = content.length
-            await self._stream(name, index, content.length, entry)
+        if stream is not None:
+            await self._stream(name, stream, entry)
             return
-        flags, size, crc, piece, file = opened_item(content)
+        assert not isinstance(content, LargeItem)
+        flags, size, crc = described(content)
         entry |= {"status": "ok", "length": size, "crc32": crc}
-        self.outgoing.add_item(_head(name, size), piece, size, file)
+        self.outgoing.add_item(_head(name, size), content)
         self.outgoing.add(_padding(size))
         count_item(flags, ItemStatus.OK, size)
         self._delivered += 1
         await self.outgoing.flush_if_full()
 
-    async def _stream(self, name: str, index: int, length: int, entry: dict[str, Any]) -> None:
-        self.outgoing.add(_head(name, length))
-        wanted = Wanted(self._ask.registration, index, self._ask.identity, self._ask.caching)
-        async for piece in self._fetches.stream(wanted):
-            if isinstance(piece, bytes):
+    async def _stream(self, name: str, stream: ItemStream, entry: dict[str, Any]) -> None:
+        try:
+            self.outgoing.add(_head(name, stream.length))
+            async for piece in stream.pieces():
                 self.outgoing.add(piece)
                 await self.outgoing.flush_if_full()
-            else:
-                entry |= {"status": piece[1].name.lower(), "crc32": piece[0]}
-                count_item(ItemFlag.NONE, piece[1], length)
-                self._delivered += piece[1] is ItemStatus.OK
-        self.outgoing.add(_padding(length))
+        finally:
+            stream.close()
+        self.outgoing.add(_padding(stream.length))
+        crc, status = stream.verdict()
+        entry |= {"status": status.name.lower(), "length": stream.length, "crc32": crc}
+        count_item(ItemFlag.NONE, status, stream.length)
+        self._delivered += status is ItemStatus.OK
 
     async def finish(self, status: ItemStatus) -> None:
         """Add the manifest and the archive's end."""
