@@ -28,6 +28,13 @@ NONE = -1
 """What stands in ``offsets`` and ``lengths`` for "none"."""
 COLUMNS = ("digest", "bucket", "key", "offset", "length")
 """What every digest file has."""
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BINARIES = (
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
 _LARGEST = np.iinfo(np.int64).max
 
 
@@ -111,11 +118,11 @@ def read(path: str | os.PathLike[str]) -> DigestFile:
             names the column, and the row where there is one.
     """
     path = Path(path)
-    table = _table(path)
-    try:
-        return _checked_file(path, table)
-    except pa.ArrowException as error:
-        raise DigestFileError(f"{path} cannot be understood: {error}") from error
+    with opened(path) as parquet:
+        try:
+            return _checked_file(path, parquet)
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(path, error) from error
 
 
 def opened(path: Path) -> pq.ParquetFile:
@@ -140,28 +147,21 @@ def damaged(path: Path, error: Exception) -> DigestFileError:
     return DigestFileError(f"{path} is no whole Parquet file, write or fetch it again: {error}")
 
 
-def _table(path: Path) -> pa.Table:
-    with opened(path) as parquet:
-        try:
-            # No threads of Arrow's own: whoever reads digest files may be about to fork.
-            return parquet.read(columns=list(COLUMNS), use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise damaged(path, error) from error
+def _checked_file(path: Path, parquet: pq.ParquetFile) -> DigestFile:
+    def column(name: str) -> _Column:
+        # One at a time, so that what a column is made from is gone before the next; and no threads of Arrow's own: whoever
+        # reads digest files may be about to fork.
+        return _Column(path, name, parquet.read(columns=[name], use_threads=False).column(name))
 
-
-def _checked_file(path: Path, table: pa.Table) -> DigestFile:
-    column = {name: _Column(path, name, table.column(name)) for name in COLUMNS}
-    offsets, lengths = column["offset"].numbers(), column["length"].numbers()
+    digests = column("digest").digests()
+    buckets = column("bucket").text(_bad_bucket, "is no bucket's name").dictionary_encode()
+    keys = column("key").text(_bad_key, f"is no key, which has 1 to {LONGEST_KEY} bytes")
+    offsets, length = column("offset").numbers(), column("length")
+    lengths = length.numbers()
     both = (offsets != NONE) & (lengths != NONE)
-    column["length"].refuse(both & (offsets > _LARGEST - np.maximum(lengths, 0)), "ends beyond any object")
-    return DigestFile(
-        path,
-        column["digest"].digests(),
-        column["bucket"].text(_bad_bucket, "is no bucket's name").dictionary_encode(),
-        column["key"].text(_bad_key, f"is no key, which has 1 to {LONGEST_KEY} bytes"),
-        offsets,
-        lengths,
-    )
+    length.refuse(both & (offsets > _LARGEST - np.maximum(lengths, 0)), "ends beyond any object")
+    pa.default_memory_pool().release_unused()
+    return DigestFile(path, digests, buckets, keys, offsets, lengths)
 
 
 class _Column:
@@ -176,15 +176,16 @@ class _Column:
         """Shape (rows, 32). Raises DigestFileError."""
         values = self._plain()
         kind = values.type
-        if not (pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        if not any(is_one(kind) for is_one in _BINARIES):
             hint = ", 64 hexadecimal digits must be decoded (unhex)" if _is_text(kind) else ""
             self._wrong_type(f"32 bytes{hint}")
         self._refuse_nulls(values)
         if pa.types.is_fixed_size_binary(kind) and kind.byte_width == DIGEST_SIZE:
             joined = _joined(values)
             return _rows(joined.buffers()[1], joined.offset * DIGEST_SIZE, len(joined))
+        values = values.cast(pa.large_binary())
         self.refuse(_numpy(pc.not_equal(pc.binary_length(values), DIGEST_SIZE)), f"is not {DIGEST_SIZE} bytes long")
-        joined = _joined(values.cast(pa.large_binary()))
+        joined = _joined(values)
         _, starts, data = joined.buffers()
         first = int(np.frombuffer(starts, np.int64)[joined.offset]) if len(joined) else 0
         return _rows(data, first, len(joined))
@@ -195,8 +196,14 @@ class _Column:
         if not _is_text(values.type):
             self._wrong_type("text")
         self._refuse_nulls(values)
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            self.refuse(np.array([not _is_utf8(value) for value in values]), "is not UTF-8")
+            raise
+        values = values.cast(pa.large_string())
         self.refuse(_numpy(bad(values)), what)
-        return _joined(values.cast(pa.large_string()))
+        return _joined(values)
 
     def numbers(self) -> NDArray[np.int64]:
         """One number per row, ``NONE`` for null. Raises DigestFileError."""
@@ -237,7 +244,15 @@ def _rows(data: pa.Buffer | None, first: int, count: int) -> NDArray[np.uint8]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return any(is_one(kind) for is_one in _TEXTS)
+
+
+def _is_utf8(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _bad_bucket(values: pa.ChunkedArray) -> pa.ChunkedArray:
