@@ -54,6 +54,18 @@ def test_equal_number_of_batches(order, world, workers, batch_size, tail, answer
         assert set(session.sizes) <= {batch_size}
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_size_gives_equal_numbers(world, batch_size, workers):
+    """For every number of items that two rounds of batches can end in, all ranks have the promised number of batches."""
+    for items in range(world, 2 * world * batch_size * workers + world):
+        session = Session(fresh(EpochOrder(Layout(items), seed=0, epoch=0)), world, workers, batch_size, 1)
+        session.run()
+        largest = -(-items // world)
+        assert session.counts == [-(-largest // batch_size)] * world
+
+
 @settings(max_examples=100, deadline=None)
 @given(orders(), WORLDS, WORKERS, BATCHES, FACTORS, answers)
 def test_drop(order, world, workers, batch_size, substitute, answer):
