@@ -36,7 +36,7 @@ from gateway.store.datasets.columns import BadFile, Columns, Row, check_schema, 
 
 BATCH = 64 * 1024
 """Rows read at once."""
-_LOOK_AT_DISK = 64 * 1024**2
+_PIECE = 8 * 1024**2
 _PARENT_DIED = 1
 
 
@@ -95,7 +95,6 @@ class Budget:
     def __init__(self, job: Job) -> None:
         self._left = job.output or sys.maxsize
         self._reserve = job.reserve
-        self._unseen = _LOOK_AT_DISK
 
     def spend(self, size: int, path: Path) -> None:
         """Account for ``size`` bytes.
@@ -109,12 +108,9 @@ class Budget:
             raise BadFile(
                 "The dataset's index would be larger than this gateway allows; split the dataset.", "TooLarge"
             )
-        self._unseen += size
-        if self._unseen >= _LOOK_AT_DISK:
-            self._unseen = 0
-            status = os.statvfs(path.parent)
-            if status.f_bavail * status.f_frsize < self._reserve + _LOOK_AT_DISK:
-                raise OSError(errno.ENOSPC, "the reserve of the file system is reached")
+        status = os.statvfs(path.parent)
+        if status.f_bavail * status.f_frsize < self._reserve + size:
+            raise OSError(errno.ENOSPC, "the reserve of the file system is reached")
 
 
 class IndexWriter:
@@ -156,8 +152,8 @@ class IndexWriter:
     def _write_states(self) -> None:
         # Every byte is written: to touch a hole of a mapped file on a full disk would kill the process.
         end = layout.states_size(self._items)
-        for position in range(0, end, _LOOK_AT_DISK):
-            self._states.put(position, bytes(min(_LOOK_AT_DISK, end - position)))
+        for position in range(0, end, _PIECE):
+            self._states.put(position, bytes(min(_PIECE, end - position)))
         self._states.put(0, layout.STATES_HEADER.pack(layout.STATES_MAGIC, self._items, 0))
         self._states.finish()
 
