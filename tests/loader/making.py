@@ -1,0 +1,104 @@
+"""What tests of the loader make, and what is sent to worker processes: so it lives in a module and not in a test."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from larder.testing import MemorySource
+from larder.torch import CachedDataset, CachedMapDataset, Item
+
+ENDPOINT = "http://127.0.0.1:9"
+N = 103
+BATCH = 8
+
+
+def dataset_of(items: int = N, *, cached: float = 0.5, batch_size: int = BATCH, **options: Any) -> CachedDataset:
+    """A dataset of so many items in memory, each its own number as text."""
+    source = options.pop("source", None) or MemorySource(items, cached)
+    return CachedDataset(ENDPOINT, "train", batch_size=batch_size, source=source, **options)
+
+
+def map_of(items: int = N, **options: Any) -> CachedMapDataset:
+    """The same by index."""
+    source = options.pop("source", None) or MemorySource(items)
+    return CachedMapDataset(ENDPOINT, "train", source=source, **options)
+
+
+def loader_of(dataset: CachedDataset, workers: int = 0, **options: Any) -> DataLoader[Any]:
+    """The loader that users are told to make."""
+    return DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+
+
+def numbers(batches: Iterable[Any]) -> list[int]:
+    """The items in these batches, of a dataset whose items are their own numbers."""
+    return [int(item) for batch in batches for item in batch]
+
+
+def consume(loader: Iterable[Any]) -> list[Any]:
+    """Every batch. Workers end before an error goes on its way: a traceback would keep them waiting for the next collection."""
+    iterator = iter(loader)
+    try:
+        return list(iterator)
+    finally:
+        getattr(iterator, "_shutdown_workers", int)()
+
+
+def whole(items: int = N) -> Counter[int]:
+    """Every item once."""
+    return Counter(range(items))
+
+
+def as_tensor(item: Item) -> dict[str, torch.Tensor]:
+    """A transform, as users write them."""
+    return {"index": torch.tensor(item.index), "number": torch.tensor(int(bytes(item.data)))}
+
+
+def fail_on_seven(item: Item) -> int:
+    """A transform that cannot deal with one item."""
+    if item.index == 7:
+        raise ZeroDivisionError("seven")
+    return item.index
+
+
+def draw(item: Item) -> tuple[int, float, float, float]:
+    """Random numbers of every generator that a user may have seeded, and the worker that drew them."""
+    info = get_worker_info()
+    number = -1 if info is None else info.id
+    return number, random.random(), float(np.random.random()), float(torch.rand(()))
+
+
+def draw_without_larder(_: int) -> tuple[int, float, float, float]:
+    """The same, in a dataset that has nothing to do with us."""
+    return draw(Item(0, memoryview(b"")))
+
+
+def process_of(item: Item) -> int:
+    """The process that transforms."""
+    return os.getpid()
+
+
+def first_of(samples: list[Any]) -> Any:
+    """A collate function: only the first sample."""
+    return samples[0]
+
+
+def memory_of(item: Item) -> int:
+    """Resident memory of the process that transforms, in kibibytes."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+class Doubling:
+    """A collate function that is an object, and leaves a mark on every batch."""
+
+    def __call__(self, batch: list[bytes]) -> tuple[str, list[bytes]]:
+        """Mark it."""
+        return ("collated", batch)

@@ -1,0 +1,330 @@
+"""Saving and resuming at any batch: nothing twice, nothing lost, whatever has changed meanwhile."""
+
+import json
+from collections import Counter
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import larder
+from larder.frames import MISSING
+from larder.testing import MemorySource
+from larder.torch import merge_states, watch
+from tests.loader.making import BATCH, N, dataset_of, loader_of, map_of, numbers, whole
+
+
+def watched(workers=0, **options):
+    """A watched loader with kept workers, if there are any."""
+    return watch(loader_of(dataset_of(**options), workers, persistent_workers=workers > 0))
+
+
+def saved(loader):
+    """Its state, after a journey through a checkpoint."""
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("at", [0, 1, 10, 12])
+def test_without_workers_the_dataset_knows_its_state(at):
+    """A plain loader without workers is resumed by the state of its dataset, after any number of batches."""
+    dataset = dataset_of()
+    first = list(islice(loader_of(dataset), at))
+    other = dataset_of()
+    other.load_state_dict(saved(dataset))
+    rest = list(loader_of(other))
+    assert Counter(numbers(first) + numbers(rest)) == whole()
+    assert len(first) + len(rest) == len(loader_of(dataset))
+
+
+@pytest.mark.parametrize("workers", [(2, 0), (1, 2), (0, 2), (2, 1)])
+@pytest.mark.parametrize("at", [1, 9])
+def test_a_watched_loader_is_resumed_with_other_workers(workers, at):
+    """What was received before and after a resume is each item once, though batches were on their way when it was saved."""
+    loader = watched(workers[0])
+    first = numbers(islice(loader, at))
+    other = watched(workers[1], batch_size=BATCH + 2)
+    other.load_state_dict(saved(loader))
+    assert Counter(first + numbers(other)) == whole()
+    assert saved(other)["epoch"] == 1
+    assert Counter(numbers(other)) == whole()
+
+
+def test_states_of_ranks_are_merged_for_another_world_size():
+    """Two ranks are saved in the middle, and three go on; then one is saved once more, and finishes alone."""
+    loaders = [watched(items=1003, rank=rank, world=2) for rank in range(2)]
+    came = [number for loader in loaders for number in numbers(islice(loader, 20))]
+    merged = merge_states([saved(loader) for loader in loaders])
+    three = [watched(items=1003, rank=rank, world=3) for rank in range(3)]
+    for loader in three:
+        loader.load_state_dict(merged)
+        came += numbers(islice(loader, 15))
+    alone = watched(1, items=1003)
+    alone.load_state_dict(merge_states([saved(loader) for loader in three]))
+    assert Counter(came + numbers(alone)) == whole(1003)
+
+
+def test_a_rank_does_not_load_the_state_of_another():
+    """A state of one rank is not merged by itself: the error says what to do."""
+    loader = watched(rank=0, world=2)
+    next(iter(loader))
+    with pytest.raises(larder.StateError, match="merge the states of all ranks"):
+        watched(rank=1, world=2).load_state_dict(saved(loader))
+    with pytest.raises(larder.StateError, match="merge the states of all ranks"):
+        dataset_of().load_state_dict(saved(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_end_of_an_epoch_is_the_start_of_the_next(workers):
+    """A state saved after the last batch, asked for more or not, is resumed with the next epoch, complete."""
+    for ask in (False, True):
+        loader = watched(workers, substitute=1)
+        numbers(islice(loader, len(loader)) if not ask else loader)
+        state = saved(loader)
+        assert state["epoch"] == 1
+        expected = sorted(numbers(loader))
+        other = watched(substitute=1)
+        other.load_state_dict(state)
+        assert sorted(numbers(other)) == expected == list(range(N))
+        assert saved(other)["epoch"] == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_may_go_back(workers):
+    """Loading an earlier state into a loader that has gone on, its workers kept, brings the same items again."""
+    loader = watched(workers)
+    first = numbers(islice(loader, 3))
+    state = saved(loader)
+    numbers(loader), numbers(loader)
+    loader.load_state_dict(state)
+    assert saved(loader) == state
+    assert Counter(first + numbers(loader)) == whole()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_loaded_after_iter_is_honoured(workers):
+    """``iter(loader)`` before ``load_state_dict``: the first batch is one of those that are left."""
+    loader = watched()
+    first = numbers(islice(loader, 3))
+    other = watched(workers)
+    iterator = iter(other)
+    other.load_state_dict(saved(loader))
+    assert Counter(first + numbers(iterator)) == whole()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_loaded_under_way_stops_the_iteration_loudly(workers):
+    """An iterator that has given batches does not go on as if nothing had happened."""
+    loader = watched(workers)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(saved(loader))
+    with pytest.raises(larder.StateError, match="begin a new one"):
+        next(iterator)
+    assert len(numbers(loader)) == N - BATCH
+
+
+def test_without_workers_an_iteration_is_stopped_as_well():
+    """The dataset of a plain loader raises, too, when it is asked on after a state was loaded."""
+    dataset = dataset_of()
+    iterator = iter(loader_of(dataset))
+    next(iterator)
+    dataset.load_state_dict(saved(dataset))
+    with pytest.raises(larder.StateError, match="begin a new one"):
+        next(iterator)
+
+
+def test_with_workers_and_unwatched_there_is_no_state():
+    """Nobody knows what was received, so asking for the state is an error that names the remedy."""
+    dataset = dataset_of()
+    before = saved(dataset)
+    list(loader_of(dataset, 1))
+    with pytest.raises(larder.StateError, match=r"larder\.torch\.watch"):
+        dataset.state_dict()
+    with pytest.raises(larder.StateError, match=r"larder\.torch\.watch"):
+        dataset.load_state_dict(before)
+
+
+def test_an_unwatched_loader_with_workers_loads_a_state_before_it_starts():
+    """A state loaded into the dataset reaches workers that are started later."""
+    loader = watched()
+    first = numbers(islice(loader, 3))
+    dataset = dataset_of()
+    dataset.load_state_dict(saved(loader))
+    assert Counter(first + numbers(loader_of(dataset, 2))) == whole()
+
+
+def test_the_dataset_of_a_watched_loader_has_its_state():
+    """Frameworks that save the dataset save what its watched loader has received, and load it there."""
+    loader = watched(1)
+    first = numbers(islice(loader, 4))
+    state = json.loads(json.dumps(loader.dataset.state_dict()))
+    assert state == saved(loader)
+    other = watched(1)
+    other.dataset.load_state_dict(state)
+    assert Counter(first + numbers(other)) == whole()
+
+
+def test_set_epoch_after_a_resume_keeps_what_was_resumed():
+    """Loops that call ``set_epoch(epoch)`` before every epoch, the resumed one included, lose nothing."""
+    loader = watched()
+    numbers(loader)
+    first = numbers(islice(loader, 4))
+    other = watched(1)
+    other.load_state_dict(saved(loader))
+    came = []
+    for epoch in (1, 2):
+        other.dataset.set_epoch(epoch)
+        came.append(numbers(other))
+    assert Counter(first + came[0]) == whole()
+    assert Counter(came[1]) == whole()
+    assert saved(other)["epoch"] == 3
+
+
+def test_a_watched_epoch_that_was_broken_off_begins_again():
+    """After ``break`` the next iteration is the whole epoch, although the last batches were waiting in the loader."""
+    loader = watched(2, substitute=1)
+    first = list(islice(loader, len(loader) - 1))
+    again = list(loader)
+    assert again[:-1] == first
+    assert Counter(numbers(again)) == whole()
+
+
+def test_a_state_of_another_dataset_is_refused():
+    """The error names both datasets."""
+    one, other = dataset_of(N), dataset_of(N + 1)
+    with pytest.raises(larder.StateError) as caught:
+        other.load_state_dict(one.state_dict())
+    assert one._making.info().id in str(caught.value)
+    assert other._making.info().id in str(caught.value)
+
+
+@pytest.mark.parametrize(("field", "value"), [("version", 99), ("done", {"upto": -1, "bits": ""}), ("epoch", "x")])
+def test_a_damaged_state_is_refused(field, value):
+    """The error names the field."""
+    state = dataset_of().state_dict()
+    with pytest.raises(larder.StateError, match=field):
+        watched().load_state_dict({**state, field: value})
+
+
+def test_items_that_were_skipped_are_not_asked_for_again():
+    """After a resume, what could not be had before stays left out of the epoch."""
+    source = MemorySource(N, failures=dict.fromkeys(range(0, N, 5), MISSING))
+    loader = watch(loader_of(dataset_of(source=source, on_missing="skip"), 1))
+    first = numbers(islice(loader, 9))
+    other = watched()
+    other.load_state_dict(saved(loader))
+    rest = numbers(other)
+    assert not set(first) & set(rest)
+    assert len(first + rest) + saved(loader)["skipped"] == N
+
+
+# torchdata 0.11 calls something that torch 2.13 tells it not to.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+class TestStateful:
+    """torchdata's StatefulDataLoader asks each worker for a state of its own."""
+
+    @staticmethod
+    def loader(workers, **options):
+        """Theirs, on ours."""
+        return StatefulDataLoader(dataset_of(**options), batch_size=None, num_workers=workers)
+
+    @pytest.mark.parametrize("workers", [0, 1, 2])
+    @pytest.mark.parametrize("at", [0, 5, 12])
+    def test_it_goes_on_where_it_was(self, workers, at):
+        """The batches before and after are each item once, and the epochs after that are whole ones."""
+        loader = self.loader(workers)
+        first = numbers(islice(loader, at))
+        other = self.loader(workers)
+        other.load_state_dict(saved(loader))
+        assert Counter(first + numbers(other)) == whole()
+        assert Counter(numbers(other)) == whole()
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_the_end_of_an_epoch_is_the_start_of_the_next(self, workers):
+        """Saved after the last batch, whether more was asked for or not, it goes on with the next epoch, complete."""
+        plain = loader_of(dataset_of(substitute=1))
+        epochs = [sorted(map(sorted, plain)) for _ in range(3)]
+        for ask in (False, True):
+            loader = self.loader(workers, substitute=1)
+            iterator = iter(loader)
+            first = list(iterator if ask else islice(iterator, len(loader)))
+            assert sorted(map(sorted, first)) == epochs[0]
+            other = self.loader(workers, substitute=1)
+            other.load_state_dict(saved(loader))
+            assert sorted(map(sorted, other)) == epochs[1]
+            assert sorted(map(sorted, other)) == epochs[2]
+
+    def test_a_second_resume_in_one_epoch(self):
+        """Saved, resumed, saved again and resumed again: still each item once."""
+        came, state = [], None
+        for _ in range(4):
+            loader = self.loader(2)
+            if state is not None:
+                loader.load_state_dict(state)
+            came += numbers(islice(loader, 3))
+            state = saved(loader)
+        loader = self.loader(2)
+        loader.load_state_dict(state)
+        assert Counter(came + numbers(loader)) == whole()
+
+    def test_the_state_of_a_worker_is_no_state_of_a_rank(self):
+        """Part of a StatefulDataLoader's state, loaded into the dataset itself, is refused."""
+        loader = self.loader(1)
+        next(iter(loader))
+        part = saved(loader)["_snapshot"]["_worker_snapshots"]["worker_0"]["dataset_state"]
+        with pytest.raises(larder.StateError, match="of one DataLoader worker"):
+            dataset_of().load_state_dict(part)
+
+
+class TestWatching:
+    """What a watched loader is, besides its state."""
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_batches_and_length_are_the_loaders(self, workers):
+        """Watching changes no batch and no length."""
+        plain = loader_of(dataset_of(substitute=1))
+        loader = watched(workers, substitute=1)
+        assert list(loader) == list(plain)
+        assert len(loader) == len(plain)
+        assert loader.num_workers == workers
+
+    def test_stats_are_those_of_the_batches_received(self):
+        """Counts of the workers arrive with the batches; those that nobody received do not count."""
+        loader = watched(2, cached=0.4)
+        assert len(numbers(islice(loader, 5))) == 5 * BATCH
+        assert loader.stats().items == 5 * BATCH
+        loader.load_state_dict(saved(loader))
+        numbers(loader), numbers(loader)
+        stats = loader.dataset.stats()
+        assert stats.items == 2 * N
+        assert stats.hits + stats.origin_reads == 2 * N
+        assert stats.order.correlation is not None
+        assert stats.waited > 0
+        assert stats.computed > 0
+
+    def test_only_our_datasets_can_be_watched(self):
+        """Another dataset is refused by the name of its type."""
+        with pytest.raises(TypeError, match="not of list"):
+            watch(DataLoader([1, 2, 3]))
+
+    def test_a_loader_whose_workers_run_cannot_be_watched(self):
+        """Workers that were started without tags cannot put them on."""
+        loader = loader_of(dataset_of(), 1, persistent_workers=True)
+        next(iter(loader))
+        with pytest.raises(ValueError, match="before its first iteration"):
+            watch(loader)
+
+    def test_an_indexed_dataset_has_no_state(self):
+        """The order is the sampler's: the error says who can save it."""
+        loader = watch(DataLoader(map_of(), batch_size=BATCH))
+        assert Counter(numbers(loader)) == whole()
+        assert loader.stats().items == N
+        with pytest.raises(larder.StateError, match="sampler"):
+            loader.state_dict()
+
+    def test_the_original_loader_still_works(self):
+        """The loader that was watched gives plain batches, too."""
+        loader = loader_of(dataset_of(), 1)
+        watch(loader)
+        assert Counter(numbers(loader)) == whole()
