@@ -6,12 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings, Origin
+from gateway.config import CacheSettings, Credential, Origin
 from gateway.engine.body import Body, Span
 from gateway.engine.engine import Engine
 from gateway.engine.reads import Ask, Found
@@ -21,7 +22,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
 from gateway.store.store import Store
-from gateway.testing.origin import ALICE, FakeOrigin
+from gateway.testing.origin import ALICE, BOB, FakeOrigin
 
 BLOCK = 64 * 1024
 
@@ -68,21 +69,37 @@ async def take(body: Body) -> bytes:
     return b"".join(pieces)
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """An engine that has read nothing so far."""
+@asynccontextmanager
+async def benched(cache: Path, capacity: int = 64 * 1024**2) -> AsyncIterator[Bench]:
+    """An engine over a cache directory; what an earlier one left there is found."""
     async with FakeOrigin() as origin:
-        settings = CacheSettings(dir=str(tmp_path / "cache"), capacity=64 * 1024**2, block_size=BLOCK, reserve=0)
+        settings = CacheSettings(dir=str(cache), capacity=capacity, block_size=BLOCK, reserve=0)
         configured = Origin(
             endpoint=origin.endpoint, access_key_id=ALICE.access_key_id, secret_access_key=ALICE.secret_access_key
+        )
+        other = Credential(
+            access_key_id="GWB",
+            secret_access_key="gateway-secret-b",
+            origin_access_key_id=BOB.access_key_id,
+            origin_secret_access_key=BOB.secret_access_key,
         )
         clock = [time.time()]
         store = await Store.open(settings, now=lambda: clock[0])
         store.try_lock()
-        client = OriginClient([configured], [], now=time.time)
+        client = OriginClient([configured], [other], now=time.time)
         services = Services(store, client, Rules(), settings.capacity, settings.block_size, now=lambda: clock[0])
         engine = Engine(services, NullInvalidations(), entries=1000, max_fills=4)
-        yield Bench(engine, store, origin, clock, OriginIdentity("default", ALICE.access_key_id))
-        await engine.close()
-        await client.close()
-        await store.close()
+        try:
+            yield Bench(engine, store, origin, clock, OriginIdentity("default", ALICE.access_key_id))
+        finally:
+            origin.heal()
+            await engine.close()
+            await client.close()
+            await store.close()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """An engine that has read nothing so far."""
+    async with benched(tmp_path / "cache") as opened:
+        yield opened
