@@ -90,8 +90,8 @@ def first_of(samples: list[Any]) -> Any:
     return samples[0]
 
 
-def memory_of(item: Item) -> int:
-    """Resident memory of the process that transforms, in kibibytes."""
+def memory_after(samples: list[bytes]) -> int:
+    """A collate function that says how much resident memory this process has, in kibibytes."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 

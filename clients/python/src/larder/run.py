@@ -107,9 +107,9 @@ class _Filling:
     """A batch that is being put together; ``number`` is the plan's."""
 
     number: int
-    indices: list[int] = field(default_factory=list)
+    indices: list[NDArray[np.uint32]] = field(default_factory=list)
+    flags: list[NDArray[np.uint16]] = field(default_factory=list)
     data: list[memoryview] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)
     places: list[NDArray[np.int64]] = field(default_factory=list)
     substitutions: int = 0
     skipped: int = 0
@@ -170,7 +170,7 @@ class EpochRun:
         filled = self._wait()
         self._left_at = perf_counter()
         stats.add("waited", self._left_at - asked_at)
-        if filled is None or not filled.indices:
+        if filled is None or not filled.data:
             if filled is not None:
                 self._note(filled)
             raise StopIteration
@@ -192,8 +192,7 @@ class EpochRun:
 
     def _hand_out(self, filled: _Filling) -> Batch:
         stats = self._work.stats
-        indices = np.array(filled.indices, np.uint32)
-        flags = np.array(filled.flags, np.uint16)
+        indices, flags = np.concatenate(filled.indices), np.concatenate(filled.flags)
         hits = (flags & HIT) != 0
         for name, value in delivered(flags, filled.data).items():
             stats.add(name, value)
@@ -225,7 +224,7 @@ class EpochRun:
             self._filling = _Filling(offered.batch)
         filling = self._filling
         while (offered := plan.candidates()) is not None:
-            if offered.batch != filling.number and filling.indices:
+            if offered.batch != filling.number and filling.data:
                 break
             filling.number = offered.batch
             self._fetch(offered, filling)
@@ -246,10 +245,10 @@ class EpochRun:
         )
         slots = _slots(asked, fetched.indices)
         filling.places.append(self._plan.deliver(fetched.indices))
-        for at in np.argsort(slots, kind="stable"):
-            filling.indices.append(int(fetched.indices[at]))
-            filling.data.append(fetched.data[at])
-            filling.flags.append(int(fetched.flags[at]))
+        order = np.argsort(slots, kind="stable")
+        filling.indices.append(fetched.indices[order])
+        filling.flags.append(fetched.flags[order])
+        filling.data += [fetched.data[at] for at in order.tolist()]
         filling.substitutions += int(np.count_nonzero(slots >= take))
         filling.padded += len(slots) if offered.padding else 0
         if fetched.failed and self._settings.on_missing == "raise":

@@ -75,7 +75,7 @@ class MemoryReader:
     def __init__(self, source: MemorySource, stats: Stats) -> None:
         self._source = source
         self._stats = stats
-        self._chance = random.SystemRandom()
+        self._chance = random.Random()  # noqa: S311 - not a secret
         self.prefetched: list[NDArray[np.uint32]] = []
 
     def fetch(

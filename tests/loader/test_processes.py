@@ -1,0 +1,114 @@
+"""Worker processes that are killed, that pin memory, and that live long."""
+
+import os
+import signal
+from collections import Counter
+from itertools import islice
+
+import pytest
+import torch
+
+import larder
+from larder.torch import watch
+from tests.loader.making import (
+    BATCH,
+    Doubling,
+    as_tensor,
+    dataset_of,
+    loader_of,
+    memory_after,
+    numbers,
+    process_of,
+    whole,
+)
+
+
+def _kill_a_worker(iterator):
+    """Kill -9 of the worker that made the first batch."""
+    os.kill(int(next(iterator)[0]), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_an_error_and_nothing_more():
+    """After ``kill -9`` of a worker the loader raises; the next iteration is the whole epoch, with nothing to clean up."""
+    dataset = dataset_of(1003, transform=process_of, collate=list)
+    iterator = iter(loader_of(dataset, 2, timeout=30))
+    _kill_a_worker(iterator)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .*(killed by signal|exited unexpectedly)"):
+        list(iterator)
+    iterator._shutdown_workers()
+    assert sum(map(len, loader_of(dataset, 2))) == 1003
+    assert dataset._making.rounds.now().epoch == 0
+
+
+def test_after_a_killed_worker_a_watched_loader_goes_on_where_it_was():
+    """The state counts what was received before the kill, and loads into the same loader."""
+    loader = watch(loader_of(dataset_of(1003), 2))
+    iterator = iter(loader)
+    first = numbers(islice(iterator, 5))
+    inner = iterator._iterator
+    os.kill(inner._workers[1].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker"):
+        first.extend(number for batch in iterator for number in numbers([batch]))
+    inner._shutdown_workers()
+    loader.load_state_dict(loader.state_dict())
+    assert Counter(first + numbers(loader)) == whole(1003)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning")
+def test_memory_may_be_pinned(workers):
+    """``pin_memory=True`` gives the same batches, watched or not, with and without an accelerator."""
+    for wrap in (watch, lambda loader: loader):
+        loader = wrap(loader_of(dataset_of(transform=as_tensor), workers, pin_memory=True))
+        batches = list(loader)
+        assert Counter(torch.cat([batch["index"] for batch in batches]).tolist()) == whole()
+        assert all(batch["index"].is_pinned() == torch.cuda.is_available() for batch in batches)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_loaders_own_collation_is_kept_when_it_is_watched(workers):
+    """A ``collate_fn`` of the loader gets what it always got, and its result arrives unchanged."""
+    loader = watch(loader_of(dataset_of(), workers, collate_fn=Doubling()))
+    batches = list(loader)
+    assert {mark for mark, _ in batches} == {"collated"}
+    assert Counter(numbers(batch for _, batch in batches)) == whole()
+
+
+def test_a_loader_may_be_used_before_the_workers_are_started():
+    """A dataset that has been read in the training process, its thread running, works in forked workers."""
+    dataset = dataset_of()
+    next(iter(dataset))
+    assert Counter(numbers(loader_of(dataset, 2))) == whole()
+
+
+def test_the_worker_init_function_runs_as_always():
+    """The loader's ``worker_init_fn`` is called, and its errors are raised."""
+
+    def fail(worker):
+        raise ValueError(f"worker {worker} does not want to")
+
+    iterator = iter(loader_of(dataset_of(), 1, worker_init_fn=fail))
+    with pytest.raises(ValueError, match="does not want to"):
+        next(iterator)
+    iterator._shutdown_workers()
+
+
+def test_the_memory_of_a_worker_stays_flat():
+    """Over three epochs of its share of a million items, a worker does not grow."""
+    dataset = dataset_of(1_000_000, batch_size=500, substitute=1, collate=memory_after, rank=3, world=10)
+    loader = loader_of(dataset, 1, persistent_workers=True)
+    first, second, third = (max(loader) for _ in range(3))
+    assert third - first < 16 * 1024
+    assert max(first, second, third) < 4 * 1024 * 1024
+
+
+def test_a_gateway_that_is_gone_is_an_error_of_its_own(monkeypatch):
+    """Workers that reach nobody raise ``GatewayUnavailable`` in the training process, whatever way they were started."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "GWA")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    access = larder.Access(retry=larder.Retry(attempts=1))
+    dataset = larder.torch.CachedDataset("http://127.0.0.1:9", "train", batch_size=BATCH, access=access)
+    iterator = iter(loader_of(dataset, 1))
+    with pytest.raises(larder.GatewayUnavailable, match="tried once"):
+        next(iterator)
+    iterator._shutdown_workers()
