@@ -18,8 +18,10 @@ change. Another world size needs the states of all ranks, merged into one in whi
 had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done".
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -253,24 +255,23 @@ def merge(states: Iterable[Progress]) -> Progress:
         return states[0]
     _complete(states)
     epoch = min(state.epoch for state in states)
-    behind = [state for state in states if state.epoch == epoch]
-    whole = behind[0]
-    base = whole.base
+    whole = next(state for state in states if state.epoch == epoch)
+    positions = []
     for state in states:
         _same(whole, state, "dataset", "layout", "seed", "group", "world")
+        share = replace(whole, rank=state.rank, done=NumberSet()).share()
         if state.epoch == epoch:
             _same(whole, state, "first", "base")
             delivered = state.done.numbers()
         elif state.epoch == epoch + 1 and not state.done.stop and not state.base.stop:
-            finished = replace(whole, rank=state.rank, done=NumberSet())
-            delivered = np.arange(finished.share().size, dtype=np.int64)
+            delivered = np.arange(share.size, dtype=np.int64)
         else:
             raise StateError(
                 f"rank {state.rank} is in epoch {state.epoch} while rank {whole.rank} is in epoch {epoch};"
                 " the states to merge must be saved at the same step"
             )
-        base = base.union(NumberSet().with_numbers(replace(whole, rank=state.rank).share().positions(delivered)))
-    return _merged(whole, base)
+        positions.append(share.positions(delivered))
+    return _merged(whole, whole.base.with_numbers(np.concatenate(positions)))
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -306,10 +307,10 @@ def _complete(states: list[Progress]) -> None:
     if any(state.rank is None for state in states):
         raise StateError("one of the states is merged already; merge the states of single ranks")
     world = states[0].world or 0
-    ranks = [state.rank for state in states]
-    if twice := sorted({rank for rank in ranks if rank is not None and ranks.count(rank) > 1}):
+    ranks = Counter(state.rank for state in states)
+    if twice := [rank for rank, count in ranks.items() if count > 1]:
         raise StateError(f"there is more than one state of rank {', '.join(map(str, twice))}")
-    if missing := sorted(set(range(world)).difference(rank for rank in ranks if rank is not None)):
+    if missing := list(islice((rank for rank in range(world) if rank not in ranks), 20)):
         raise StateError(f"of the {world} ranks, the state of rank {', '.join(map(str, missing))} is missing")
 
 
