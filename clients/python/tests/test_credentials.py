@@ -1,12 +1,12 @@
 """Where access keys are found."""
 
+import os
 import pickle
 import sys
 import types
 
 import pytest
 
-from larder import credentials
 from larder.credentials import Credentials, CredentialSource, endpoint_of, find
 from larder.errors import CredentialsMissing
 
@@ -16,7 +16,7 @@ ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "env key", "AWS_SECRET_ACCESS_KEY": "env sec
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """A home directory of one's own, an environment without AWS, and no botocore."""
-    for name in [name for name in credentials.os.environ if name.startswith(("AWS_", "LARDER_"))]:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "LARDER_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "botocore.session", None)
@@ -130,6 +130,19 @@ def test_a_source_that_was_used_can_be_pickled(monkeypatch):
     source.current()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "there")
     assert pickle.loads(pickle.dumps(source)).current().access_key_id == "there"
+
+
+def test_a_forked_child_looks_for_itself(home):
+    """Locks of what the parent found may be held for ever in a child, so the child uses nothing of it."""
+    _write(home, "credentials", "[default]\naws_access_key_id = old\naws_secret_access_key = b\n")
+    source = CredentialSource()
+    source.current()
+    _write(home, "credentials", "[default]\naws_access_key_id = new\naws_secret_access_key = b\n")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if source.current().access_key_id == "new" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert source.current().access_key_id == "old"
 
 
 def test_the_endpoint(home, monkeypatch):

@@ -52,7 +52,7 @@ class CredentialSource:
     ) -> None:
         self._given = given
         self._profile = profile
-        self._found: Callable[[], Credentials] | None = None
+        self._found: tuple[int, Callable[[], Credentials]] | None = None
 
     def current(self) -> Credentials:
         """The credentials to use now.
@@ -65,9 +65,10 @@ class CredentialSource:
         if self._given is not None:
             return self._given()
         found = self._found
-        if found is None:
-            found = self._found = find(profile=self._profile)
-        return found()
+        if found is None or found[0] != os.getpid():
+            # A child looks for itself: botocore renews credentials under locks that a fork may have caught held.
+            found = self._found = (os.getpid(), find(profile=self._profile))
+        return found[1]()
 
     def forget(self) -> bool:
         """Look again at the next use, because what was found was refused; whether that can change anything."""
