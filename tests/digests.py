@@ -82,3 +82,9 @@ def write_many(path: Path, count: int, seed: int = 1) -> Path:
             )
             writer.write_table(table)
     return path
+
+
+def files_below(directory: Path) -> set[str]:
+    """What there is in a directory of datasets, less the locks."""
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    return found - {"lock", "turn"}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gateway.store.datasets.conversion import Limits, convert
 from tests.digests import write_many
 
@@ -39,6 +41,7 @@ print(json.dumps({"opened": opened, "touched": resident(), "seen": touched}))
 """
 
 
+@pytest.mark.timeout(600)
 def test_memory_of_a_million_items(tmp_path: Path) -> None:
     """Rule: an open dataset costs no memory; all of it touched at random costs under 1 GB for ten million items."""
     out = tmp_path / "out"

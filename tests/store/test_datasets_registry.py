@@ -5,12 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +15,7 @@ from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFI
 from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import Registry, Source
 from gateway.store.failures import DiskFault
-from tests.digests import Row, id_of, rows_of, sha, write
+from tests.digests import Row, files_below, id_of, rows_of, sha, write
 
 BOOT = 11
 A, B = "tenant a", "tenant/b"
@@ -60,12 +55,6 @@ async def registry(directory: Path, clock: Clock) -> Registry:
 async def sibling(registry: Registry, directory: Path, clock: Clock) -> Registry:
     """Another worker's."""
     return Registry(directory, BOOT, clock=clock)
-
-
-def files_below(directory: Path) -> set[str]:
-    """What there is, less the locks."""
-    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
-    return found - {"lock", "turn"}
 
 
 async def test_a_dataset_is_found_by_name_and_id(registry: Registry, tmp_path: Path) -> None:
@@ -254,51 +243,6 @@ async def test_without_a_start_nothing_verified_is_believed(
         ill.content.states.flags[:] = VERIFIED
 
 
-DAMAGE = {
-    "index cut": lambda content, folder: os.truncate(content / "index", 100),
-    "index empty": lambda content, folder: os.truncate(content / "index", 0),
-    "index longer": lambda content, folder: os.truncate(content / "index", 10_000),
-    "index of zeros": lambda content, folder: (content / "index").write_bytes(
-        bytes((content / "index").stat().st_size)
-    ),
-    "no index": lambda content, folder: (content / "index").unlink(),
-    "states cut": lambda content, folder: os.truncate(content / "states", 64),
-    "states of zeros": lambda content, folder: (content / "states").write_bytes(bytes(64 + 8 + 40)),
-    "no states": lambda content, folder: (content / "states").unlink(),
-    "no content": lambda content, folder: shutil.rmtree(content),
-    "locations cut": lambda content, folder: [os.truncate(path, 200) for path in folder.glob("locations-*")],
-    "locations empty": lambda content, folder: [os.truncate(path, 0) for path in folder.glob("locations-*")],
-    "no locations": lambda content, folder: [path.unlink() for path in folder.glob("locations-*")],
-    "registration cut": lambda content, folder: os.truncate(folder / "registration.json", 20),
-    "registration empty": lambda content, folder: os.truncate(folder / "registration.json", 0),
-    "registration of another version": lambda content, folder: (folder / "registration.json").write_text(
-        '{"version": 9}'
-    ),
-    "registration is a list": lambda content, folder: (folder / "registration.json").write_text("[]"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-async def test_damaged_files_are_not_believed(registry: Registry, directory: Path, tmp_path: Path, name: str) -> None:
-    """Rule: whatever a crash of the machine left half written counts as not registered, and registering again mends it."""
-    rows = rows_of(5)
-    path = write(tmp_path / "f", rows)
-    await registry.register(A, "d", path, "auto", Source("print"))
-    registry.close()
-    gc.collect()
-    (content,) = (directory / "contents").iterdir()
-    (folder,) = (directory / "tenants").glob("*/*")
-    DAMAGE[name](content, folder)
-    after = Registry(directory, BOOT)
-    assert after.find(A, "d") is None
-    assert after.find(A, id_of(rows)) is None
-    assert list(after.of_tenant(A)) == []
-    registration, _ = await after.register(A, "d", path, "auto", Source("print"))
-    assert registration.content.id == id_of(rows)
-    assert registration.locations.of(4).key == rows[4].key
-    assert len(files_below(directory)) == 4
-
-
 async def test_the_directory_goes_away(registry: Registry, directory: Path, clock: Clock, tmp_path: Path) -> None:
     """Rule: when the datasets are deleted under a running gateway they are unknown, and can be registered again."""
     path = write(tmp_path / "f", rows_of(5))
@@ -407,86 +351,6 @@ async def test_many_datasets_cost_few_descriptors(registry: Registry, directory:
     oldest = registry.find(A, "d0")
     assert oldest is not None
     assert oldest.locations.of(0).key == rows_of(1)[0].key
-
-
-KILLED = """
-import asyncio, sys, os
-from pathlib import Path
-from gateway.store.datasets.registry import Registry
-async def main():
-    registry = Registry(Path(sys.argv[1]), int(sys.argv[3]))
-    number = 0
-    while True:
-        number += 1
-        files = sorted(Path(sys.argv[2]).iterdir())
-        await registry.register("tenant a", f"d{number % 2}", files[number % len(files)], "auto")
-        print(number, flush=True)
-asyncio.run(main())
-"""
-
-
-def registering(directory: Path, files: Path) -> subprocess.Popen[str]:
-    """A process that registers one dataset after the other."""
-    command = [sys.executable, "-c", KILLED, str(directory), str(files), str(BOOT)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """The processes that a process has started."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
-        return
-    for child in map(int, children):
-        yield child
-        yield from descendants(child)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_killed_while_registering(directory: Path, tmp_path: Path, seed: int) -> None:
-    """Rule: after kill -9 at any moment each name is whole or unknown, nothing else is left, and no reader lives on."""
-    files = tmp_path / "files"
-    files.mkdir()
-    known = {}
-    for number in range(3):
-        rows = rows_of(20_000, seed=number)
-        write(files / str(number), rows)
-        known[id_of(rows)] = rows
-    process = registering(directory, files)
-    assert process.stdout is not None
-    random_moment = random.Random(seed)
-    for _ in range(random_moment.randrange(4)):
-        process.stdout.readline()
-    try:
-        # Not a wait for something to happen: the moment is to be any.
-        process.wait(random_moment.random() * 0.9)
-    except subprocess.TimeoutExpired:
-        readers = list(descendants(process.pid))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    process.stdout.close()
-    while any(map(is_running, readers)):
-        os.sched_yield()
-    registry = Registry(directory, BOOT + 1)
-    names = {registration.name for registration in registry.of_tenant(A)}
-    for name in names:
-        registration = registry.find(A, name)
-        assert registration is not None
-        rows = known[registration.content.id]
-        assert [location.key for location in registration.locations.between(0, 20_000)] == [row.key for row in rows]
-        assert registration.content.digest(19_999) == rows[19_999].digest
-    contents = {registration.content.tag for registration in registry.of_tenant(A)}
-    assert {path.name for path in (directory / "contents").iterdir()} == contents
-    assert len(files_below(directory)) == 2 * len(contents) + 2 * len(names)
-    assert list((directory / "tmp").iterdir()) == []
 
 
 async def test_a_siblings_draft_is_left_alone(registry: Registry, directory: Path) -> None:
