@@ -50,8 +50,12 @@ _LONGEST_HEADER = 64 * 1024
 _KEEP_IDLE = 15.0
 _KEEP_DNS = 60
 
-_head_limit: ContextVar[asyncio.Timeout | None] = ContextVar("head_limit", default=None)
-"""What limits the wait for the head of this task's answer, for requests without a body."""
+_head_limit: ContextVar[list[asyncio.Timeout]] = ContextVar("head_limit")
+"""What limits the wait for the head of this task's answer, for requests without a body; none any more when that is there.
+
+A list, because a connection remembers the context that it was made in, and with it whatever a limit refers to: the task, and
+the task's result, for as long as the connection is kept.
+"""
 
 
 class _Connector(TCPConnector):
@@ -63,9 +67,9 @@ class _Connector(TCPConnector):
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
         connection = await super().connect(req, traces, timeout)
-        limit = _head_limit.get()
-        if limit is not None and self._within is not None:
-            limit.reschedule(asyncio.get_running_loop().time() + self._within)
+        for limit in _head_limit.get(()):
+            if self._within is not None:
+                limit.reschedule(asyncio.get_running_loop().time() + self._within)
         return connection
 
 
@@ -224,10 +228,12 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
 
 async def _ask(session: ClientSession, method: str, url: URL, pairs: list[Header]) -> ClientResponse:
     async with asyncio.timeout(None) as limit:
-        token = _head_limit.set(limit)
+        limits = [limit]
+        token = _head_limit.set(limits)
         try:
             return await session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
         finally:
+            limits.clear()
             _head_limit.reset(token)
 
 
