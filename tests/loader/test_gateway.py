@@ -1,0 +1,226 @@
+"""The loader against real gateways: one story each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, DistributedSampler
+
+import larder
+from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
+from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
+from tests.digests import Row, write
+from tests.gateways import Running, Settings, gateway, start
+from tests.loader.making import N, consume, loader_of, numbers, whole
+from tests.origins.processes import free_port
+
+KEY = larder.Credentials("GWA", "gateway-secret-a")
+PATIENT = larder.Retry(attempts=10_000, base=0.01, longest=0.05)
+
+
+def body_of(number: int) -> bytes:
+    """An item: its number, in a length of its own."""
+    return b"%d" % number + b" " * (number % 7 * 100)
+
+
+def key_of(number: int) -> str:
+    """Where it lies."""
+    return f"items/{number}"
+
+
+def fill(store: FakeOrigin) -> None:
+    """Put all items there."""
+    for number in range(N):
+        store.put("data", key_of(number), body_of(number))
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[FakeOrigin]:
+    """A store with all items."""
+    with OriginThread() as store:
+        fill(store)
+        yield store
+
+
+@pytest.fixture(scope="module")
+def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway before that store."""
+    home = tmp_path_factory.mktemp("gateway")
+    with gateway(Settings(origin.endpoint, home / "cache"), home) as started:
+        yield started
+
+
+@pytest.fixture
+def cold(origin: FakeOrigin, tmp_path: Path) -> Iterator[Running]:
+    """A gateway that has not read anything yet."""
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digest file of all items."""
+    rows = [Row(hashlib.sha256(body_of(number)).digest(), "data", key_of(number)) for number in range(N)]
+    return write(tmp_path_factory.mktemp("digests") / "numbers.parquet", rows)
+
+
+def dataset_at(running: Running, file: Any, batch_size: int = 8, **options: Any) -> CachedDataset:
+    """The dataset at this gateway."""
+    access = options.pop("access", larder.Access(credentials=KEY))
+    return CachedDataset(running.endpoint, file, batch_size=batch_size, access=access, **options)
+
+
+@pytest.mark.parametrize("substitute", [1, 10])
+def test_cold_and_warm_every_item_comes_once(cold, origin, file, substitute):
+    """Two ranks with two workers each: the first epoch reads each item once at the store, the second reads nothing there,
+    and both deliver each item once, with its bytes."""
+    loaders = [
+        watch(loader_of(dataset_at(cold, file, substitute=substitute, rank=rank, world=2), 2)) for rank in range(2)
+    ]
+    before = origin.count("GET")
+    for epoch in range(2):
+        items = [item for loader in loaders for batch in loader for item in batch]
+        assert Counter(items) == Counter(map(body_of, range(N)))
+        assert origin.count("GET") - before == N
+        assert sum(loader.stats().hits for loader in loaders) == epoch * N
+
+
+def test_workers_started_by_spawn_read_from_a_gateway(running, file):
+    """Credentials, connections and all reach workers that are started anew."""
+    loader = watch(loader_of(dataset_at(running, file), 1, multiprocessing_context="spawn"))
+    assert Counter(numbers(loader)) == whole()
+
+
+def test_a_used_connection_does_not_survive_the_fork(running, file):
+    """A dataset that was read in the training process has connections of its own in each worker."""
+    dataset = dataset_at(running, file)
+    next(iter(dataset))
+    assert len(dataset) == 13
+    assert Counter(numbers(loader_of(dataset, 2))) == whole()
+
+
+def test_a_dataset_is_found_by_its_name(running, file):
+    """What was registered once is read by name; a name that the gateway does not know is an error that says so."""
+    larder.Client(running.endpoint, credentials=KEY).register("by-name", file)
+    assert Counter(numbers(loader_of(dataset_at(running, "by-name"), 1))) == whole()
+    with pytest.raises(larder.UnknownDataset):
+        consume(loader_of(dataset_at(running, "nobody-knows"), 1))
+
+
+def test_the_gateway_forgets_the_dataset(running, file):
+    """Registration is soft state: a dataset that is named by its file is registered again, and nobody notices."""
+    loader = loader_of(dataset_at(running, file))
+    iterator = iter(loader)
+    first = numbers(islice(iterator, 3))
+    larder.Client(running.endpoint, credentials=KEY).remove("numbers")
+    assert Counter(first + numbers(iterator)) == whole()
+
+
+def test_the_gateway_is_killed_and_started_again(origin, file, tmp_path):
+    """In the middle of an epoch the gateway is gone for a while: the loader waits, and delivers each item once."""
+    settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": free_port()})
+    first = start(settings, tmp_path)
+    access = larder.Access(credentials=KEY, retry=PATIENT)
+    loader = watch(loader_of(dataset_at(first, file, access=access), 1))
+    iterator = iter(loader)
+    came = numbers(islice(iterator, 4))
+    first.kill()
+    first.process.stdout.close()
+    second = start(settings, tmp_path)
+    try:
+        assert Counter(came + numbers(iterator)) == whole()
+        assert loader.stats().retries > 0
+    finally:
+        second.stop()
+        second.process.stdout.close()
+
+
+def test_resumed_at_another_gateway_with_other_ranks(running, cold, file):
+    """Two ranks are saved; their merged state goes on at another gateway, with one rank and two workers."""
+    pair = [watch(loader_of(dataset_at(running, file, rank=rank, world=2), 1)) for rank in range(2)]
+    came = [number for loader in pair for number in numbers(islice(loader, 3))]
+    alone = watch(loader_of(dataset_at(cold, file, 16), 2))
+    alone.load_state_dict(merge_states([loader.state_dict() for loader in pair]))
+    assert Counter(came + numbers(alone)) == whole()
+
+
+def test_a_chunked_cache_is_read_chunk_by_chunk(cold, file):
+    """With a cache that rotates chunks, the layout is striped, announcements are answered, and each item comes once."""
+    access = larder.Access(credentials=KEY, caching="chunked")
+    dataset = dataset_at(cold, file, access=access)
+    for _ in range(2):
+        assert Counter(numbers(loader_of(dataset))) == whole()
+    assert dataset.state_dict()["layout"]["kind"] == "striped"
+    assert dataset.stats().prefetch_errors == 0
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway before a store that has lost one item and got another one wrong."""
+    home = tmp_path_factory.mktemp("damaged")
+    with OriginThread() as store:
+        fill(store)
+        store.delete("data", key_of(5))
+        store.put("data", key_of(6), b"something else")
+        with gateway(Settings(store.endpoint, home / "cache"), home) as started:
+            yield started
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_items_that_are_not_what_they_should_be_are_named(damaged, file, workers):
+    """A missing and a changed object raise errors of their own, with bucket and key, out of a worker, too."""
+    with pytest.raises((larder.ItemMissing, larder.ItemChanged), match=r"item [56] \(data/'items/[56]'\)"):
+        consume(loader_of(dataset_at(damaged, file), workers))
+    indexed = CachedMapDataset(damaged.endpoint, file, access=larder.Access(credentials=KEY))
+    for index, error in ((5, larder.ItemMissing), (6, larder.ItemChanged)):
+        with pytest.raises(error, match=f"item {index} .*'items/{index}'"):
+            indexed[index]
+    assert indexed[7] == body_of(7)
+
+
+def test_items_that_are_not_what_they_should_be_are_skipped_if_told_so(damaged, file):
+    """With ``on_missing="skip"`` everything else comes, and two are counted."""
+    loader = watch(loader_of(dataset_at(damaged, file, on_missing="skip"), 1))
+    assert Counter(numbers(loader)) == whole() - Counter([5, 6])
+    assert loader.stats().skipped == 2
+
+
+@pytest.mark.filterwarnings("ignore::larder.LarderWarning")
+def test_without_a_gateway_the_origin_is_read(origin, file, tmp_path):
+    """With a fallback, an epoch whose gateway goes away for good is finished from the store itself."""
+    store = larder.S3(origin.endpoint, credentials=larder.Credentials(ALICE.access_key_id, ALICE.secret_access_key))
+    access = larder.Access(credentials=KEY, fallback=store, digest_file=file, retry=larder.Retry(attempts=2, base=0))
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as started:
+        dataset = dataset_at(started, file, access=access, ahead=0)
+        iterator = iter(loader_of(dataset))
+        came = numbers(islice(iterator, 4))
+    assert Counter(came + numbers(iterator)) == whole()
+    assert dataset.stats().fallback_reads == N - 32
+
+
+def test_an_indexed_dataset_for_two_ranks(running, file):
+    """DistributedSampler over a real gateway: both ranks together get each item, one twice to make them equal."""
+    dataset = CachedMapDataset(running.endpoint, file, access=larder.Access(credentials=KEY))
+    came = []
+    for rank in range(2):
+        sampler = DistributedSampler(dataset, num_replicas=2, rank=rank, seed=3)
+        came += numbers(DataLoader(dataset, batch_size=16, sampler=sampler, num_workers=1))
+    assert set(came) == set(range(N))
+    assert len(came) == N + 1
+
+
+def test_keys_of_items_come_from_the_gateway(running, file):
+    """With ``keys=True`` the transform sees where each item lies."""
+    loader = loader_of(dataset_at(running, file, keys=True, transform=_place), 1)
+    places = [place for batch in loader for place in batch]
+    assert Counter(places) == Counter(f"data/{key_of(number)}" for number in range(N))
+
+
+def _place(item: larder.torch.Item) -> str:
+    return f"{item.bucket}/{item.key}"
