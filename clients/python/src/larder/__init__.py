@@ -6,7 +6,9 @@ loads nothing; each name loads its module when it is first used, so that a data-
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers take this name for True; importing typing for it would cost more than all the rest
+TYPE_CHECKING = (
+    False  # type checkers take this name for True; importing typing for it would cost more than all the rest
+)
 
 if TYPE_CHECKING:
     from larder.aio import AsyncBatchReader
