@@ -12,6 +12,8 @@ from tests.gateways import Running
 
 Key = tuple[str, str]
 GWA: Key = ("GWA", "gateway-secret-a")
+WITHIN = 120.0
+"""Seconds: a digest file is read by a process that may have to wait for its turn."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def ask(
 def send(running: Running, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
     """Send one request with exactly these headers, and a length."""
     connection = running.connection()
+    connection.timeout = WITHIN
     try:
         connection.request(method, f"/-{path}", body or None, dict(headers))
         response = connection.getresponse()
