@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("demo", help="start a store and a gateway, and show what the cache does")
     command.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     command.add_argument("--port", type=int, default=0, help="port of the gateway; 0 picks a free one")
+    command.add_argument("--no-train", action="store_true", help="leave out the training, which needs PyTorch")
     command.set_defaults(command=_demo)
     return parser
 
@@ -169,4 +170,4 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    return run_demo(keep=options.keep, port=options.port)
+    return run_demo(keep=options.keep, port=options.port, training=not options.no_train)

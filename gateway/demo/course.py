@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
 
 from gateway.demo import data, steps, table
+from gateway.demo.clients import VISION
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import console
-from gateway.demo.world import VISION, World, build
+from gateway.demo.world import World, build
 
 
-def take(keep: bool, port: int, command: Sequence[str], stack: ExitStack, interrupts: Interrupts) -> None:
+def take(
+    keep: bool, port: int, training: bool, command: Sequence[str], stack: ExitStack, interrupts: Interrupts
+) -> None:
     """Start the parts, show what the gateway does, and say how to go on; the arguments are those of ``run_demo``.
 
     Raises:
@@ -20,14 +26,16 @@ def take(keep: bool, port: int, command: Sequence[str], stack: ExitStack, interr
     """
     with console.status("starting an origin (moto) and a gateway ..."):
         world = build(port, stack, interrupts, command)
-    _show(world)
-    _farewell(world, keep)
+    images = _show(world)
+    small = _train(world, images) if training else None
+    _farewell(world, keep, small)
     if keep:
         code = world.gateway.process.wait()
         raise DemoFailed(f"the gateway ended with exit code {code}")
 
 
-def _show(world: World) -> None:
+def _show(world: World) -> dict[str, bytes]:
+    """All but the training; gives the images as they are stored now."""
     console.print(
         f"[bold]Larder[/] at {world.endpoint}, in front of moto (S3 in memory) at {world.origin}", soft_wrap=True
     )
@@ -38,19 +46,31 @@ def _show(world: World) -> None:
     console.print()
     console.print(table.passes(rows))
     console.print("  Every body was compared with what was stored. The origin is on this machine.\n")
+    written, images = steps.written(world, client, small)
     facts = {
         "Saved": steps.saved(rows),
         "Stored once": steps.stored_once(world, client, large),
-        "Written": steps.written(world, client, small),
+        "Written": written,
         "Refused": steps.refused(world, small),
     }
     console.print(table.facts(facts))
     console.print(
         "  moto enforces no rights: the refusal is the gateway's, by the tenant's allow-list.\n", soft_wrap=True
     )
+    return images
 
 
-def _farewell(world: World, keep: bool) -> None:
+def _train(world: World, images: dict[str, bytes]) -> str:
+    """Also gives the address of the gateway with the small cache."""
+    # Imported here: who leaves this out needs neither the client nor PyTorch.
+    learnt = import_module("gateway.demo.learning").learn(world, images)
+    console.print(table.training(learnt.epochs))
+    console.print(f"  {learnt.prepared}\n{table.training_in_words(learnt.epochs)}\n", soft_wrap=True)
+    gateway: str = learnt.gateway
+    return gateway
+
+
+def _farewell(world: World, keep: bool, small: str | None) -> None:
     lines = [
         f"export AWS_ENDPOINT_URL={world.endpoint} AWS_DEFAULT_REGION=us-east-1",
         f"export AWS_ACCESS_KEY_ID={VISION.access_key_id} AWS_SECRET_ACCESS_KEY={VISION.secret_access_key}",
@@ -60,5 +80,14 @@ def _farewell(world: World, keep: bool) -> None:
         console.print(f"Running until Ctrl-C: S3 and {world.endpoint}/-/metrics. From another terminal:")
     else:
         console.print("Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:")
+    if keep and small is not None:
+        lines[-1:] = [
+            f"export PATH={Path(sys.executable).parent}:$PATH",
+            f"larder digest build s3://{data.BUCKET}/digits/ -o digits.parquet",
+            "larder dataset register digits digits.parquet",
+            "python examples/train_digits.py --dataset digits   # in a clone of the repository",
+            f"AWS_ENDPOINT_URL={small} python examples/train_digits.py --dataset digits.parquet   # the small cache",
+            lines[-1],
+        ]
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)

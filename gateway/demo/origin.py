@@ -18,7 +18,7 @@ from typing import Any
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
-COUNTS_PATH = "/_counts"
+from gateway.demo.clients import COUNTS_PATH
 
 Answer = Iterable[bytes]
 Application = Callable[[dict[str, Any], Callable[..., Any]], Answer]

@@ -48,6 +48,22 @@ class Child:
                 raise DemoFailed(f"{self.name} was not ready after {START_SECONDS:.0f} s:\n{self._last_lines()}")
             time.sleep(0.02)
 
+    def wait_for_end(self, seconds: float, meanwhile: Callable[[], None]) -> None:
+        """Wait until the process has ended by itself, calling ``meanwhile`` now and then, and once more at the end.
+
+        Raises:
+            DemoFailed: it failed, or was not done after ``seconds``; with the end of its log.
+        """
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None:
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{self.name} was not done after {seconds:.0f} s:\n{self._last_lines()}")
+            meanwhile()
+            time.sleep(0.05)
+        meanwhile()
+        if self.process.returncode:
+            raise DemoFailed(f"{self.name} ended with exit code {self.process.returncode}:\n{self._last_lines()}")
+
     def stop(self) -> None:
         """Ask it to end, wait, and then end it and whatever it started."""
         self.process.terminate()

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gateway.demo.clients import THREADS
 from gateway.demo.data import BUCKET
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import Pass, console
-from gateway.demo.world import THREADS, World
+from gateway.demo.world import World
 
 Item = TypeVar("Item")
 

@@ -14,31 +14,36 @@ from gateway.demo.table import console
 
 GATEWAY_COMMAND = (sys.executable, "-m", "gateway", "serve")
 EXTRA = ("boto3", "moto", "sklearn", "PIL")
+TRAINING = ("torch", "larder", "pyarrow")
 FAILED = 1
 INTERRUPTED = 130
 
 
-def run_demo(*, keep: bool = False, port: int = 0, command: Sequence[str] = GATEWAY_COMMAND) -> int:
+def run_demo(
+    *, keep: bool = False, port: int = 0, training: bool = True, command: Sequence[str] = GATEWAY_COMMAND
+) -> int:
     """Start an origin and a gateway, show what the gateway does, and leave nothing behind.
 
     Args:
         keep: leave everything running after the tables, until Ctrl-C.
         port: where the gateway listens; 0 picks a free port.
+        training: whether a network is trained in the end.
         command: how a gateway is started; ``--config FILE`` is appended.
 
     Returns:
         The exit code: 0, 1 when something was not as claimed or is not installed, 130 after Ctrl-C.
     """
     if missing := [name for name in EXTRA if find_spec(name) is None]:
-        console.print(
-            f"The demo also needs {', '.join(missing)}: pip install 'larder-gateway[demo]'", style="red", markup=False
+        return _lacking(missing, "pip install 'larder-gateway[demo]'")
+    if training and (missing := [name for name in TRAINING if find_spec(name) is None]):
+        return _lacking(
+            missing, "install larder-gateway[demo] and larder[digest,torch], or leave it out with --no-train"
         )
-        return FAILED
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
             try:
                 # Imported here, where Ctrl-C is already taken care of: it takes a second or two.
-                import_module("gateway.demo.course").take(keep, port, command, stack, interrupts)
+                import_module("gateway.demo.course").take(keep, port, training, command, stack, interrupts)
             finally:
                 interrupts.ignore()
     except DemoFailed as failure:
@@ -48,3 +53,8 @@ def run_demo(*, keep: bool = False, port: int = 0, command: Sequence[str] = GATE
         console.print("\nstopped; nothing is left running", style="dim")
         return INTERRUPTED
     return 0
+
+
+def _lacking(missing: Sequence[str], remedy: str) -> int:
+    console.print(f"The demo also needs {', '.join(missing)}: {remedy}", style="red", markup=False, soft_wrap=True)
+    return FAILED

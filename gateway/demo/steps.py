@@ -8,11 +8,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH
 from gateway.demo.data import BUCKET, LARGE_KEY, unique_size
 from gateway.demo.processes import DemoFailed
 from gateway.demo.reads import each, read, read_all
 from gateway.demo.table import Pass, console
-from gateway.demo.world import ORIGIN_KEYS, SPEECH, World
+from gateway.demo.world import World
 from gateway.model.units import format_size
 
 SETTLE_SECONDS = 30.0
@@ -71,8 +72,8 @@ def stored_once(world: World, client: Any, large: Mapping[str, bytes]) -> str:
     return f"{size} copied to a second key and read through it: the cache grew by {grown} bytes."
 
 
-def written(world: World, client: Any, small: Mapping[str, bytes]) -> str:
-    """Overwrite a cached object through the gateway: the very next read gives the new bytes."""
+def written(world: World, client: Any, small: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """Overwrite a cached object through the gateway: the very next read gives the new bytes. Also gives what is stored now."""
     key, old = next(iter(small.items()))
     new = old + b"changed"
     if not read(client, key, old).startswith("HIT"):
@@ -80,7 +81,8 @@ def written(world: World, client: Any, small: Mapping[str, bytes]) -> str:
     client.put_object(Bucket=BUCKET, Key=key, Body=new)
     read(client, key, new)
     read(world.client(world.origin, ORIGIN_KEYS), key, new)
-    return f"{key} overwritten while it was cached: the next read gave the new bytes, as did the origin."
+    told = f"{key} overwritten while it was cached: the next read gave the new bytes, as did the origin."
+    return told, {**small, key: new}
 
 
 def refused(world: World, small: Mapping[str, bytes]) -> str:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, Keys, get, origin_requests, s3_client
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts
-from gateway.demo.origin import COUNTS_PATH
 from gateway.demo.processes import Child, DemoFailed, start
 
-THREADS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """An access key with its secret; those of the demo open nothing outside it."""
-
-    access_key_id: str
-    secret_access_key: str
-
-
-ORIGIN_KEYS = Keys("origin-key", "origin-secret")
-VISION = Keys("vision-key", "vision-secret")
-SPEECH = Keys("speech-key", "speech-secret")
+CAPACITY = 1000**3
 
 CONFIGURATION = """\
 [server]
@@ -43,12 +26,12 @@ port = {port}
 drain = "2s"
 
 [cache]
-dir = "{folder}/cache"
-capacity = "1GB"
+dir = "{cache}"
+capacity = {capacity}
 reserve = "0"
 
 [log]
-access = "{folder}/access.log"
+access = "{cache}.access.log"
 
 [[origins]]
 name = "default"
@@ -70,37 +53,51 @@ allow = ["{bucket}/speech/**"]
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What is running: addresses, the folder that everything is in, and the gateway's process."""
+class Ground:
+    """Where the parts are started, and how they are ended.
+
+    Args:
+        folder: all their files are in it.
+        stack: its callbacks undo what was done, in reverse.
+        interrupts: delays signals while something exists that is not on the stack yet.
+        command: how a gateway is started; ``--config FILE`` is appended.
+    """
 
     folder: Path
+    stack: ExitStack
+    interrupts: Interrupts
+    command: Sequence[str]
+
+    def start(self, name: str, command: Sequence[str | Path]) -> Child:
+        """Start a process that ends with the demo."""
+        return start(name, command, self.folder, self.stack, self.interrupts)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is running: addresses, the ground that everything is on, and the gateway's process."""
+
+    ground: Ground
     origin: str
     endpoint: str
     gateway: Child
 
     def client(self, endpoint: str, keys: Keys) -> Any:
         """A plain boto3 S3 client; nothing is repeated, so every request that is counted was meant."""
-        config = Config(
-            s3={"addressing_style": "path"}, max_pool_connections=THREADS, retries={"total_max_attempts": 1}
-        )
-        return boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=keys.access_key_id,
-            aws_secret_access_key=keys.secret_access_key,
-            config=config,
-        )
+        return s3_client(endpoint, keys)
 
     def origin_requests(self) -> int:
         """How many requests have arrived at the origin, counted there."""
-        status, body = _get(self.origin, COUNTS_PATH)
-        assert status == 200, body
-        return sum(json.loads(body).values())
+        return origin_requests(self.origin)
 
     def cached_bytes(self) -> int:
         """Bytes of the blobs in the cache directory, as the file system has them."""
-        return sum(path.stat().st_size for path in (self.folder / "cache/blobs").rglob("*") if path.is_file())
+        blobs = self.ground.folder / "cache/blobs"
+        return sum(path.stat().st_size for path in blobs.rglob("*") if path.is_file())
+
+    def second_gateway(self, capacity: int) -> str:
+        """Start another gateway before the same origin, with a cache of ``capacity`` bytes; its address."""
+        return start_gateway(self.ground, self.origin, "small", "small-cache", capacity=capacity)[0]
 
 
 def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> World:
@@ -108,31 +105,50 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
 
     Args:
         port: where the gateway listens; 0 picks a free port.
-        stack: its callbacks undo what was done, in reverse.
-        interrupts: delays signals while something exists that is not on the stack yet.
-        command: how the gateway is started; ``--config FILE`` is appended.
+        stack: see `Ground`.
+        interrupts: see `Ground`.
+        command: see `Ground`.
 
     Raises:
         DemoFailed: a part did not start.
     """
     with interrupts.uninterrupted():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-")))
+    ground = Ground(folder, stack, interrupts, command)
     port_file = folder / "origin.port"
-    store = start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)), folder, stack, interrupts)
+    store = ground.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
     store.wait_until(port_file.exists)
     origin = f"http://127.0.0.1:{port_file.read_text()}"
+    return World(ground, origin, *start_gateway(ground, origin, "gateway", "cache", port=port))
 
+
+def start_gateway(
+    ground: Ground, origin: str, name: str, cache: str, *, port: int = 0, capacity: int = CAPACITY
+) -> tuple[str, Child]:
+    """Start a gateway and wait until it is ready; its address and its process.
+
+    Args:
+        ground: where.
+        origin: address of its origin.
+        name: of the process, its log and its configuration file.
+        cache: name of its cache directory.
+        port: where it listens; 0 picks a free port.
+        capacity: bytes that it caches.
+
+    Raises:
+        DemoFailed: it did not start.
+    """
     endpoint = f"http://127.0.0.1:{_free_port(port)}"
-    configuration = folder / "larder.toml"
+    configuration = ground.folder / f"{name}.toml"
     configuration.write_text(
         CONFIGURATION.format(
-            port=endpoint.rpartition(":")[2], folder=folder, origin=origin, origin_keys=ORIGIN_KEYS, vision=VISION,
-            speech=SPEECH, bucket=BUCKET,
+            port=endpoint.rpartition(":")[2], cache=ground.folder / cache, capacity=capacity, origin=origin,
+            origin_keys=ORIGIN_KEYS, vision=VISION, speech=SPEECH, bucket=BUCKET,
         )
     )  # fmt: skip
-    gateway = start("gateway", (*command, "--config", str(configuration)), folder, stack, interrupts)
+    gateway = ground.start(name, (*ground.command, "--config", str(configuration)))
     gateway.wait_until(lambda: _ready(endpoint))
-    return World(folder, origin, endpoint, gateway)
+    return endpoint, gateway
 
 
 def _free_port(wanted: int) -> int:
@@ -146,16 +162,6 @@ def _free_port(wanted: int) -> int:
 
 def _ready(endpoint: str) -> bool:
     try:
-        return _get(endpoint, "/-/readyz")[0] == 200
+        return get(endpoint, "/-/readyz")[0] == 200
     except (OSError, HTTPException):
         return False
-
-
-def _get(endpoint: str, path: str) -> tuple[int, bytes]:
-    connection = HTTPConnection(endpoint.removeprefix("http://"), timeout=10)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()

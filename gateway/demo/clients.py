@@ -1,0 +1,59 @@
+"""How the demo reaches what it started: keys, plain S3 clients, and the counts at the origin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+COUNTS_PATH = "/_counts"
+REGION = "us-east-1"
+THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """An access key with its secret; those of the demo open nothing outside it."""
+
+    access_key_id: str
+    secret_access_key: str
+
+
+ORIGIN_KEYS = Keys("origin-key", "origin-secret")
+VISION = Keys("vision-key", "vision-secret")
+SPEECH = Keys("speech-key", "speech-secret")
+
+
+def s3_client(endpoint: str, keys: Keys) -> Any:
+    """A plain boto3 S3 client; nothing is repeated, so every request that is counted was meant."""
+    config = Config(s3={"addressing_style": "path"}, max_pool_connections=THREADS, retries={"total_max_attempts": 1})
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=REGION,
+        aws_access_key_id=keys.access_key_id,
+        aws_secret_access_key=keys.secret_access_key,
+        config=config,
+    )
+
+
+def origin_requests(origin: str) -> int:
+    """How many requests have arrived at the origin, counted there."""
+    status, body = get(origin, COUNTS_PATH)
+    assert status == 200, body
+    return sum(json.loads(body).values())
+
+
+def get(endpoint: str, path: str) -> tuple[int, bytes]:
+    """Status and body of an unsigned GET."""
+    connection = HTTPConnection(endpoint.removeprefix("http://"), timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()

@@ -1,0 +1,112 @@
+"""The training part of the demo: one small network, trained on the same images by way of plain boto3 and of Larder's loader.
+
+A process of its own, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
+gateway.demo.training PLAN RESULTS``: PLAN is what `Plan.write` wrote, RESULTS gets a line of JSON for each epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from gateway.demo.clients import origin_requests
+from gateway.demo.plan import Epoch, Plan
+from gateway.demo.processes import DemoFailed
+from gateway.demo.ways import Batch, PlainBoto3, ThroughLarder, Way, collate, decode
+
+LEARNING_RATE = 0.003
+
+
+def train(plan: Plan, way: Way) -> Iterator[Epoch]:
+    """Train a new network for all epochs.
+
+    Raises:
+        DemoFailed: an item did not come exactly once in an epoch, or its bytes were wrong.
+    """
+    torch.manual_seed(plan.seed)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    testing = collate([decode(key, body) for key, body in plan.testing.items()])
+    for number in range(plan.epochs):
+        requests, before, began = origin_requests(plan.origin), way.early(), time.perf_counter()
+        seen = learn(model, optimizer, way, plan.training)
+        seconds = time.perf_counter() - began
+        requests = origin_requests(plan.origin) - requests
+        hits, joined = (now - then for now, then in zip(way.early(), before, strict=True))
+        check_once(way.name, number, seen, plan.training)
+        yield Epoch(
+            way.name,
+            number,
+            seconds,
+            items=seen.total(),
+            hits=hits,
+            joined=joined,
+            origin_requests=requests,
+            accuracy=accuracy(model, testing),
+        )
+
+
+def learn(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], expected: dict[str, bytes]
+) -> Counter[str]:
+    """Learn from each batch, and count which keys came.
+
+    Raises:
+        DemoFailed: the bytes of an item are not those that were stored.
+    """
+    seen: Counter[str] = Counter()
+    for batch in batches:
+        seen.update(batch.keys)
+        for key, body in zip(batch.keys, batch.bodies, strict=True):
+            if body != expected.get(key):
+                raise DemoFailed(f"{key} was delivered with other bytes than those that were stored")
+        loss = nn.functional.cross_entropy(model(torch.from_numpy(batch.pixels)), torch.from_numpy(batch.labels))
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return seen
+
+
+def check_once(way: str, epoch: int, seen: Counter[str], expected: Iterable[str]) -> None:
+    """Every key must have come, and none twice.
+
+    Raises:
+        DemoFailed: it is not so.
+    """
+    wanted = Counter(list(expected))
+    if seen != wanted:
+        lost, twice = (wanted - seen).total(), (seen - wanted).total()
+        raise DemoFailed(f"epoch {epoch} through {way}: {lost} items did not come, {twice} came more than once")
+
+
+def accuracy(model: nn.Module, testing: Batch) -> float:
+    """Share of images that the network gets right."""
+    with torch.no_grad():
+        guessed = model(torch.from_numpy(testing.pixels)).argmax(1).numpy()
+    return float(np.mean(guessed == testing.labels))
+
+
+def main(plan_file: Path, results: Path) -> None:
+    """Train by both ways. boto3 comes first: the loader goes on loading ahead for a moment when it is done."""
+    torch.set_num_threads(1)
+    plan = Plan.read(plan_file)
+    with results.open("w", buffering=1) as lines:
+        for way in (PlainBoto3, ThroughLarder):
+            for epoch in train(plan, way(plan)):
+                lines.write(json.dumps(asdict(epoch)) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    except DemoFailed as failure:
+        sys.exit(str(failure))
