@@ -278,6 +278,18 @@ def test_a_state_of_another_worker():
         make(shard=Shard(0, 1, 0, 2), progress=start, own=plan.progress())
 
 
+def test_a_worker_goes_on_in_the_middle_of_a_batch():
+    """A worker's own state that was taken inside a batch still leads to every item, once."""
+    order = EpochOrder(Layout(32), seed=0, epoch=0)
+    start = Progress.start("", order).of_rank(0, 1)
+    plan = EpochPlan(order, ALONE, batch_size=16, progress=start)
+    used = plan.candidates().indices[3:4]
+    plan.deliver(used)
+    plan = EpochPlan(order, ALONE, batch_size=16, progress=start, own=plan.progress())
+    rest = [next_batch(plan, canonical)[0] for _ in range(len(plan))]
+    assert np.array_equal(np.sort(np.concatenate([used, *rest])), np.arange(32))
+
+
 def test_it_is_pure():
     """The planner imports nothing that does I/O, tells the time or starts threads, nor the rest of the client."""
     allowed = {

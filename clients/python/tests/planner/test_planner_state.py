@@ -1,5 +1,6 @@
 """The state of an epoch under way: small, readable, editable, merged over ranks, and refused by name when it is wrong."""
 
+import base64
 import contextlib
 import copy
 import json
@@ -313,6 +314,15 @@ def test_no_state_at_all(state):
     """Something that is no object is no state."""
     with pytest.raises(StateError, match="JSON object"):
         Progress.from_json(state)
+
+
+@pytest.mark.parametrize("damage", [lambda packed: packed[:-4], lambda packed: packed + b"more"])
+def test_bits_without_their_end(damage):
+    """Bits whose checksum was cut off, or that are followed by something, are refused."""
+    packed = base64.b64decode(states_after(3)[0].to_json()["done"]["bits"])
+    text = base64.b64encode(damage(packed)).decode()
+    with pytest.raises(StateError, match=r"done\.bits.*cut off"):
+        NumberSet.from_json({"upto": 0, "bits": text}, 502, "done")
 
 
 def test_too_many_bits():
