@@ -1,0 +1,369 @@
+"""Caching modes under batches: what is stored, what is evicted, what passes through; and what a restart leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.engine import items
+from gateway.engine.items import ItemStream
+from gateway.model.frames import ItemFlag, ItemStatus
+from gateway.policies.batch import BatchMode
+from gateway.policies.rules import Caching, Rules
+from gateway.testing.origin_faults import DieAfter, Hang, Refuse
+from tests.engine.datasets import BUCKET, Data, Shelf, equal_bodies, shelved, until
+
+CAPACITY = 100_000
+SIZE = 1000
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Shelf]:
+    """A cache of a hundred items of a thousand bytes."""
+    async with shelved(tmp_path, CAPACITY) as opened:
+        yield opened
+
+
+def used(shelf: Shelf) -> int:
+    """Bytes of all blob files."""
+    return sum(path.stat().st_size for path in (shelf.home / "cache" / "blobs").glob("*/*"))
+
+
+async def epoch(data: Data, per_batch: int = 20) -> list[ItemFlag]:
+    """Read every item once, in exact batches; how each came."""
+    flags = []
+    for start in range(0, len(data.bodies), per_batch):
+        wanted = range(start, min(start + per_batch, len(data.bodies)))
+        batch = await data.exact(wanted)
+        assert batch.delivered == {position: data.bodies[index] for position, index in enumerate(wanted)}
+        flags += [one.flags for one in batch.came]
+    return flags
+
+
+async def test_a_static_cache_never_evicts_and_its_hit_ratio_is_the_cached_fraction(small: Shelf) -> None:
+    """Rule: what came first stays; from the second epoch on exactly the cached fraction hits, the rest passes through."""
+    data = await small.dataset(equal_bodies(200, SIZE), "static")
+    await epoch(data)
+    kept = data.resident
+    assert 80 <= len(kept) <= 90
+    for _ in range(2):
+        reads = data.reads()
+        flags = await epoch(data)
+        assert flags.count(ItemFlag.HIT) == len(kept)
+        assert data.reads() - reads == 200 - len(kept)
+        assert data.resident == kept
+    assert small.bench.store.status().evicted_blobs == 0
+    await small.bench.store.sweep()
+    assert small.bench.store.status().evicted_blobs == 0
+    assert used(small) == SIZE * len(kept)
+
+
+async def test_a_static_item_that_lost_the_race_for_the_room_is_not_stored(small: Shelf) -> None:
+    """Rule: the index has the last word: what another worker stored meanwhile counts, and nothing is evicted for it."""
+    data = await small.dataset(equal_bodies(100, SIZE), "static")
+    await data.warm(range(60))
+    small.bench.store._space.counts = type(small.bench.store._space.counts)(0, 0)
+    small.bench.store._space.learn = lambda counts: None
+    await data.exact(range(60, 100))
+    await until(lambda: used(small) <= 0.9 * CAPACITY)
+    assert (await data.exact(range(60, 100))).status is ItemStatus.OK
+
+
+async def test_a_chunked_cache_evicts_in_the_order_of_loading(small: Shelf) -> None:
+    """Rule: using an item does not make it younger, so what was loaded first leaves first, however often it was read."""
+    data = await small.dataset(equal_bodies(140, SIZE), "chunked")
+    for start in range(0, 90, 10):
+        small.bench.now[0] += 1
+        await data.warm(range(start, start + 10))
+        await data.exact(range(10))
+    assert data.resident == set(range(90))
+    small.bench.now[0] += 1
+    await data.warm(range(90, 110))
+    resident = data.resident
+    assert set(range(90, 110)) <= resident
+    gone = set(range(110)) - resident
+    assert gone
+    assert gone == set(range(len(gone) // 10 * 10)) | {index for index in gone if index // 10 == len(gone) // 10}
+
+
+async def test_a_full_cache_evicts_what_was_not_used_for_longest(small: Shelf) -> None:
+    """Rule: outside of rotation a read makes an item younger."""
+    data = await small.dataset(equal_bodies(140, SIZE), "full")
+    for start in range(0, 90, 10):
+        small.bench.now[0] += 1
+        await data.warm(range(start, start + 10))
+        await data.exact(range(10))
+    small.bench.now[0] += 1
+    await data.warm(range(90, 110))
+    assert set(range(10)) <= data.resident
+
+
+async def test_a_dataset_that_is_not_cached_is_neither_stored_nor_served(small: Shelf) -> None:
+    """Rule: mode none: no hit even of bytes that are here for another reason, no blob, each read passes through."""
+    bodies = equal_bodies(5, SIZE)
+    cached = await small.dataset(bodies, "full")
+    await cached.warm(range(5))
+    data = await small.dataset(bodies, "none")
+    before = used(small)
+    for number in range(1, 3):
+        batch = await data.exact(range(5))
+        assert (batch.count(ItemFlag.NONE), data.reads(), used(small)) == (5, 5 + 5 * number, before)
+    assert (await data.substitute(range(5), 3)).count(ItemFlag.NONE) == 3
+
+
+async def test_an_item_that_would_take_more_than_half_of_the_cache_passes_through(small: Shelf) -> None:
+    """Rule: an item larger than half of the cache is delivered, and neither stored nor anything evicted for it."""
+    bodies = [*equal_bodies(20, SIZE), b"g" * 60_000, b"h" * 250_000]
+    data = await small.dataset(bodies)
+    await data.warm(range(20))
+    batch = await data.exact([20, 21])
+    assert batch.delivered == {0: bodies[20], 1: bodies[21]}
+    assert data.resident == set(range(20))
+    del batch
+    await until(lambda: small.batches.fetches._memory.used == 0)
+
+
+async def _streamed(data: Data, index: int) -> tuple[bytes, tuple[int, ItemStatus]]:
+    stream = await data.shelf.batches.fetches.stream(
+        items.Wanted(data.registration, index, data.shelf.bench.identity, data.caching)
+    )
+    assert isinstance(stream, ItemStream)
+    try:
+        pieces = [piece async for piece in stream.pieces()]
+    finally:
+        stream.close()
+    return b"".join(pieces), stream.verdict()
+
+
+async def test_an_item_too_large_for_memory_is_to_be_streamed(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: what neither cache nor memory take is read as it comes; the verdict follows the bytes."""
+    monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
+    body = hashlib.shake_128(b"large").digest(200_000)
+    data = await small.dataset([body, b"small"])
+    batch = await data.exact([0, 1])
+    assert [(one.index, one.streamed) for one in batch.came if one.data is None] == [(0, 200_000)]
+    data_of, verdict = await _streamed(data, 0)
+    assert data_of == body
+    assert verdict == (items.crc32(body), ItemStatus.OK)
+
+
+async def test_a_streamed_item_with_wrong_bytes_says_so_afterwards(
+    small: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: the verdict of a streamed item whose bytes are not its digest's is changed."""
+    monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
+    data = await small.dataset([b"a" * 200_000])
+    small.bench.origin.put(BUCKET, data.key(0), b"b" * 200_000)
+    _, verdict = await _streamed(data, 0)
+    assert verdict[1] is ItemStatus.CHANGED
+
+
+async def test_a_stream_that_cannot_begin_is_a_failed_item(small: Shelf) -> None:
+    """Rule: what fails before the first byte is told in words; only what fails later breaks the connection."""
+    data = await small.dataset([b"a" * 200_000])
+    small.bench.origin.delete(BUCKET, data.key(0))
+    failed = await small.batches.fetches.stream(items.Wanted(data.registration, 0, small.bench.identity, data.caching))
+    assert failed == items.FailedItem(ItemStatus.MISSING, "the origin answered 404")
+
+
+async def test_a_stream_that_breaks_off_raises(small: Shelf) -> None:
+    """Rule: there is nothing to put in place of missing bytes."""
+    data = await small.dataset([b"a" * 200_000])
+    small.bench.origin.inject(DieAfter(size=1000))
+    with pytest.raises(items.OriginUnavailable):
+        await _streamed(data, 0)
+
+
+async def test_memory_for_loose_items_is_bounded(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: what readers hold of items that are not stored counts; beyond the bound, items are to be streamed."""
+    monkeypatch.setattr(items, "MEMORY", 2500)
+    data = await small.dataset(equal_bodies(5, SIZE), "none")
+    fetches = small.batches.fetches
+
+    def wanted(index: int) -> items.Wanted:
+        return items.Wanted(data.registration, index, small.bench.identity, data.caching)
+
+    held = [await fetches.fetch(wanted(index)) for index in range(3)]
+    assert [type(one) for one in held] == [items.LooseItem, items.LooseItem, items.LargeItem]
+    held.clear()
+    assert isinstance(await fetches.fetch(wanted(3)), items.LooseItem)
+
+
+async def test_a_rule_against_caching_holds_for_items_too(small: Shelf) -> None:
+    """Rule: ``cache = false`` for a place keeps items from there out of the cache; they are delivered."""
+    data = await small.dataset(equal_bodies(3, SIZE))
+    small.bench.engine.services.rules = Rules([Caching(match=f"{BUCKET}/**", cache=False)])
+    assert len((await data.exact(range(3))).delivered) == 3
+    assert data.resident == set()
+
+
+@pytest.mark.parametrize("header", [("Cache-Control", "no-store"), ("Cache-Control", "max-age=3, private")])
+async def test_what_its_owner_forbids_to_keep_is_not_kept(small: Shelf, header: tuple[str, str]) -> None:
+    """Rule: no-store and private hold for items as for objects (RFC 9111 section 5.2.2)."""
+    data = await small.dataset(equal_bodies(2, SIZE))
+    small.bench.origin.put(BUCKET, data.key(0), data.bodies[0], [header])
+    assert len((await data.exact(range(2))).delivered) == 2
+    assert data.resident == {1}
+
+
+async def test_a_sick_disk_costs_only_hits(small: Shelf) -> None:
+    """Rule: while the cache takes nothing, every item is delivered from memory."""
+    data = await small.dataset(equal_bodies(4, SIZE))
+    for path in (small.home / "cache" / "tmp").parent.iterdir():
+        if path.name in ("tmp", "blobs"):
+            path.rename(path.with_name(f"{path.name}-gone"))
+    batch = await data.exact(range(4))
+    assert batch.delivered == dict(enumerate(data.bodies))
+
+
+async def test_after_a_restart_an_item_is_verified_before_it_is_served(tmp_path: Path) -> None:
+    """Rule: a blob damaged while the gateway was down is read again from the origin, never delivered."""
+    bodies = equal_bodies(6, SIZE)
+    async with shelved(tmp_path) as shelf:
+        data = await shelf.dataset(bodies)
+        await data.warm(range(6))
+        paths = [data.blob(index) for index in range(6)]
+    paths[0].write_bytes(b"x" * SIZE)
+    paths[1].unlink()
+    paths[2].write_bytes(bodies[2][:-1])
+    async with shelved(tmp_path) as shelf:
+        data = await shelf.dataset(bodies)
+        batch = await data.exact(range(6))
+        assert batch.delivered == dict(enumerate(bodies))
+        assert data.reads() == 3
+        assert batch.count(ItemFlag.HIT) == 3
+        assert (await data.exact(range(6))).form == "index"
+
+
+async def test_a_substitutable_batch_verifies_after_a_restart_too(tmp_path: Path) -> None:
+    """Rule: candidates that are in the cache but not verified since the start are verified one by one as they are sent."""
+    bodies = equal_bodies(10, SIZE)
+    async with shelved(tmp_path) as shelf:
+        data = await shelf.dataset(bodies)
+        await data.warm(range(10))
+        paths = [data.blob(index) for index in range(10)]
+    for path in paths[:5]:
+        path.write_bytes(b"x" * SIZE)
+    async with shelved(tmp_path) as shelf:
+        data = await shelf.dataset(bodies)
+        batch = await data.substitute(range(10), 8)
+        assert len(batch.delivered) == 8
+        assert all(body == bodies[position] for position, body in batch.delivered.items())
+        assert batch.count(ItemFlag.HIT) == 5
+        assert data.reads() == 3
+
+
+async def test_a_file_that_changes_under_a_running_gateway_is_noticed(small: Shelf) -> None:
+    """Rule: a blob whose modification time is another one is verified again, and replaced if it is wrong."""
+    data = await small.dataset(equal_bodies(3, SIZE))
+    await data.warm(range(3))
+    data.blob(0).write_bytes(b"x" * SIZE)
+    assert (await data.exact(range(3))).delivered == dict(enumerate(data.bodies))
+    assert data.reads(0) == 2
+
+
+async def test_what_the_s3_side_brought_is_no_read_for_a_dataset(small: Shelf) -> None:
+    """Rule: an object that was read as an object is found as an item: bytes are stored once, under their digest."""
+    data = await small.dataset(equal_bodies(2, SIZE))
+    assert await small.bench.read(data.key(0)) == data.bodies[0]
+    await small.bench.settle()
+    reads = data.reads()
+    assert (await data.exact([0])).delivered == {0: data.bodies[0]}
+    assert data.reads() == reads
+
+
+async def test_prefetched_items_are_there_when_they_are_wanted(small: Shelf) -> None:
+    """Rule: prefetch answers at once, says what it does, and the items are in the cache soon."""
+    data = await small.dataset(equal_bodies(30, SIZE), "chunked")
+    await data.warm(range(10))
+    assert await data.prefetch(range(30)) == {"resident": 10, "fetching": 20, "refused": 0}
+    await until(lambda: data.resident == set(range(30)))
+    assert data.reads() == 30
+    assert (await data.exact(range(30))).form == "index"
+    assert await data.prefetch(range(30)) == {"resident": 30, "fetching": 0, "refused": 0}
+
+
+async def test_prefetch_takes_at_most_half_of_the_cache(small: Shelf) -> None:
+    """Rule: what would fill more than half of the cache is refused, also over several requests: the other half is in use."""
+    data = await small.dataset(equal_bodies(150, SIZE), "chunked")
+    small.bench.now[0] += 1
+    await data.warm(range(40))
+    hang = small.bench.origin.inject(Hang(times=1000))
+    counts = [await data.prefetch(range(start, start + 30)) for start in (40, 70, 100)]
+    assert [(one["fetching"], one["refused"]) for one in counts] == [(30, 0), (20, 10), (0, 30)]
+    hang.gate.open()
+    await until(lambda: small.batches._prefetcher.queued_bytes == 0)
+    assert set(range(40)) <= data.resident
+    assert len(data.resident) == 90
+
+
+async def test_an_item_is_prefetched_once_however_often_it_is_asked_for(small: Shelf) -> None:
+    """Rule: jobs that rotate the same chunks ask for the same items; room and reads are needed once."""
+    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    hang = small.bench.origin.inject(Hang(times=1000))
+    for _ in range(3):
+        assert await data.prefetch([*range(40), 3, 3]) == {"resident": 0, "fetching": 42, "refused": 0}
+    hang.gate.open()
+    await until(lambda: len(data.resident) == 40)
+    assert data.reads() == 40
+
+
+async def test_a_reader_joins_a_prefetch(small: Shelf) -> None:
+    """Rule: an item that is being prefetched is not read a second time for whoever wants it now."""
+    data = await small.dataset(equal_bodies(3, SIZE), "chunked")
+    hang = small.bench.origin.inject(Hang(path=data.path(1)))
+    await data.prefetch([1])
+    await hang.gate.reached()
+    reading = asyncio.create_task(data.exact([1]))
+    await until(lambda: len(asyncio.all_tasks()) >= 4)
+    hang.gate.open()
+    batch = await reading
+    assert (batch.delivered, batch.count(ItemFlag.JOINED), data.reads()) == ({0: data.bodies[1]}, 1, 1)
+
+
+async def test_prefetch_of_what_is_not_cached_is_refused_and_reads_nothing(small: Shelf) -> None:
+    """Rule: mode none refuses all; a full static cache is not asked in vain."""
+    data = await small.dataset(equal_bodies(10, SIZE), "none")
+    assert await data.prefetch(range(10)) == {"resident": 0, "fetching": 0, "refused": 10}
+    static = await small.dataset(equal_bodies(120, SIZE, "static"), "static")
+    await static.exact(range(100))
+    reads = static.reads()
+    await static.prefetch(range(100, 120))
+    await until(lambda: small.batches._prefetcher.queued_bytes == 0)
+    assert static.reads() == reads
+
+
+async def test_a_prefetch_that_the_origin_fails_ends(small: Shelf) -> None:
+    """Rule: failures empty the queue too, and a later request tries again."""
+    data = await small.dataset(equal_bodies(3, SIZE), "chunked")
+    fault = small.bench.origin.inject(Refuse(times=10**6))
+    await data.prefetch(range(3))
+    await until(lambda: small.batches._prefetcher.queued_bytes == 0)
+    assert data.resident == set()
+    fault.left = 0
+    await data.prefetch(range(3))
+    await until(lambda: len(data.resident) == 3)
+
+
+async def test_a_gateway_that_stops_forgets_its_prefetches(tmp_path: Path) -> None:
+    """Rule: what is queued when the engine is closed is not waited for."""
+    async with shelved(tmp_path) as shelf:
+        data = await shelf.dataset(equal_bodies(100, SIZE), "chunked")
+        hang = shelf.bench.origin.inject(Hang(times=1000))
+        await data.prefetch(range(100))
+        await hang.gate.reached()
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+
+
+async def test_lookup_says_what_is_resident(small: Shelf) -> None:
+    """Rule: by position, duplicates included; in mode none nothing is."""
+    data = await small.dataset(equal_bodies(6, SIZE))
+    await data.warm([1, 4])
+    found = await small.batches.lookup(data.ask(BatchMode.EXACT, [4, 0, 1, 4]))
+    assert found.tolist() == [True, False, True, True]
+    none = await small.dataset(data.bodies, "none")
+    assert not (await small.batches.lookup(none.ask(BatchMode.EXACT, range(6)))).any()
