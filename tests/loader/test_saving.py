@@ -89,6 +89,15 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(workers):
         assert saved(other)["epoch"] == 2
 
 
+@pytest.mark.parametrize("tail", ["short", "drop", "pad"])
+def test_the_last_batch_ends_the_epoch_for_every_tail(tail):
+    """After ``len(loader)`` batches the state is that of the next epoch, also if items were dropped or repeated."""
+    loader = watched(1, tail=tail, rank=1, world=2)
+    iterator = iter(loader)
+    epochs = [(next(iterator), saved(loader)["epoch"])[1] for _ in range(len(loader))]
+    assert epochs == [0] * (len(loader) - 1) + [1]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_may_go_back(workers):
     """Loading an earlier state into a loader that has gone on, its workers kept, brings the same items again."""
@@ -132,6 +141,17 @@ def test_without_workers_an_iteration_is_stopped_as_well():
     dataset.load_state_dict(saved(dataset))
     with pytest.raises(larder.StateError, match="begin a new one"):
         next(iterator)
+
+
+def test_two_iterations_in_one_process_do_not_share_items():
+    """A dataset has one place in its epoch: a second iteration stops the first one loudly."""
+    dataset = dataset_of()
+    first = iter(loader_of(dataset))
+    next(first)
+    second = iter(loader_of(dataset))
+    with pytest.raises(larder.StateError, match="another iteration"):
+        next(first)
+    assert Counter(numbers(second)) == whole()
 
 
 def test_with_workers_and_unwatched_there_is_no_state():

@@ -187,8 +187,12 @@ class EpochRun:
     def _wait(self) -> _Filling | None:
         if self._next is None:
             return self._fill()
-        future, self._next = self._next, None
-        return future.result()
+        try:
+            return self._next.result()
+        finally:
+            # Whoever is interrupted while he waits, and goes on, gets the batch then.
+            if self._next.done():
+                self._next = None
 
     def _hand_out(self, filled: _Filling) -> Batch:
         stats = self._work.stats

@@ -119,7 +119,9 @@ class CachedDataset(IterableDataset[Any]):
         tag = [int(worker.inside), worker.base_seed if worker.inside else os.getpid(), self._iterations]
         restored, self._restored = self._restored, None
         if self._iteration is not None:
-            self._iteration.close()
+            self._iteration.cancel(
+                "another iteration over the same dataset has begun in this process; copy the dataset"
+            )
         self._iteration = Iteration(self._making, self.ranks(), worker, tag, restored)
         return self._iteration
 
@@ -205,7 +207,7 @@ class CachedDataset(IterableDataset[Any]):
         same = state["epoch"] == saved.epoch
         self._making.rounds.seek(saved.epoch, dict(state) if same else saved.to_json(), unless_workers=unless_workers)
         if self._iteration is not None:
-            self._iteration.cancelled = "a state was loaded while this iteration was under way; begin a new one"
+            self._iteration.cancel("a state was loaded while this iteration was under way; begin a new one")
 
     def state_of(self, epoch: int, start: Mapping[str, Any] | None) -> dict[str, Any]:
         """The state before the first batch of an epoch, which begins from a saved state or from nothing."""

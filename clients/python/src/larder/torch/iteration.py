@@ -126,7 +126,7 @@ class Iteration:
             self._round = making.rounds.restore(
                 worker.number, worker.workers, tag, epoch=restored.epoch, nothing_left=restored.over
             )
-        self.cancelled = ""
+        self._cancelled = ""
         self._run: EpochRun | None = None
         self._counted: dict[str, float] = {}
         self.tag = Tag(self._round.number, self._round.epoch)
@@ -140,8 +140,8 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        if self.cancelled:
-            raise StateError(self.cancelled)
+        if self._cancelled:
+            raise StateError(self._cancelled)
         run = self._run or self._begin()
         self.tag = Tag(self.number, run.epoch)
         while True:
@@ -162,8 +162,10 @@ class Iteration:
             if samples:
                 return self._making.preparation.batch(samples)
 
-    def close(self) -> None:
-        """Give up."""
+    def cancel(self, why: str) -> None:
+        """Nothing comes any more, and who asks is told why; one that has come to its end stays there."""
+        if self._run is None or not self._run.over:
+            self._cancelled = why
         if self._run is not None:
             self._run.close()
 
