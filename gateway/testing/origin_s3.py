@@ -334,7 +334,8 @@ def _list(bucket: str, objects: dict[str, Stored], parameters: dict[str, str]) -
     tail = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more and rows else ""
     return xml(
         f"<ListBucketResult {_NAMESPACE}><Name>{escape(bucket)}</Name><Prefix>{_name(prefix, url)}</Prefix>"
-        f"{'<EncodingType>url</EncodingType>' if url else ''}<KeyCount>{len(rows)}</KeyCount><MaxKeys>{limit}</MaxKeys><IsTruncated>{str(more and bool(rows)).lower()}"
+        f"{'<EncodingType>url</EncodingType>' if url else ''}<KeyCount>{len(rows)}</KeyCount>"
+        f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{str(more and bool(rows)).lower()}"
         f"</IsTruncated>{tail}{''.join(rows)}</ListBucketResult>"
     )
 
