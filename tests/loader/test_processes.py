@@ -1,5 +1,6 @@
 """Worker processes that are killed, that pin memory, and that live long."""
 
+import multiprocessing
 import os
 import signal
 from collections import Counter
@@ -7,6 +8,7 @@ from itertools import islice
 
 import pytest
 import torch
+from torch import distributed
 
 import larder
 from larder.torch import watch
@@ -79,6 +81,29 @@ def test_a_loader_may_be_used_before_the_workers_are_started():
     dataset = dataset_of()
     next(iter(dataset))
     assert Counter(numbers(loader_of(dataset, 2))) == whole()
+
+
+def _train(dataset, rank, meeting, results):
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    try:
+        loader = loader_of(dataset, 1, persistent_workers=rank == 0)
+        results.put([numbers(loader) for _ in range(2)])
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_ranks_that_one_launcher_started_divide_the_items(tmp_path):
+    """Two training processes that were given the same dataset find their ranks, and count their epochs alike."""
+    context = multiprocessing.get_context("fork")
+    dataset, results = dataset_of(), context.Queue()
+    ranks = [context.Process(target=_train, args=(dataset, rank, tmp_path / "meeting", results)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    one, other = results.get(timeout=60), results.get(timeout=60)
+    for process in ranks:
+        process.join()
+    for epoch in range(2):
+        assert Counter(one[epoch] + other[epoch]) == whole()
 
 
 def test_the_worker_init_function_runs_as_always():
