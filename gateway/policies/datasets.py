@@ -70,8 +70,8 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
     """
     room = USABLE * capacity
     units = max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, int(room))))
-    fits_twice = units <= MOST_UNITS
     units = min(units, MOST_UNITS)
+    fits_twice = 2 * size <= int(room) * units
     if requested != "auto":
         return DatasetPlan(CachingMode(requested), PARTITIONS, units, PlanReason.REQUESTED)
     if size <= room:
@@ -84,10 +84,14 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
 def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:
     """Where each stripe unit begins, partition by partition: ``partitions * units`` positions, in ascending order.
 
-    Sizes differ by at most one. The client cuts in the same way (``larder.planner.Layout.cell``).
+    The client cuts in the same way (``larder.planner.Layout.cell``): sizes differ by at most one at each level, and which
+    units of a partition are the larger ones goes round, so that chunks are of equal size too.
     """
-    cells = partitions * units
-    return np.arange(cells, dtype=np.int64) * items // cells
+    numbers = np.arange(partitions + 1, dtype=np.int64)
+    bounds = numbers * items // partitions
+    shifts = numbers[:-1, None] * units // partitions
+    within = (np.arange(units, dtype=np.int64) * np.diff(bounds)[:, None] + shifts) // units
+    return (bounds[:-1, None] + within).reshape(-1)
 
 
 def fullest_chunk(resident: NDArray[np.bool_], partitions: int, units: int) -> int:

@@ -1,0 +1,184 @@
+"""Items of datasets on disk: the states that workers share are hints, and what they say is checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.model.objects import BlobRef
+from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
+from gateway.store.items import ItemFile, close_files, stamp_of
+from gateway.store.store import Store
+from tests.digests import Row, sha, write
+from tests.engine.datasets import NearRegistry
+
+Open = Callable[..., Awaitable[Store]]
+BODIES = [b"first", b"second", b"third", b"second"]
+
+
+async def content_of(store: Store, root: Path, bodies: list[bytes] = BODIES) -> Content:
+    """A registered dataset's content."""
+    registry = NearRegistry(root / "datasets", store.directory.boot)
+    rows = [Row(sha(body), "b", str(number), None, len(body)) for number, body in enumerate(bodies)]
+    registration, _ = await registry.register("t", "x", write(root.parent / "digests", rows), "full")
+    return registration.content
+
+
+async def keep(store: Store, body: bytes, now: float = 1.0) -> BlobRef:
+    """Store a blob for its own sake."""
+    writer = store.begin(len(body))
+    writer.write(body)
+    ref = writer.commit()
+    assert await store.keep_item(ref, now)
+    return ref
+
+
+def read(file: ItemFile | None) -> bytes | None:
+    """All of an item, and its file closed."""
+    if file is None:
+        return None
+    data = os.pread(file.fd, file.size, 0)
+    close_files([file])
+    return data
+
+
+async def test_a_stored_blob_is_known_at_every_index_that_has_its_bytes(store: Store, root: Path) -> None:
+    """Rule: an adopted dataset hears of each blob as it gets its name; equal items share it."""
+    content = await content_of(store, root)
+    store.items.adopt(content)
+    await store.items.ready(content)
+    await keep(store, b"second")
+    assert content.states.flags.tolist() == [NOT_KNOWN, VERIFIED, NOT_KNOWN, VERIFIED]
+    assert read(store.items.open(content, 3)) == b"second"
+    assert store.items.open(content, 0) is None
+
+
+async def test_a_survey_finds_what_was_stored_before(store: Store, root: Path) -> None:
+    """Rule: what the index has is found when a dataset is opened, verified as far as it was under this start."""
+    await keep(store, b"first")
+    content = await content_of(store, root)
+    store.items.adopt(content)
+    await store.items.ready(content)
+    assert content.states.flags.tolist() == [VERIFIED, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN]
+    assert content.states.surveyed
+    assert read(store.items.open(content, 0)) == b"first"
+
+
+async def test_after_a_restart_items_are_resident_and_not_verified(open_store: Open, root: Path) -> None:
+    """Rule: nothing that an earlier start verified may be opened unverified; ``look`` verifies it."""
+    first = await open_store()
+    await keep(first, b"first")
+    await first.close()
+    again = await open_store()
+    content = await content_of(again, root)
+    again.items.adopt(content)
+    await again.items.ready(content)
+    assert content.states.flags[0] == RESIDENT
+    assert again.items.open(content, 0) is None
+    assert read(await again.items.look(content, 0)) == b"first"
+    assert content.states.flags[0] == VERIFIED
+    assert read(again.items.open(content, 0)) == b"first"
+
+
+async def test_a_blob_that_is_damaged_is_dropped_when_it_is_looked_at(open_store: Open, root: Path) -> None:
+    """Rule: wrong bytes are never opened: the blob loses its row, its file and its state."""
+    first = await open_store()
+    ref = await keep(first, b"first")
+    path = Path(first.directory.blob_path(ref.digest))
+    await first.close()
+    path.write_bytes(b"wrong")
+    again = await open_store()
+    content = await content_of(again, root)
+    again.items.adopt(content)
+    await again.items.ready(content)
+    assert await again.items.look(content, 0) is None
+    assert content.states.flags[0] == NOT_KNOWN
+    assert not path.exists()
+    assert again.items.resident(ref.digest) is None
+
+
+@pytest.mark.parametrize("harm", ["touched", "removed"])
+async def test_a_file_that_is_not_what_was_verified_is_not_opened(store: Store, root: Path, harm: str) -> None:
+    """Rule: another modification time, or no file, ends what the state says."""
+    content = await content_of(store, root)
+    store.items.adopt(content)
+    await store.items.ready(content)
+    ref = await keep(store, b"first")
+    path = Path(store.directory.blob_path(ref.digest))
+    if harm == "removed":
+        path.unlink()
+    else:
+        os.utime(path, ns=(1, 1))
+    assert store.items.open(content, 0) is None
+    assert content.states.flags[0] == (NOT_KNOWN if harm == "removed" else RESIDENT)
+    found = read(await store.items.look(content, 0))
+    assert found == (None if harm == "removed" else b"first")
+
+
+async def test_evicted_items_are_not_known_any_more(open_store: Open, root: Path) -> None:
+    """Rule: adopted datasets hear of evictions."""
+    store = await open_store(capacity=1000)
+    store.try_lock()
+    bodies = [bytes([number]) * 100 for number in range(12)]
+    content = await content_of(store, root, bodies)
+    store.items.adopt(content)
+    await store.items.ready(content)
+    for number, body in enumerate(bodies[:9]):
+        await keep(store, body, float(number))
+    assert await store.make_room(200)
+    evicted = store.status().evicted_blobs
+    assert evicted > 0
+    assert content.states.flags.tolist() == [NOT_KNOWN] * evicted + [VERIFIED] * (9 - evicted) + [NOT_KNOWN] * 3
+
+
+async def test_a_claim_that_somebody_fetches_does_not_hide_a_blob(store: Store, root: Path) -> None:
+    """Rule: a worker that died while it fetched leaves a claim behind; what the index has counts more."""
+    await keep(store, b"first")
+    content = await content_of(store, root)
+    content.states.flags[:] = FETCHING
+    store.items.adopt(content)
+    await store.items.ready(content)
+    assert content.states.flags.tolist() == [VERIFIED, FETCHING, FETCHING, FETCHING]
+
+
+async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: Path) -> None:
+    """Rule: what a failing index did not tell is asked again when the dataset is next used."""
+    await keep(store, b"first")
+    content = await content_of(store, root)
+    index = Path(store.directory.index)
+    index.rename(root / "aside")
+    store.items.adopt(content)
+    await store.items.ready(content)
+    assert not content.states.surveyed
+    (root / "aside").rename(index)
+    for _ in range(100):
+        store._disk.breaker.__init__()  # type: ignore[misc]
+        store.items.adopt(content)
+        await store.items.ready(content)
+        if content.states.surveyed:
+            break
+    assert content.states.flags[0] == VERIFIED
+
+
+async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_store: Open) -> None:
+    """Rule: ``admits`` and ``keep_item`` with ``for_good`` stay below the low watermark; what is refused leaves no file."""
+    store = await open_store(capacity=1000)
+    await keep(store, b"x" * 800)
+    assert store.admits(100)
+    assert not store.admits(101)
+    writer = store.begin(150)
+    writer.write(b"y" * 150)
+    ref = writer.commit()
+    assert not await store.keep_item(ref, 1.0, for_good=True)
+    store._flush()
+    await store._disk.write(lambda connection: None)
+    assert not os.path.exists(store.directory.blob_path(ref.digest))
+
+
+def test_stamps_of_neighbouring_times_differ() -> None:
+    """Rule: 32 bits of a modification time still tell it from one a nanosecond, some seconds or a day later."""
+    moment = 1_700_000_000_000_000_000
+    assert all(stamp_of(moment) != stamp_of(moment + step) for step in (1, 10**9, 2**32, 86_400 * 10**9))
