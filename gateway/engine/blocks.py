@@ -76,7 +76,8 @@ class Blocks:
         async def reopen(start: int, stop: int) -> OriginResponse:
             return await self.read_range(entry, identity, start, stop)
 
-        fill = Fill(self._store, FillParts(entry, *span, response, reopen, self._leases), self._ended)
+        parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
+        fill = Fill(self._store, parts, self._ended)
         self._fills.add(fill)
         FILLS.labels("started").inc()
         for number, block in fill.blocks.items():

@@ -47,7 +47,8 @@ class FillEnded(LarderError):
 class FillParts:
     """What a fill works on: the object, the blocks ``first`` to ``last`` (inclusive), and where their bytes come from.
 
-    The caller holds the lease of the first block, which is the fill's from then on.
+    The caller holds the lease of the first block, which is the fill's from then on. ``started_at`` is when, in seconds since the
+    epoch: the first use of the blocks, which may be long after the object was confirmed.
     """
 
     entry: Entry
@@ -56,6 +57,7 @@ class FillParts:
     response: OriginResponse | None
     reopen: Reopen
     leases: FillLeases
+    started_at: float
 
 
 class Fill:
@@ -74,6 +76,7 @@ class Fill:
         self._reopen = parts.reopen
         self._on_end = on_end
         self._leases = parts.leases
+        self._started_at = parts.started_at
         self._ended: set[int] = set()
         self._left: bytes | memoryview = b""
         record = parts.entry.record
@@ -225,6 +228,7 @@ class Fill:
             generation=entry.generation,
             confirmed_at=entry.record.confirmed_at,
             grants=granted,
+            used_at=self._started_at,
         )
         if record is None:
             entry.blobs.pop(block.number, None)

@@ -40,7 +40,7 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What ``record`` is to write."""
+    """What ``record`` is to write; ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``."""
 
     key: ObjectKey
     meta: ObjectMeta
@@ -48,6 +48,7 @@ class Recording:
     blocks: Mapping[int, Kept]
     confirmed_at: float
     grants: Mapping[str, float]
+    used_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def record(connection: Connection, recording: Recording, capacity: int, still_va
     for block, mtime_ns in present.values():
         boot = block.boot if mtime_ns == block.mtime_ns else 0
         ref = block.ref
-        connection.execute(_BLOB, (ref.digest, ref.size, ref.crc32, recording.confirmed_at, mtime_ns, boot))
+        connection.execute(_BLOB, (ref.digest, ref.size, ref.crc32, recording.used_at, mtime_ns, boot))
     ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
     if ties:
         connection.executemany(_TIE, ties)

@@ -142,6 +142,7 @@ class Store:
         generation: int,
         confirmed_at: float,
         grants: Mapping[str, float] | None = None,
+        used_at: float = 0.0,
     ) -> ObjectRecord | None:
         """Tie committed blobs to an object, in one transaction.
 
@@ -157,14 +158,14 @@ class Store:
             generation: ``generations.of(key)`` from before the origin was asked.
             confirmed_at: when the origin was asked, in seconds since the epoch.
             grants: as ``grant`` for each, in the same transaction.
+            used_at: when the blocks were used last, if that was after ``confirmed_at``.
 
         Returns:
             The row; ``None`` when the key was written since ``generation``, or when nothing could be stored. Then
             blobs that no other object uses are removed.
         """
-        recording = Recording(
-            key, meta, block_size, {no: self._kept(ref) for no, ref in blocks.items()}, confirmed_at, grants or {}
-        )
+        kept = {no: self._kept(ref) for no, ref in blocks.items()}
+        recording = Recording(key, meta, block_size, kept, confirmed_at, grants or {}, max(used_at, confirmed_at))
 
         def still_valid() -> bool:
             return self.generations.of(key) == generation and self.generations.trusts(key)
