@@ -120,7 +120,9 @@ def _loads(directory: Path, servers: Servers) -> Iterator[Load]:
                 ]
                 write_script(script, requests)
                 for connections in CONNECTIONS if batch == max(BATCHES) and mode == "exact" else (1,):
-                    yield Load(f"{size}, {mode} {batch}, {connections}", servers.larder, script, connections, LENGTHS[size])
+                    yield Load(
+                        f"{size}, {mode} {batch}, {connections}", servers.larder, script, connections, LENGTHS[size]
+                    )
 
 
 def _some(generator: np.random.Generator, items: int, count: int) -> bytes:

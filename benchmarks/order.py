@@ -1,0 +1,145 @@
+"""How random the order of delivery stays, over many epochs: the planner as it is, over a cache that is only simulated.
+
+The cache chooses as the gateway does (``gateway.policies.batch``), forgets as the gateway does, and takes no time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.batch import choose
+from larder.planner import EpochOrder, EpochPlan, Layout, Shard
+
+Places = NDArray[np.float64]
+"""By epoch and item, where in the epoch the item came: 0 at its beginning, 1 at its end."""
+ORDER_SEED = 0x1A2D32
+_ALONE = Shard(0, 1, 0, 1)
+
+
+class SimulatedCache:
+    """Which items are in the cache.
+
+    Args:
+        items: of the dataset.
+        room: items that fit.
+        rotating: what was loaded first leaves for what is loaded; otherwise what came first stays for good.
+        seed: of its choices.
+    """
+
+    def __init__(self, items: int, room: int, *, rotating: bool, seed: int = 0) -> None:
+        self.resident = np.zeros(items, np.bool_)
+        self._room = room
+        self._rotating = rotating
+        self._random = np.random.default_rng(seed)
+        self._loaded: deque[int] = deque()
+        self._wanted: deque[int] = deque()
+
+    def take(self, candidates: NDArray[np.uint32], take: int) -> tuple[NDArray[np.uint32], int]:
+        """What a batch gets of its candidates, and how many of those were hits; the others are loaded."""
+        here = self.resident[candidates]
+        choice = choose(self._random.permutation(len(candidates)), here, np.zeros(len(candidates), np.bool_))
+        hits = min(take, len(choice.resident))
+        got = candidates[np.concatenate([choice.resident, choice.others])[:take]]
+        for item in got[hits:].tolist():
+            self._load(item)
+        return got, hits
+
+    def prefetch(self, items: NDArray[np.uint32]) -> None:
+        """These will be wanted."""
+        self._wanted.extend(self._random.permutation(items).tolist())
+
+    def work(self, count: int) -> None:
+        """Load this many of the items that were asked for and are not there."""
+        while count > 0 and self._wanted:
+            item = self._wanted.popleft()
+            if not self.resident[item]:
+                self._load(item)
+                count -= 1
+
+    def _load(self, item: int) -> None:
+        if len(self._loaded) >= self._room:
+            if not self._rotating:
+                return
+            self.resident[self._loaded.popleft()] = False
+        self.resident[item] = True
+        self._loaded.append(item)
+
+
+def simulate(
+    layout: Layout,
+    cache: SimulatedCache,
+    *,
+    epochs: int,
+    batch_size: int,
+    substitute: int,
+    seed: int = 0,
+    speed: float = 2.0,
+) -> tuple[Places, list[float]]:
+    """One job alone over the cache: the places of all items, and the hit ratio of each epoch.
+
+    Args:
+        layout: of the dataset; a striped one is announced chunk by chunk.
+        cache: empty or not.
+        epochs: how many.
+        batch_size: items of a batch.
+        substitute: candidates per item.
+        seed: of the job.
+        speed: items loaded ahead for each item that is used.
+    """
+    places = np.empty((epochs, layout.items))
+    ratios = []
+    for epoch in range(epochs):
+        following = EpochOrder(layout, seed=seed, epoch=epoch + 1)
+        order = EpochOrder(layout, seed=seed, epoch=epoch)
+        plan = EpochPlan(order, _ALONE, batch_size=batch_size, substitute=substitute, following=following)
+        delivered = hits = 0
+        while (offered := plan.candidates()) is not None:
+            if layout.kind == "striped" and (due := plan.prefetch()) is not None:
+                cache.prefetch(due)
+            got, from_cache = cache.take(offered.indices, offered.take)
+            plan.deliver(got)
+            # A batch is given out in the order of the epoch, whichever order it arrived in.
+            got = offered.indices[np.isin(offered.indices, got)]
+            places[epoch, got] = (delivered + np.arange(len(got)) + 0.5) / layout.items
+            delivered += len(got)
+            hits += from_cache
+            cache.work(round(speed * len(got)))
+        ratios.append(hits / layout.items)
+    return places, ratios
+
+
+def kolmogorov(places: Places) -> NDArray[np.float64]:
+    """For each item the Kolmogorov-Smirnov distance of its places over the epochs from the uniform distribution."""
+    count = len(places)
+    ordered = np.sort(places, axis=0)
+    steps = np.arange(1, count + 1)[:, None] / count
+    distance: NDArray[np.float64] = np.maximum(steps - ordered, ordered - steps + 1 / count).max(axis=0)
+    return distance
+
+
+def rank_correlations(places: Places) -> NDArray[np.float64]:
+    """Spearman's rank correlation of the items' places in each epoch and the next."""
+    ranks = np.argsort(np.argsort(places, axis=1), axis=1)
+    return np.array([np.corrcoef(before, after)[0, 1] for before, after in itertools.pairwise(ranks)])
+
+
+def random_places(epochs: int, items: int, seed: int = 0) -> Places:
+    """What truly random epochs give: the yardstick."""
+    generator = np.random.default_rng(seed)
+    return np.array([(generator.permutation(items) + 0.5) / items for _ in range(epochs)])
+
+
+def quality(places: Places) -> dict[str, Any]:
+    """Mean and largest distance from uniform places, and correlation of neighbouring epochs: mean, and mean of its size."""
+    distances, correlations = kolmogorov(places), rank_correlations(places)
+    return {
+        "ks_mean": float(distances.mean()),
+        "ks_most": float(distances.max()),
+        "correlation": float(correlations.mean()),
+        "correlation_size": float(np.abs(correlations).mean()),
+    }
