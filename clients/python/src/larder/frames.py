@@ -16,11 +16,11 @@ import struct
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Protocol
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from larder.checksums import crc32
 from larder.errors import TruncatedBatch, UnexpectedAnswer
 
 MEDIA_TYPE = "application/x-larder-batch"
