@@ -96,6 +96,13 @@ def test_an_epoch_that_was_broken_off_begins_again(workers):
     assert list(islice(loader, 5)) != first
 
 
+def test_a_batch_short_of_the_end_is_broken_off():
+    """Without workers it is exact: all batches but one are no complete epoch, though the last is fetched already."""
+    loader = loader_of(dataset_of(substitute=1))
+    first = list(islice(loader, len(loader) - 1))
+    assert list(loader)[:-1] == first
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loop_that_knows_the_length_completes_the_epoch(workers):
     """Taking exactly ``len(loader)`` batches is a complete epoch, though nobody asked whether there is more."""

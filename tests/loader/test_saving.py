@@ -10,9 +10,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import larder
 from larder.frames import MISSING
+from larder.planner import Progress, union
 from larder.testing import MemorySource
 from larder.torch import merge_states, watch
-from tests.loader.making import BATCH, N, dataset_of, loader_of, map_of, numbers, whole
+from tests.loader.making import BATCH, N, dataset_of, fail_on_seven, loader_of, map_of, numbers, whole
 
 
 def watched(workers=0, **options):
@@ -205,6 +206,7 @@ def test_a_watched_epoch_that_was_broken_off_begins_again():
     """After ``break`` the next iteration is the whole epoch, although the last batches were waiting in the loader."""
     loader = watched(2, substitute=1)
     first = list(islice(loader, len(loader) - 1))
+    assert iter(loader) is not iter(loader)
     again = list(loader)
     assert again[:-1] == first
     assert Counter(numbers(again)) == whole()
@@ -225,6 +227,20 @@ def test_a_damaged_state_is_refused(field, value):
     state = dataset_of().state_dict()
     with pytest.raises(larder.StateError, match=field):
         watched().load_state_dict({**state, field: value})
+
+
+def test_a_batch_that_was_left_out_counts():
+    """A batch without a sample does not come, but what was in it is not asked for again after a resume."""
+    options = {"items": 20, "batch_size": 1, "transform": fail_on_seven, "on_error": "skip"}
+    loader = watched(1, **options)
+    for count, _ in enumerate(loader, 1):
+        done = 20 if (state := saved(loader))["epoch"] else _done(state)
+        assert done in (count, count + 1)
+    assert done == 20
+
+
+def _done(state):
+    return Progress.from_json(state).share().size - Progress.from_json(state).share().left
 
 
 def test_items_that_were_skipped_are_not_asked_for_again():
@@ -287,6 +303,24 @@ class TestStateful:
         loader = self.loader(2)
         loader.load_state_dict(state)
         assert Counter(came + numbers(loader)) == whole()
+
+    def test_it_goes_on_from_a_state_with_skipped_items(self):
+        """What had been skipped before is counted once, not once per worker, when workers are saved and resumed."""
+        source = MemorySource(N, failures=dict.fromkeys(range(0, N, 5), MISSING))
+        loader = watched(source=source, on_missing="skip")
+        came = numbers(islice(loader, 5))
+        dataset = dataset_of(source=source, on_missing="skip")
+        dataset.load_state_dict(saved(loader))
+        second = StatefulDataLoader(dataset, batch_size=None, num_workers=2)
+        came += numbers(islice(second, 2))
+        parts = saved(second)["_snapshot"]["_worker_snapshots"].values()
+        together = union(
+            [Progress.from_json(part["dataset_state"]["own"]) for part in parts], batch_size=BATCH, tail="short"
+        )
+        assert len(together.done) - together.skipped == len(came)
+        third = self.loader(2, source=source, on_missing="skip")
+        third.load_state_dict(saved(second))
+        assert Counter(came + numbers(third)) == whole() - Counter(range(0, N, 5))
 
     def test_the_state_of_a_worker_is_no_state_of_a_rank(self):
         """Part of a StatefulDataLoader's state, loaded into the dataset itself, is refused."""

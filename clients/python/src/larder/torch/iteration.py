@@ -208,8 +208,6 @@ class Iteration:
             own = Progress.from_json(restored.own, dataset=loader.info.id)
         self._run = loader.run(start, shard, own)
         self._counted = loader.stats.counts()
-        if self._run.over:
-            self._finish()
         return self._run
 
     def _finish(self) -> None:
