@@ -201,6 +201,17 @@ def test_prefetch_names_each_chunk_once():
     assert np.array_equal(named[-1][1], following.items(0, 100))
 
 
+def test_prefetch_does_not_wait_for_what_is_passed_over():
+    """What was delivered counts, not what is pending: an item that is passed over again and again holds up no chunk."""
+    plan = EpochPlan(EpochOrder(Layout(1000), seed=0, epoch=0), ALONE, batch_size=10, substitute=10)
+    named = []
+    while len(plan):
+        while plan.prefetch() is not None:
+            named.append(len(plan))
+        next_batch(plan, contrary)
+    assert named == [100 - 10 * place for place in range(9)]
+
+
 def test_prefetch_of_the_first_chunk():
     """The first chunk itself is named if that is asked for."""
     order, plan = make(items=1000, prefetch_first=True)

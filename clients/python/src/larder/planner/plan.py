@@ -112,7 +112,7 @@ class EpochPlan:
         if own is not None:
             self._go_on(own)
         self._settle()
-        self._announced = self._place() + (not prefetch_first)
+        self._announced = self._turn() + (not prefetch_first)
 
     def __len__(self) -> int:
         """How many batches this worker still has to deliver, the one under way included."""
@@ -176,10 +176,12 @@ class EpochPlan:
     def prefetch(self) -> NDArray[np.uint32] | None:
         """Items that will be needed soon: this worker's pending part of the next chunk, or of the next epoch's first.
 
-        Each part is named once, one per call, when the worker has come to the chunk before. Call it before each batch.
+        Each part is named once, one per call, when the worker has delivered as much as comes before the chunk before. Call it
+        before each batch. It goes by how much was delivered, not by what is still pending: a few items of a chunk are passed
+        over for long, when the choice among the candidates is random, and the next chunk cannot wait for them.
         """
         chunks = self._order.chunks
-        while self._announced <= self._place() + 1 and self._announced <= len(chunks):
+        while self._announced <= self._turn() + 1 and self._announced <= len(chunks):
             self._announced += 1
             if self._announced <= len(chunks):
                 chunk = chunks[self._announced - 1]
@@ -258,9 +260,9 @@ class EpochPlan:
         same = self._batches and self._batch == offered.batch
         self._offered = replace(offered, indices=left, take=min(take, len(left)) if same else 0)
 
-    def _place(self) -> int:
-        """Which of the order's chunks the worker has come to; past the last one when nothing is pending."""
-        position = self._window.position()
+    def _turn(self) -> int:
+        """Which of the order's chunks the worker would be in if it kept to the order; past the last one at the end."""
+        position = self._window.position_after(self._window.removed)
         return len(self._order.chunks) if position < 0 else self._order.place_of(position)
 
     def _first_of_following(self) -> NDArray[np.uint32]:

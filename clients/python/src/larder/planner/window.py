@@ -24,6 +24,17 @@ class Window:
         """How many items are pending."""
         return len(self._items) + self._share.size - self._next
 
+    @property
+    def removed(self) -> int:
+        """How many items were taken out."""
+        return self._share.size - self.left
+
+    def position_after(self, number: int) -> int:
+        """The position in the epoch's order of the share's item of this number, from 0; -1 if it has not so many."""
+        if number >= self._share.size:
+            return -1
+        return int(self._share.positions(self._share.places(number, number + 1))[0])
+
     def position(self) -> int:
         """The position in the epoch's order of the first pending item; -1 if there is none."""
         if len(self._positions):
