@@ -212,18 +212,17 @@ class Outgoing:
 async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> AsyncIterator[Arrival]:
     """Each arrival; what waits to be sent is sent before anything is waited for."""
     loop = asyncio.get_running_loop()
-    upcoming: asyncio.Task[Arrival] | None = None
+    upcoming: asyncio.Task[Arrival | None] | None = None
     try:
         while True:
             upcoming = loop.create_task(_next(arrivals))
             await asyncio.wait([upcoming], timeout=0)
             if not upcoming.done():
                 await outgoing.flush()
-            try:
-                arrival = await upcoming
-            except _End:
-                return
+            arrival = await upcoming
             upcoming = None
+            if arrival is None:
+                return
             yield arrival
     finally:
         if upcoming is not None:
@@ -233,15 +232,9 @@ async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> Asy
                 close_files([unused.content])
 
 
-class _End(Exception):
-    """The arrivals are exhausted; a task cannot raise StopAsyncIteration."""
-
-
-async def _next(arrivals: AsyncGenerator[Arrival]) -> Arrival:
-    try:
-        return await anext(arrivals)
-    except StopAsyncIteration:
-        raise _End from None
+async def _next(arrivals: AsyncGenerator[Arrival]) -> Arrival | None:
+    """``None`` at the end: an exception keeps the frames that it passed through, and their files, until it is collected."""
+    return await anext(arrivals, None)
 
 
 def suffix_of(key: str) -> str:
