@@ -48,7 +48,10 @@ LOW = 0.9
 """Share of the capacity at which a static cache stops, and down to which the others evict (gateway/policies/eviction.py)."""
 EPOCHS = {0.1: 7, 0.2: 7, 0.5: 7}
 SAMPLE_EVERY = 20
-PACE = 0.02
+PACE = 0.012
+CHUNKED_ITEMS = 1600
+CHUNKED_BATCH = 4
+"""Small, as chunks of so few items are: candidates of a few batches must not be a whole chunk."""
 JOBS = 2
 SIMULATED_ITEMS = 2000
 SIMULATED_EPOCHS = 30
@@ -92,10 +95,10 @@ class System:
         info = Client(self.endpoint, credentials=CREDENTIALS).dataset(name)
         return info.resident / info.items
 
-    def loader(self, name: str, caching: str, **options: Any) -> Loader:
+    def loader(self, name: str, caching: str, *, batch_size: int = BATCH, **options: Any) -> Loader:
         """A loader of the dataset, registered in this mode."""
         register(self.server, self.digests, name, caching)
-        return Loader(self.endpoint, name, batch_size=BATCH, access=Access(credentials=CREDENTIALS), **options)
+        return Loader(self.endpoint, name, batch_size=batch_size, access=Access(credentials=CREDENTIALS), **options)
 
 
 @contextmanager
@@ -220,7 +223,7 @@ def chunked_epochs(there: System, epochs: int, *, jobs: int = 1, pace: float = 0
         jobs: that run at once, a batch each in turn.
         pace: seconds that each step takes besides loading, as training does.
     """
-    loaders = [there.loader("chunked", "chunked", seed=seed) for seed in range(jobs)]
+    loaders = [there.loader("chunked", "chunked", batch_size=CHUNKED_BATCH, seed=seed) for seed in range(jobs)]
     together = threading.Barrier(jobs)
 
     def job(loader: Loader, epoch: int) -> None:
@@ -293,9 +296,9 @@ def run() -> dict[str, Any]:
                 static[str(fraction)] = {str(s): static_epochs(there, s, 2, s)[-1] for s in SUBSTITUTES}
             with system(_new(temporary, f"lru-{fraction}"), fraction) as there:
                 lru[str(fraction)] = lru_epochs(there, EPOCHS[fraction])
-        with system(_new(temporary, "chunked"), 0.2) as there:
+        with system(_new(temporary, "chunked"), 0.2, CHUNKED_ITEMS) as there:
             chunked = {"paced": chunked_epochs(there, 4, pace=PACE), "unpaced": chunked_epochs(there, 4)}
-        with system(_new(temporary, "jobs"), 0.2) as there:
+        with system(_new(temporary, "jobs"), 0.2, CHUNKED_ITEMS) as there:
             chunked[f"{JOBS} jobs"] = chunked_epochs(there, 4, jobs=JOBS, pace=PACE)
         with system(_new(temporary, "order"), 0.2) as there:
             through = {
@@ -327,9 +330,10 @@ def _text(
             "## LRU\n\nPlain reads of every object once per epoch. The cache's size varies between its low watermark and its "
             "capacity, so the expected ratio is the mean of c + (1 - c) ln(1 - c) over the sizes that it had.",
             _lru_table(lru),
-            "## Chunks in two buffers\n\nA cache of a fifth of the items. Means after the first epoch, which finds the cache "
-            f'empty. "paced": each step takes {PACE * 1e3:.0f} ms besides loading; "unpaced" asks as fast as it can, which is '
-            f'faster than this origin delivers. "{JOBS} jobs" are paced, in step, each in its own order.',
+            f"## Chunks in two buffers\n\n{CHUNKED_ITEMS} items in batches of {CHUNKED_BATCH}, a cache of a fifth. Means after "
+            f'the first epoch, which finds the cache empty. "paced": each step takes {PACE * 1e3:.0f} ms besides loading; '
+            f'"unpaced" asks as fast as it can, which is faster than this origin delivers. "{JOBS} jobs" are paced, in step, '
+            "each in its own order.",
             _chunked_table(chunked),
             "## Order\n\nA cache of a fifth, 10 candidates per item. The distance of an item's places over the epochs from the "
             "uniform distribution (Kolmogorov-Smirnov): mean and largest over the items; the rank correlation of neighbouring "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running
@@ -12,7 +13,7 @@ from larder.digest.writer import Row, write
 CREDENTIALS = Credentials(ACCESS_KEY, SECRET_KEY)
 
 
-def write_digests(path: Path, contents: dict[str, bytes | Path], bucket: str = BUCKET) -> None:
+def write_digests(path: Path, contents: Mapping[str, bytes | Path], bucket: str = BUCKET) -> None:
     """A digest file of whole objects, in the order given, which is the order of their indices."""
     rows = []
     for key, content in contents.items():
