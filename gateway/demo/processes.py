@@ -83,12 +83,14 @@ class Child:
 
 def start(name: str, command: Sequence[str | Path], folder: Path, stack: ExitStack, interrupts: Interrupts) -> Child:
     """Start a process in ``folder`` whose end is put on ``stack``, with its output in ``folder/name.log``."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     log = folder / f"{name}.log"
     with interrupts.uninterrupted(), log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - the commands are the demo's own
             command,
             cwd=folder,
-            env={name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+            # PyTorch makes this folder when it is imported; by default it stays behind in the folder for temporary files.
+            env={**inherited, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gateway.demo.clients import ORIGIN_KEYS, VISION, s3_client
 from gateway.demo.plan import Plan
-from larder import Credentials
-from larder.source import Access
+from larder import Access, Credentials
 from larder.torch import CachedDataset, Item, watch
 
 WORKERS = 2

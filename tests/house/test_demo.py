@@ -18,6 +18,20 @@ DEADLINE = 300
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
+WITHOUT_TRAINING = """\
+import importlib.machinery, sys
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in ("torch", "larder") else super().find_spec(name, path, target)
+
+sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+import gateway.cli
+sys.exit(gateway.cli.main())
+"""
+"""A gateway's command line where PyTorch and the client are not installed."""
+
 
 def processes_below(folder: Path) -> list[str]:
     """Command lines of the processes that work in ``folder``; every part of the demo does."""
@@ -112,9 +126,8 @@ def test_a_kept_demo_runs_until_interrupted(folder: Path):
 
 def test_without_training_nothing_is_needed_for_it(folder: Path, tmp_path: Path):
     """With --no-train it runs where neither PyTorch nor the client is installed; otherwise it says what is missing."""
-    hide = "import sys\nsys.modules.update(torch=None, larder=None)\nimport gateway.cli\nsys.exit(gateway.cli.main())\n"
     hidden = tmp_path / "hidden.py"
-    hidden.write_text(hide)
+    hidden.write_text(WITHOUT_TRAINING)
     command = [sys.executable, str(hidden), "demo"]
     environment = {**os.environ, "TMPDIR": str(folder)}
     lacking = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

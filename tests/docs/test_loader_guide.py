@@ -1,0 +1,126 @@
+"""docs/loader.md is executed: its blocks in order, in one namespace, against a real gateway, and what they print is compared."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from gateway.demo import data
+from gateway.testing.origin import OriginThread
+from larder import Stats
+from tests.gateways import Settings, gateway
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/loader.md"
+ADDRESS = "http://127.0.0.1:9000"
+END = "=== end of block"
+IMAGES = 507
+TIMEOUT = 240
+
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
+
+PRELUDE = """\
+import multiprocessing, os, subprocess
+multiprocessing.set_start_method("fork")
+
+def console(commands):
+    \"\"\"Run commands in one shell, and keep what they export.\"\"\"
+    script = "set -euo pipefail\\n" + commands + "\\nenv -0 > environment"
+    subprocess.run(["bash", "-c", script], check=True)
+    with open("environment", encoding="utf-8") as file:
+        os.environ.update(line.split("=", 1) for line in file.read().split("\\0") if line)
+
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: what it is of, where it begins in the page, and what it should print, if the page says so."""
+
+    language: str
+    line: int
+    text: str
+    run: bool
+    output: str | None
+
+
+def blocks() -> Iterator[Block]:
+    """The blocks of the page that are in some language, in order."""
+    page = PAGE.read_text(encoding="utf-8")
+    fence = r"(?P<mark><!-- not run: .*? -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```\n(?:\n```output\n(?P<output>.*?)^```\n)?"
+    for match in re.finditer(fence, page, re.DOTALL | re.MULTILINE):
+        line = page[: match.start("text")].count("\n") + 1
+        yield Block(match["language"], line, match["text"], match["mark"] is None, match["output"])
+
+
+def script(endpoint: str) -> str:
+    """The page as one program; each block's lines keep their number in it, so that a traceback leads to the page."""
+    parts = [f"exec({PRELUDE!r})\n"]
+    for block in blocks():
+        if not block.run:
+            continue
+        text = block.text.replace(ADDRESS, endpoint)
+        if block.language == "console":
+            commands = "\n".join(line.removeprefix("$ ") for line in text.splitlines())
+            text = f"console({commands!r})\n"
+        behind = block.line - sum(part.count("\n") for part in parts) - 1
+        parts += ["\n" * max(0, behind), text, f"print({END!r}, flush=True)\n"]
+    return "".join(parts)
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What each block that is run printed, by its place."""
+    home = tmp_path_factory.mktemp("guide")
+    images = dict(list(data.digits().items())[:IMAGES])
+    credentials = ({"access_key_id": "vision-key", "secret_access_key": "vision-secret", "tenant": "vision"},)
+    with OriginThread() as origin:
+        for key, body in images.items():
+            origin.put(data.BUCKET, key, body)
+        with gateway(Settings(origin.endpoint, home / "cache", credentials=credentials), home) as running:
+            program = home / "guide.py"
+            program.write_text(script(running.endpoint), encoding="utf-8")
+            clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LARDER_"))}
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            done = subprocess.run(
+                [sys.executable, str(program)],
+                cwd=home,
+                env={**clean, "PATH": path, "HOME": str(home)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.split(f"{END}\n")
+
+
+def test_every_block_of_the_guide_runs(printed: list[str]):
+    """Nothing on the page fails, and only what needs a package that we do not install is left out."""
+    kinds = {block.language for block in blocks()}
+    assert kinds == {"console", "python"}
+    assert len(printed) == len([block for block in blocks() if block.run]) + 1
+    assert [block.line for block in blocks() if not block.run and "lightning" not in block.text] == []
+
+
+def test_what_the_guide_says_is_printed(printed: list[str]):
+    """Output that the page shows is what came, where three dots stand for anything."""
+    shown = 0
+    for block, came in zip((block for block in blocks() if block.run), printed, strict=False):
+        if block.output is not None:
+            shown += 1
+            pattern = ".*".join(re.escape(part) for part in block.output.strip().split("..."))
+            assert re.fullmatch(pattern, came.strip(), re.DOTALL), f"{PAGE.name}:{block.line}: {came}"
+    assert shown >= 5
+
+
+def test_every_count_is_explained():
+    """Each field of the statistics stands in the guide's table."""
+    page = PAGE.read_text(encoding="utf-8")
+    named = {*Stats().as_dict(), *(field.name for field in fields(Stats))} - {"order"}
+    assert {name for name in named if not re.search(rf"^\| [^|]*`{name}`", page, re.MULTILINE)} == set()
