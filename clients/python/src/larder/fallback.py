@@ -139,8 +139,10 @@ class Origin:
 
     def _digest_file(self) -> DigestFile:
         if self._file is None:
-            from larder.digest.file import read
-
+            try:
+                from larder.digest.file import read
+            except ImportError as error:
+                raise LarderError(f"reading {self._path} needs the extra larder[digest]: {error}") from error
             file = read(self._path)
             if file.id != self._dataset.id:
                 raise DigestFileError(
