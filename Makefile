@@ -26,13 +26,13 @@ $(VENV)/.demo-reads-installed: $(INSTALLERS) | $(BIN)/python
 $(VENV)/.demo-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	scripts/install-torch $(BIN)/python
-	$(PIP_INSTALL) -e '.[demo]' -e 'clients/python[digest]'
+	$(PIP_INSTALL) -e '.[demo]' -e 'clients/python[digest,torch]'
 	@touch $@ $(VENV)/.demo-reads-installed
 
 $(VENV)/.dev-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	scripts/install-torch $(BIN)/python
-	$(PIP_INSTALL) -e '.[dev]' -e 'clients/python[digest]'
+	$(PIP_INSTALL) -e '.[dev]' -e 'clients/python[digest,torch]'
 	@touch $@ $(VENV)/.demo-installed $(VENV)/.demo-reads-installed
 
 .PHONY: setup
