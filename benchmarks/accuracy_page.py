@@ -132,7 +132,7 @@ def _verdict(margin: float, compared: dict[str, dict[str, float]]) -> str:
 def _reads(by_arm: dict[str, list[dict[str, Any]]]) -> str:
     rotating, static = (mean(each["origin_reads"] for each in by_arm[name]) for name in ("rotating", "static"))
     return (
-        f"For each item that was used, the job waited for a read of the origin {rotating:.2f} times with rotating chunks and "
+        f"For each item that was used, the job\n  waited for a read of the origin {rotating:.2f} times with rotating chunks and "
         f"{static:.2f} times with the static cache."
     )
 
@@ -140,7 +140,7 @@ def _reads(by_arm: dict[str, list[dict[str, Any]]]) -> str:
 def _picture(by_arm: dict[str, list[dict[str, Any]]]) -> None:
     style = {
         "font.family": "sans-serif",
-        "font.size": 9,
+        "font.size": 8.5,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.edgecolor": "#9aa0a6",
@@ -151,8 +151,8 @@ def _picture(by_arm: dict[str, list[dict[str, Any]]]) -> None:
         "svg.fonttype": "path",
     }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+        figure = Figure(figsize=(8.8, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
         _strips(left, by_arm)
         _curves(right, by_arm)
         (DOCS / "images").mkdir(exist_ok=True)
@@ -186,13 +186,13 @@ def _curves(axes: Any, by_arm: dict[str, list[dict[str, Any]]]) -> None:
     for name, of in by_arm.items():
         curves = np.array([each["accuracies"] for each in of])
         epochs = np.arange(1, curves.shape[1] + 1)
-        middle, spread = curves.mean(axis=0), curves.std(axis=0, ddof=1)
+        low, high = np.percentile(curves, (25, 75), axis=0)
         label = NAMES[name].replace("\n", " ")
-        axes.plot(epochs, middle, color=COLOURS[name], linewidth=1.6, label=label)
-        axes.fill_between(epochs, middle - spread, middle + spread, color=COLOURS[name], alpha=0.1, linewidth=0)
+        axes.plot(epochs, curves.mean(axis=0), color=COLOURS[name], linewidth=1.6, label=label)
+        axes.fill_between(epochs, low, high, color=COLOURS[name], alpha=0.1, linewidth=0)
     axes.set_ylim(70, 100)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("mean accuracy ± one deviation, %")
+    axes.set_ylabel("accuracy: mean and quartiles, %")
     axes.grid(color="#e8eaed", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="lower right")
