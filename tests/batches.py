@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.testing.origin import FakeOrigin
+from gateway.testing.signed_requests import Signer
 from larder.frames import Decoder, Received
 from tests.digests import Row, id_of, sha, write
 from tests.gateways import Running
@@ -103,3 +105,25 @@ def bytes_of(count: int, size: int, seed: object) -> list[bytes]:
     """Items that no other seed gives."""
     chance = random.Random(f"{seed}/{count}/{size}")
     return [chance.randbytes(size) for _ in range(count)]
+
+
+def chunk_sizes(running: Running, path: str, body: bytes) -> list[int]:
+    """The sizes of the chunks of an answer to a POST."""
+    made = Signer(*GWA).header("POST", f"{running.endpoint}/-{path}", {}, body=body)
+    names = {name.decode().lower(): value.decode() for name, value in made.headers}
+    names |= {"content-length": str(len(body)), "connection": "close", "host": f"127.0.0.1:{running.port}"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in names.items())
+    data = b""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=30) as sock:
+        sock.sendall(f"POST /-{path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+        while piece := sock.recv(1 << 20):
+            data += piece
+    head, _, rest = data.partition(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head.lower(), head
+    sizes = []
+    while True:
+        line, _, rest = rest.partition(b"\r\n")
+        if not int(line, 16):
+            return sizes
+        sizes.append(int(line, 16))
+        rest = rest[sizes[-1] + 2 :]

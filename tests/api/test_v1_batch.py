@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import io
 import json
 import shutil
@@ -25,7 +24,7 @@ from larder.client import Client
 from larder.credentials import Credentials
 from larder.planner.layout import Layout
 from larder.signing import sign
-from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
+from tests.batches import Stock, bytes_of, chunk_sizes, decoded, packed, stock, taken
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.v1 import GWA, Key, ask, send
@@ -133,41 +132,12 @@ def test_frames_add_up(running: Running, cold: Stock) -> None:
     assert sorted(seen) == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 0)]
 
 
-def raw_chunks(running: Running, request: bytes) -> list[int]:
-    """The sizes of an answer's chunks."""
-    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
-    connection.connect()
-    connection.sock.sendall(request)
-    data = b""
-    while piece := connection.sock.recv(1 << 20):
-        data += piece
-    connection.close()
-    head, _, rest = data.partition(b"\r\n\r\n")
-    assert b"transfer-encoding: chunked" in head.lower(), head
-    sizes = []
-    while True:
-        line, _, rest = rest.partition(b"\r\n")
-        if not int(line, 16):
-            return sizes
-        sizes.append(int(line, 16))
-        rest = rest[sizes[-1] + 2 :]
-
-
-def signed(running: Running, path: str, body: bytes, headers: dict[str, str] | None = None) -> bytes:
-    """A whole request as it goes over the wire."""
-    made = Signer(*GWA).header("POST", f"{running.endpoint}/-{path}", headers or {}, body=body)
-    names = {name.decode().lower(): value.decode() for name, value in made.headers}
-    names |= {"content-length": str(len(body)), "connection": "close", "host": f"127.0.0.1:{running.port}"}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in names.items())
-    return f"POST /-{path} HTTP/1.1\r\n{lines}\r\n".encode() + body
-
-
 def test_what_is_ready_together_leaves_in_large_chunks(running: Running, origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: 1500 resident items of 2 KiB, more than the index form takes, come in chunks of 256 KiB or more."""
     made = stock(origin, tmp_path, "many", bytes_of(1500, 2048, "many"))
     made.register(running)
     assert len(made.read(running, range(1500))) == 1500
-    chunks = raw_chunks(running, signed(running, f"/v1/datasets/{made.id}/batch", packed(range(1500))))
+    chunks = chunk_sizes(running, f"/v1/datasets/{made.id}/batch", packed(range(1500)))
     assert len(chunks) <= 13
     assert all(size >= 256 * 1024 for size in chunks[:-1])
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query
+from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query, runs_of
 from gateway.api.v1.batch_body import suffix_of
 from gateway.engine import items
 from gateway.model.errors import BrokenBody, ClientGone
@@ -273,6 +275,14 @@ async def test_a_million_candidates_are_read_in_a_moment(data: Data) -> None:
     indices = parse_indices(body, 1_000_000, distinct=True)
     assert len(indices) == 1_000_000
     assert parse_query(b"").mode is BatchMode.EXACT
+
+
+@given(st.lists(st.integers(0, 60), max_size=60), st.integers(1, 9))
+def test_runs_cover_what_was_asked_for_and_nothing_else(wanted: list[int], longest: int) -> None:
+    """Rule: rights are checked for each index once, in runs that are read together; no other item's place is looked at."""
+    runs = list(runs_of(np.array(wanted, dtype=np.uint32), longest))
+    assert [index for start, stop in runs for index in range(start, stop)] == sorted(set(wanted))
+    assert all(0 < stop - start <= longest for start, stop in runs)
 
 
 @pytest.mark.parametrize(
