@@ -199,9 +199,40 @@ async def test_content_in_use_is_not_removed(
     del held, again
     gc.collect()
     clock.now += 100
-    sibling.find(A, "nothing")
-    registry.find(A, "nothing")
+    for each in (sibling, registry):
+        each.find(A, "nothing")
+        await each.swept()
     assert list((directory / "contents").iterdir()) == []
+
+
+async def test_looking_does_not_wait_for_what_is_being_removed(
+    registry: Registry, sibling: Registry, clock: Clock, directory: Path, tmp_path: Path
+) -> None:
+    """Rule: a request that comes when it is time to remove something does not wait for it, nor for the lock that it needs."""
+    await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
+    held = sibling.find(A, "d")
+    await registry.remove(A, "d")
+    del held
+    gc.collect()
+    clock.now += 100
+    sibling.find(A, "nothing")
+    with Folders(directory).locked():
+        assert registry.find(A, "nothing") is None
+    await registry.swept()
+    assert list((directory / "contents").iterdir()) == []
+
+
+async def test_what_is_open_is_found_without_looking_at_other_names(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a dataset that is open is found by its id at once, however many names its tenant has."""
+    await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
+
+    def listed(tenant: str) -> list[str]:
+        raise AssertionError("the names were listed")
+
+    monkeypatch.setattr(registry, "_all_names", listed)
+    assert registry.find(A, id_of(rows_of(5))) is not None
 
 
 async def test_replaced_content_is_removed(registry: Registry, directory: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -98,6 +99,7 @@ class Registry:
         self._waiting = 0
         self._tidy_at = clock() + _TIDY_EVERY
         self._unswept = False
+        self._sweeping: asyncio.Future[None] | None = None
         self._known_tags: dict[Path, tuple[Stamp, str]] = {}
         try:
             self._sweep()
@@ -116,7 +118,8 @@ class Registry:
             return self._named(tenant, name_or_id) if is_name(name_or_id) else None
         ids = {at: entry.registration.content.id for at, entry in self._open.items()}
         names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
-        for name in [*names, *self._names_of(tenant, name_or_id)]:
+        # The folder is looked at only if nothing is open: every batch comes by here, and there may be a thousand names.
+        for name in chain(names, self._names_of(tenant, name_or_id)):
             registration = self._named(tenant, name)
             if registration is not None and registration.content.id == name_or_id:
                 return registration
@@ -379,11 +382,20 @@ class Registry:
         self._tidy_at = now + _TIDY_EVERY
         for tenant, name in list(self._open):
             self._named(tenant, name)
-        if self._unswept:
-            try:
-                self._sweep()
-            except OSError:
-                return
+        if self._unswept and (self._sweeping is None or self._sweeping.done()):
+            # Not here: it waits for the lock of the node, and removing what a large dataset leaves takes long.
+            self._sweeping = asyncio.get_running_loop().run_in_executor(None, self._sweep_again)
+
+    def _sweep_again(self) -> None:
+        try:
+            self._sweep()
+        except OSError:
+            return
+
+    async def swept(self) -> None:
+        """Wait for what is being removed in the background."""
+        if self._sweeping is not None:
+            await self._sweeping
 
 
 def _document(tenant: str, name: str, caching: str, source: Source, converted: Converted) -> dict[str, Any]:
