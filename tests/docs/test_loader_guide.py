@@ -1,6 +1,5 @@
 """docs/loader.md is executed: its blocks in order, in one namespace, against a real gateway, and what they print is compared."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo import data
-from gateway.testing.origin import OriginThread
 from larder import Stats
-from tests.gateways import Settings, gateway
+from tests.docs.conftest import Stage
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/loader.md"
 ADDRESS = "http://127.0.0.1:9000"
 END = "=== end of block"
-IMAGES = 507
 TIMEOUT = 240
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 60)
@@ -73,29 +69,20 @@ def script(endpoint: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def printed(stage: Stage) -> list[str]:
     """What each block that is run printed, by its place."""
-    home = tmp_path_factory.mktemp("guide")
-    images = dict(list(data.digits().items())[:IMAGES])
-    credentials = ({"access_key_id": "vision-key", "secret_access_key": "vision-secret", "tenant": "vision"},)
-    with OriginThread() as origin:
-        for key, body in images.items():
-            origin.put(data.BUCKET, key, body)
-        with gateway(Settings(origin.endpoint, home / "cache", credentials=credentials), home) as running:
-            program = home / "guide.py"
-            program.write_text(script(running.endpoint), encoding="utf-8")
-            clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LARDER_"))}
-            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-            done = subprocess.run(
-                [sys.executable, str(program)],
-                cwd=home,
-                env={**clean, "PATH": path, "HOME": str(home)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
+    program = stage.folder / "guide.py"
+    program.write_text(script(stage.endpoint), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=stage.folder,
+        env=stage.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     return done.stdout.split(f"{END}\n")
 
