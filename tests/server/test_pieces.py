@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.model.errors import BrokenBody
 from gateway.server.channel import SMALL
 from gateway.server.cycle import HIGH_WATER
 from gateway.server.send import send_pieces
@@ -186,3 +187,25 @@ def test_a_reader_that_stands_still_gets_no_more_than_a_little_ahead(start: Any)
         wait_until(lambda: transports and transports[0].get_write_buffer_size() > 0)
         assert transports[0].get_write_buffer_size() <= HIGH_WATER
         assert read_all(sock).endswith(body)
+
+
+@pytest.mark.parametrize("error", [BrokenBody("cut"), ValueError("a mistake")])
+def test_the_digest_in_a_blobs_address_is_not_logged(
+    start: Any, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Rule: whoever knows a digest may read the blob, so a download that fails is logged without it."""
+    digest = "ab" * 32
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        await send(head(10))
+        await send_pieces(scope, send, [b"12345"], True)
+        raise error
+
+    with caplog.at_level("DEBUG"), start(handler).connect() as sock:
+        sock.sendall(f"GET /-/v1/blobs/{digest} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        try:
+            read_all(sock)
+        except ConnectionResetError:
+            pass
+        wait_until(lambda: "/-/v1/blobs/(digest)" in caplog.text)
+    assert digest not in caplog.text
