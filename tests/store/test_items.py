@@ -12,6 +12,7 @@ from gateway.model.objects import BlobRef
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files, stamp_of
 from gateway.store.store import Store
+from gateway.testing.stores import FakeClock
 from tests.digests import Row, sha, write
 from tests.engine.datasets import NearRegistry
 
@@ -144,7 +145,7 @@ async def test_a_claim_that_somebody_fetches_does_not_hide_a_blob(store: Store, 
     assert content.states.flags.tolist() == [VERIFIED, FETCHING, FETCHING, FETCHING]
 
 
-async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: Path) -> None:
+async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: Path, clock: FakeClock) -> None:
     """Rule: what a failing index did not tell is asked again when the dataset is next used."""
     await keep(store, b"first")
     content = await content_of(store, root)
@@ -154,12 +155,11 @@ async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: P
     await store.items.ready(content)
     assert not content.states.surveyed
     (root / "aside").rename(index)
-    for _ in range(100):
-        store._disk.breaker.__init__()  # type: ignore[misc]
-        store.items.adopt(content)
-        await store.items.ready(content)
-        if content.states.surveyed:
-            break
+    clock.time += 3600
+    await store.sweep()
+    store.items.adopt(content)
+    await store.items.ready(content)
+    assert content.states.surveyed
     assert content.states.flags[0] == VERIFIED
 
 
