@@ -14,13 +14,13 @@ import asyncio
 import resource
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.engine.items import FailedItem, ItemFetches, Outcome, Wanted
-from gateway.engine.prefetch import Prefetcher
+from gateway.engine.prefetch import Counts, Prefetcher
 from gateway.engine.services import Services
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
@@ -34,6 +34,7 @@ FETCHES_PER_BATCH = 32
 LARGEST_OPEN_BATCH = 1024
 """Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
 _LOOK = 0.25
+_AT_A_TIME = 16 * 1024
 _COUNTED_FOR = 2.0
 _COUNTED = 256
 
@@ -372,9 +373,16 @@ class Batches:
         Refused is what would fill more than half of the cache, with what is queued already: it would push out the chunk in use.
         """
         await self._prepare(ask)
-        missing = ask.indices[~self.resident(ask)]
-        counts = self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, missing)
-        return {"resident": counts.resident, "fetching": counts.fetching, "refused": counts.refused}
+        counts = Counts(0, 0, 0)
+        for start in range(0, len(ask.indices), _AT_A_TIME):
+            part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
+            # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
+            await self._items.confirm(ask.registration.content, part.indices)
+            missing = part.indices[~self.resident(part)]
+            more = self._prefetcher.add(ask.registration, ask.identity, ask.caching, part.indices, missing)
+            counts = Counts(*map(sum, zip(counts, more, strict=True)))
+            await asyncio.sleep(0)  # others have a turn: there may be a million items
+        return counts._asdict()
 
 
 def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 
 from gateway.engine import items
 from gateway.engine.items import ItemStream
+from gateway.engine.prefetch import PREFETCHES
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
+from gateway.policies.datasets import CachingMode
 from gateway.policies.rules import Caching, Rules
+from gateway.store.datasets.content import VERIFIED
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, equal_bodies, shelved, until
 
@@ -335,6 +339,68 @@ async def test_prefetch_of_what_is_not_cached_is_refused_and_reads_nothing(small
     await static.prefetch(range(100, 120))
     await until(lambda: small.batches._prefetcher.queued_bytes == 0)
     assert static.reads() == reads
+
+
+async def test_prefetch_does_not_believe_in_what_was_evicted_unheard_of(small: Shelf) -> None:
+    """Rule: what was evicted while this worker had the dataset closed is prefetched; it is announced once, before its turn."""
+    data = await small.dataset(equal_bodies(60, SIZE), "chunked")
+    await data.warm(range(60))
+    name = data.registration.name
+    del data
+    small.registry.close()
+    gc.collect()
+    small.bench.now[0] += 1
+    other = await small.dataset(equal_bodies(80, SIZE, "other"), "chunked")
+    await other.warm(range(80))
+    registration = small.registry.find("t", name)
+    assert registration is not None
+    again = Data(small, registration, [], CachingMode.CHUNKED)
+    there = sum(again.blob(index).exists() for index in range(60))
+    assert there < 60
+    counts = await again.prefetch(range(60))
+    assert (counts["resident"], counts["fetching"] + counts["refused"]) == (there, 60 - there)
+
+
+async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
+    """Rule: a queue of items that another worker has brought meanwhile is not gone through at one stretch."""
+    data = await small.dataset(equal_bodies(45, SIZE), "chunked")
+    hang = small.bench.origin.inject(Hang(times=1000))
+    await data.prefetch(range(45))
+    await hang.gate.reached()
+    queued, most = small.batches._prefetcher.queued_bytes, 0.0
+    data.flags[:] = VERIFIED
+    hang.gate.open()
+    while queued:
+        await asyncio.sleep(0)
+        before, queued = queued, small.batches._prefetcher.queued_bytes
+        most = max(most, before - queued)
+    assert most <= PREFETCHES * SIZE
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_what_is_queued_as_a_queue_ends_is_fetched(small: Shelf, turns: int) -> None:
+    """Rule: whatever the moment at which items are queued, somebody works on them."""
+    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    ask, prefetcher = data.ask(BatchMode.PREFETCH, range(40)), small.batches._prefetcher
+    small.bench.store.items.adopt(data.registration.content)
+    await small.bench.store.items.ready(data.registration.content)
+    for part in (ask.indices[:20], ask.indices[20:]):
+        prefetcher.add(data.registration, ask.identity, ask.caching, part, part)
+        if part[0] == 0:
+            data.flags[:20] = VERIFIED
+            for _ in range(turns):
+                await asyncio.sleep(0)
+    await until(lambda: prefetcher.queued_bytes == 0)
+    assert set(range(20, 40)) <= data.resident
+
+
+async def test_a_large_prefetch_is_counted_as_one(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: indices are taken in piece by piece, duplicates and all, and the answer is about all of them."""
+    monkeypatch.setattr("gateway.engine.batch._AT_A_TIME", 7)
+    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    await data.warm(range(10))
+    small.bench.origin.inject(Hang(times=1000))
+    assert await data.prefetch([*range(40), *range(10, 15)]) == {"resident": 10, "fetching": 35, "refused": 0}
 
 
 async def test_a_prefetch_that_the_origin_fails_ends(small: Shelf) -> None:
