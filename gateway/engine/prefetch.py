@@ -106,7 +106,7 @@ class Prefetcher:
         new = np.flatnonzero(wanted & ~errand.queued).astype(np.uint32)
         self._random.shuffle(new)
         sizes = np.cumsum(self._sizes(registration, new))
-        new = new[: int(np.searchsorted(sizes, self._services.capacity * 9 // 10 - self.queued_bytes, "right"))]
+        new = new[: int(np.searchsorted(sizes, self._services.capacity // 2 - self.queued_bytes, "right"))]
         if len(new):
             self.queued_bytes += float(sizes[len(new) - 1])
             errand.queued[new] = True
