@@ -173,6 +173,16 @@ async def test_an_evicted_candidate_is_replaced_even_if_its_state_says_resident(
     assert_right(data, batch, list(range(10)), 8)
 
 
+async def test_evicted_candidates_are_fetched_when_there_are_no_others(data: Data) -> None:
+    """Rule: a candidate whose file turns out to be gone is one to be fetched, and not forgotten."""
+    await data.warm(range(6))
+    for index in range(3):
+        data.blob(index).unlink()
+    batch = await data.substitute(range(6), 6)
+    assert_right(data, batch, list(range(6)), 6)
+    assert (batch.count(ItemFlag.HIT), data.reads()) == (3, 9)
+
+
 async def test_a_candidate_that_somebody_fetches_is_joined_before_another_is_fetched(data: Data) -> None:
     """Rule: residents, then what is being fetched, then what is missing."""
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(33)))
