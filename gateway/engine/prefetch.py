@@ -101,9 +101,7 @@ class Prefetcher:
         if errand is None:
             queued = np.zeros(registration.content.items, dtype=np.bool_)
             errand = _Errand(registration, identity, mode, queued, deque())
-        wanted = np.zeros(registration.content.items, dtype=np.bool_)
-        wanted[missing] = True
-        new = np.flatnonzero(wanted & ~errand.queued).astype(np.uint32)
+        new = _distinct(missing[~errand.queued[missing]])
         self._random.shuffle(new)
         sizes = np.cumsum(self._sizes(registration, new))
         new = new[: int(np.searchsorted(sizes, self._services.capacity // 2 - self.queued_bytes, "right"))]

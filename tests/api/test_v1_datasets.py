@@ -153,6 +153,16 @@ def test_items_are_listed_without_their_digests(running: Running, name: str, tmp
         assert (beyond.status, beyond.code, beyond.json["index"]) == (400, "IndexOutOfRange", start)
 
 
+def test_a_long_page_is_whole(running: Running, name: str, tmp_path: Path) -> None:
+    """Rule: a page is made piece by piece, and has each item once, in order, up to the number that was asked for."""
+    rows = rows_of(777, seed=8)
+    register(running, name, file_of(tmp_path, rows))
+    listed = ask(running, "GET", f"/v1/datasets/{name}/items?start=3&count=750")
+    assert listed.headers["content-type"] == "application/json"
+    found = [(item["index"], item["key"]) for item in listed.json["items"]]
+    assert found == [(index, rows[index].key) for index in range(3, 753)]
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [
