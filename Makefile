@@ -76,6 +76,7 @@ docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 .PHONY: bench
 bench: $(VENV)/.dev-installed ## Measure the budgets side by side and print them
 	scripts/install-system-packages bench
+	$(PIP_INSTALL) -e '.[bench]'
 	@mkdir -p build/bench
 	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
 
