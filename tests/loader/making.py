@@ -68,6 +68,11 @@ def fail_on_seven(item: Item) -> int:
     return item.index
 
 
+def index_of(item: Item) -> int:
+    """A transform that can deal with every item."""
+    return item.index
+
+
 def draw(item: Item) -> tuple[int, float, float, float]:
     """Random numbers of every generator that a user may have seeded, and the worker that drew them."""
     info = get_worker_info()

@@ -13,7 +13,7 @@ from larder.frames import MISSING
 from larder.planner import Progress, union
 from larder.testing import MemorySource
 from larder.torch import merge_states, watch
-from tests.loader.making import BATCH, N, dataset_of, fail_on_seven, loader_of, map_of, numbers, whole
+from tests.loader.making import BATCH, N, dataset_of, fail_on_seven, index_of, loader_of, map_of, numbers, whole
 
 
 def watched(workers=0, **options):
@@ -36,6 +36,23 @@ def test_without_workers_the_dataset_knows_its_state(at):
     rest = list(loader_of(other))
     assert Counter(numbers(first) + numbers(rest)) == whole()
     assert len(first) + len(rest) == len(loader_of(dataset))
+
+
+@pytest.mark.parametrize("batch_size", [BATCH, N])
+@pytest.mark.parametrize("wrapped", [watch, lambda loader: loader.dataset])
+def test_a_batch_whose_transform_raised_was_not_delivered(wrapped, batch_size):
+    """A checkpoint that is written because of the exception has the whole batch still to come, also if it was the last."""
+    loader = loader_of(dataset_of(batch_size=batch_size, transform=fail_on_seven, collate=list))
+    keeper = wrapped(loader)
+    came = []
+    with pytest.raises(larder.ItemUntransformable):
+        came.extend(item for batch in (loader if keeper is loader.dataset else keeper) for item in batch)
+    other = dataset_of(transform=index_of, collate=list)
+    state = saved(keeper)
+    assert state["epoch"] == 0
+    other.load_state_dict(state)
+    came += [item for batch in loader_of(other) for item in batch]
+    assert Counter(came) == whole()
 
 
 @pytest.mark.parametrize("workers", [(2, 0), (1, 2), (0, 2), (2, 1)])

@@ -141,6 +141,7 @@ class EpochRun:
         self._settings = settings
         self._work = work
         self._tracker = Tracker(start)
+        self._noted = True
         self._filling: _Filling | None = None
         self._next: Future[_Filling | None] | None = None
         self._left_at = 0.0
@@ -153,6 +154,7 @@ class EpochRun:
     @property
     def progress(self) -> Progress:
         """How far this worker has come: what it has handed out, and nothing else."""
+        self._write_down()
         return self._tracker.progress
 
     def state_dict(self) -> dict[str, Any]:
@@ -177,6 +179,10 @@ class EpochRun:
         if self._work.background is not None and len(self._plan):
             self._next = self._work.background.submit(self._fill)
         return self._hand_out(filled)
+
+    def disown(self) -> None:
+        """The batch that was handed out last came to nothing: the state, for which nobody has asked since, is without it."""
+        self._noted = True
 
     def close(self) -> None:
         """Give up: what is being fetched is dropped."""
@@ -210,8 +216,13 @@ class EpochRun:
         self._work.stats.add("skipped", filled.skipped)
         self._work.stats.add("padded", filled.padded)
         places = np.concatenate([*filled.places, np.zeros(0, np.int64)])
-        self.handed = Handed(places, filled.skipped, filled.padded)
-        self._tracker.add(*self.handed)
+        self._write_down()
+        self.handed, self._noted = Handed(places, filled.skipped, filled.padded), False
+
+    def _write_down(self) -> None:
+        if not self._noted:
+            self._tracker.add(*self.handed)
+            self._noted = True
 
     def _fill(self) -> _Filling | None:
         """The next batch, whole; ``None`` when there is none. After an error it goes on where it was.

@@ -14,7 +14,7 @@ from larder.errors import StateError
 from larder.frames import HIT
 from larder.loader import Loader, Shard
 from larder.planner import Progress
-from larder.run import EpochRun, Handed
+from larder.run import Batch, EpochRun, Handed
 from larder.torch.places import Ranks, Worker
 from larder.torch.rounds import Rounds
 from larder.torch.samples import Naming, Preparation
@@ -153,14 +153,22 @@ class Iteration:
             self.tag.indices.append(batch.indices)
             self.tag.hits.append((batch.flags & HIT) != 0)
             self.tag.handed.append(run.handed)
+            try:
+                made = self._made(batch)
+            except BaseException:
+                run.disown()  # who saves because of it has this batch still to come
+                raise
             if run.over:
                 self._finish()
-            naming = Naming(self._making.loader.keys if self._making.with_keys else None, self._making.loader.locate)
-            samples = self._making.preparation.samples(
-                batch.indices.tolist(), batch.data, naming, self._making.loader.stats
-            )
-            if samples:
-                return self._making.preparation.batch(samples)
+            if made:
+                return made[0]
+
+    def _made(self, batch: Batch) -> tuple[Any, ...]:
+        """What the training loop gets of it; nothing if no item could be transformed."""
+        loader, preparation = self._making.loader, self._making.preparation
+        naming = Naming(loader.keys if self._making.with_keys else None, loader.locate)
+        samples = preparation.samples(batch.indices.tolist(), batch.data, naming, loader.stats)
+        return (preparation.batch(samples),) if samples else ()
 
     def cancel(self, why: str) -> None:
         """Nothing comes any more, and who asks is told why; one that has come to its end stays there."""
