@@ -311,9 +311,26 @@ async def test_an_item_is_prefetched_once_however_often_it_is_asked_for(small: S
     hang = small.bench.origin.inject(Hang(times=1000))
     for _ in range(3):
         assert await data.prefetch([*range(40), 3, 3]) == {"resident": 0, "fetching": 42, "refused": 0}
+    assert small.batches._prefetcher.queued_bytes == 40 * SIZE
+    for _ in range(3):
+        assert await data.prefetch(range(40)) == {"resident": 0, "fetching": 40, "refused": 0}
+    assert small.batches._prefetcher.queued_bytes == 40 * SIZE
     hang.gate.open()
     await until(lambda: len(data.resident) == 40)
     assert data.reads() == 40
+
+
+async def test_a_second_request_of_the_same_items_takes_no_room(small: Shelf) -> None:
+    """Rule: what is queued already does not count again, so there is room for others beside it."""
+    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    hang = small.bench.origin.inject(Hang(times=1000))
+    for _ in range(4):
+        await data.prefetch(range(10))
+    assert small.batches._prefetcher.queued_bytes == 10 * SIZE
+    assert (await data.prefetch(range(10, 40)))["fetching"] == 30
+    hang.gate.open()
+    await until(lambda: len(data.resident) == 40)
+    assert (data.reads(), small.batches._prefetcher.queued_bytes) == (40, 0)
 
 
 async def test_a_reader_joins_a_prefetch(small: Shelf) -> None:
