@@ -77,7 +77,7 @@ def _farewell(world: World, keep: bool, small: str | None) -> None:
         f"aws s3 ls s3://{data.BUCKET}/digits/",
     ]
     if keep:
-        console.print(f"Running until Ctrl-C: S3 and {world.endpoint}/-/metrics. From another terminal:")
+        console.print(f"Running until Ctrl-C, with {world.endpoint}/-/metrics. From another terminal:", soft_wrap=True)
     else:
         console.print("Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:")
     if keep and small is not None:
