@@ -54,12 +54,14 @@ def run_until(
             [*command, *flags], stdout=stream, stderr=stream, env={**os.environ, "TMPDIR": str(folder)}
         )
     deadline = time.monotonic() + DEADLINE
-    while demo.poll() is None and not reached():
-        assert time.monotonic() < deadline, output.read_text()
-        time.sleep(0.01)
-    if demo.poll() is None:
-        demo.send_signal(signal.SIGINT)
-    demo.wait(DEADLINE)
+    try:
+        while demo.poll() is None and not reached():
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.01)
+    finally:
+        if demo.poll() is None:
+            demo.send_signal(signal.SIGINT)
+        demo.wait(DEADLINE)
     return demo, output.read_text()
 
 
