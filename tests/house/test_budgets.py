@@ -62,7 +62,7 @@ def test_constructors_take_at_most_six_arguments(shipped: Sources):
 
 
 def test_imports_are_at_the_top(shipped: Sources):
-    """An import inside a function hides a dependency, and usually a cycle; but what may be missing is imported where it is used."""
+    """An import inside a function hides a dependency, and usually a cycle; what may be missing is imported where it is used."""
     hidden = []
     for path, function in functions(shipped):
         optional = {id(node) for attempt in ast.walk(function) for node in _may_fail(attempt)}
