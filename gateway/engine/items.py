@@ -195,13 +195,14 @@ class ItemFetches:
         self._services = services
         self._store = services.store
         self._fetches: dict[bytes, _Fetch] = {}
+        self._tasks: set[asyncio.Task[Outcome]] = set()
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = Memory()
 
     @property
     def active(self) -> int:
         """How many fetches are under way."""
-        return len(self._fetches)
+        return len(self._tasks)
 
     async def fetch(self, wanted: Wanted) -> Outcome:
         """Get one item, by joining whoever is getting the same bytes, or from the origin. Never raises but to be cancelled."""
@@ -220,17 +221,20 @@ class ItemFetches:
 
     def _start(self, digest: bytes, wanted: Wanted) -> _Fetch:
         task = asyncio.get_running_loop().create_task(self._run(digest, wanted))
+        # Perhaps in place of another one, of somebody whose failure would say nothing about this one.
         fetch = self._fetches[digest] = _Fetch(task, wanted.who)
+        self._tasks.add(task)
         task.add_done_callback(lambda _: self._ended(digest, fetch))
         return fetch
 
     def _ended(self, digest: bytes, fetch: _Fetch) -> None:
+        self._tasks.discard(fetch.task)
         if self._fetches.get(digest) is fetch:
             del self._fetches[digest]
 
     async def close(self) -> None:
         """Stop every fetch; what was not whole is thrown away."""
-        tasks = [fetch.task for fetch in self._fetches.values()]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

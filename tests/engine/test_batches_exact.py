@@ -104,6 +104,28 @@ async def test_equal_bytes_at_two_places_have_each_their_own_fate(shelf: Shelf) 
     assert (await data.exact([0, 1])).delivered == {0: body, 1: body}
 
 
+async def test_a_gateway_that_stops_ends_every_read(tmp_path: Path) -> None:
+    """Rule: also reads of one digest that are no one's to join, because each reads a copy of its own after a third failed."""
+    async with shelved(tmp_path) as shelf:
+        data = await shelf.dataset([b"the same bytes"] * 3)
+        shelf.bench.origin.delete(BUCKET, data.key(0))
+        hangs = [shelf.bench.origin.inject(Hang(path=data.path(index))) for index in range(3)]
+        readers = [asyncio.create_task(data.exact([0]))]
+        await hangs[0].gate.reached()
+        readers += [asyncio.create_task(data.exact([index])) for index in (1, 2)]
+        for _ in range(20):
+            await asyncio.sleep(0)  # until they have joined the first
+        hangs[0].gate.open()
+        await hangs[1].gate.reached()
+        await hangs[2].gate.reached()
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await shelf.bench.engine.close()
+        reads = [task for task in asyncio.all_tasks() if "ItemFetches._run" in repr(task.get_coro())]
+        assert reads == []
+
+
 async def test_an_empty_item_costs_no_read_and_does_not_keep_a_batch_from_the_index_form(shelf: Shelf) -> None:
     """Rule: no bytes are delivered as no bytes; an item of none is as resident as any other after the first time."""
     data = await shelf.dataset([b"", b"x", b""])
