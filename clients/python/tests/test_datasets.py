@@ -125,6 +125,8 @@ def test_items_come_in_pages(client, server):
     assert (len(found), found[11_999]) == (12_000, larder.ItemLocation(11_999, "b", "k 11999", None, 3))
     assert [item.index for item in client.items("digits", 5, 2)] == [5, 6]
     assert [asked.query["start"] for asked in server.asked] == ["0", "10000", "5"]
+    each = client.each_item("digits")
+    assert (len(server.asked), next(each).index, len(server.asked)) == (3, 0, 4)
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,24 @@ def test_keys_are_kept_packed():
     assert [keys[at] for at in range(len(keys))] == names
 
 
+def test_keys_are_packed_as_they_come():
+    """Locations are not in memory together: a dataset of ten million items would need gigabytes in every worker."""
+    client, asked = larder.Client(ENDPOINT), []
+
+    def page(name, start, count):
+        asked.append(start)
+        return [larder.ItemLocation(at, "b", f"k{at}", None, None) for at in range(start, min(start + count, 25_000))]
+
+    client._page = page
+    source = MemorySource(25_000)
+    loader = loader_of(source=source)
+    source.locations = GatewaySource(ENDPOINT, "train").locations
+    source.locations.__self__._client = client
+    first = next(iter(source.locations(loader.info)))
+    assert (first.key, asked) == ("k0", [0])
+    assert loader.keys[24_999] == ("b", "k24999")
+
+
 def test_background_work_is_done_in_order_and_errors_come_back():
     """Tasks run one after the other in one thread; an exception is the future's."""
     background = Background()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -150,14 +150,18 @@ class Client:
             UnknownDataset: the gateway knows no such dataset.
             GatewayUnavailable: and others, as ``register`` does.
         """
-        found: list[ItemLocation] = []
-        while count is None or len(found) < count:
-            size = _PAGE if count is None else min(_PAGE, count - len(found))
-            page = self._page(name_or_id, start + len(found), size)
-            found += page
+        return list(self.each_item(name_or_id, start, count))
+
+    def each_item(self, name_or_id: str, start: int = 0, count: int | None = None) -> Iterator[ItemLocation]:
+        """``items``, ten thousand at a time, for datasets whose locations are too many to be in memory together."""
+        found = 0
+        while count is None or found < count:
+            size = _PAGE if count is None else min(_PAGE, count - found)
+            page = self._page(name_or_id, start + found, size)
+            yield from page
+            found += len(page)
             if len(page) < size:
-                break
-        return found
+                return
 
     def _page(self, name_or_id: str, start: int, count: int) -> list[ItemLocation]:
         path = f"/-/v1/datasets/{check_name(name_or_id, id_too=True)}/items"

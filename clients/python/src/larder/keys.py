@@ -6,6 +6,7 @@ gigabytes in every worker, and be copied into each of them by counting reference
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,20 +18,20 @@ class Keys:
     """Bucket and key by item index.
 
     Args:
-        locations: of all items, in order.
+        locations: of all items, in order; taken one after the other, as they are too many to be in memory together.
     """
 
     def __init__(self, locations: Iterable[ItemLocation]) -> None:
         buckets: dict[str, int] = {}
-        bucket_of, ends, text = [], [0], bytearray()
+        bucket_of, ends, text = array("I"), array("Q", [0]), bytearray()
         for location in locations:
             bucket_of.append(buckets.setdefault(location.bucket, len(buckets)))
             text += location.key.encode()
             ends.append(len(text))
         self._buckets = list(buckets)
-        self._bucket_of = np.array(bucket_of, np.uint32)
-        self._ends = np.array(ends, np.uint64)
-        self._text = bytes(text)
+        self._bucket_of = np.frombuffer(bucket_of, np.uint32)
+        self._ends = np.frombuffer(ends, np.uint64)
+        self._text = text
 
     def __len__(self) -> int:
         return len(self._bucket_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -51,7 +51,7 @@ class Source(Protocol):
     def reader(self, info: DatasetInfo, stats: Stats) -> Reader:
         """What reads its items."""
 
-    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> list[ItemLocation]:
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Where the items from ``start`` on lie."""
 
 
@@ -118,9 +118,9 @@ class GatewaySource:
             stats=stats,
         )
 
-    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> list[ItemLocation]:
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Where the items lie, as the gateway says."""
-        return self._client.items(info.id, start, count)
+        return self._client.each_item(info.id, start, count)
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
         dataset = self._dataset
