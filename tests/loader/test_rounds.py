@@ -259,6 +259,27 @@ def _train(rounds, results):
     results.put(iterate(rounds, 0) + iterate(rounds, 1))
 
 
+@pytest.mark.parametrize("survived", range(2))
+def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(monkeypatch, survived):
+    """The system may end a long write in its middle when the process is killed; the others read what was there before."""
+    rounds = Rounds()
+    rounds.seek(3, {"done": "x" * 50_000})
+    write, writes = os.pwrite, itertools.count()
+
+    def killed(fd, data, offset):
+        if next(writes) == survived:
+            write(fd, data[: len(data) // 2] if len(data) > 4096 else b"", offset)
+            raise KeyboardInterrupt
+        return write(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rounds.seek(4, {"done": "y" * 60_000})
+    monkeypatch.undo()
+    assert (rounds.now().epoch, rounds.now().start) == (3, {"done": "x" * 50_000})
+    assert iterate(rounds, 0) == [3, 3]
+
+
 def test_training_processes_that_share_a_launcher_do_not_share_epochs():
     """Ranks that were given the same dataset by one launcher each count their own epochs, from where it was."""
     context = multiprocessing.get_context("fork")
