@@ -1,6 +1,7 @@
 """The loader without a framework: planner and reader joined, with a dataset in memory in the gateway's place."""
 
 import copy
+import itertools
 import json
 import pickle
 import threading
@@ -191,6 +192,26 @@ def test_a_chunked_dataset_is_prefetched_chunk_by_chunk():
     now = Counter(index for part in announced[:10] for index in part)
     assert set(now.values()) == {1}
     assert len(now) > 900
+
+
+def test_what_the_gateway_has_no_room_for_yet_is_announced_again(monkeypatch):
+    """A gateway gets half of its cache ready at a time. What it refused is named again, without what has come meanwhile."""
+    loader = loader_of(source=MemorySource(1000, caching="chunked"))
+    announced = []
+
+    def refuse_half(indices):
+        announced.append(indices.tolist())
+        return {"resident": 0, "fetching": len(indices) // 2, "refused": len(indices) - len(indices) // 2}
+
+    monkeypatch.setattr(loader.reader, "prefetch", refuse_half)
+    came = []
+    for batch in loader.epoch(0):
+        came += batch.indices.tolist()
+        if len(came) < 600:
+            assert not set(announced[-1]) & set(came[: -2 * len(batch)])
+    assert Counter(came) == Counter(range(1000))
+    again = [part for part, following in itertools.pairwise(announced) if set(following) <= set(part)]
+    assert len(again) > 10
 
 
 def test_a_failing_announcement_costs_nothing_but_a_count(monkeypatch):

@@ -339,6 +339,8 @@ class BatchReader:
         outside = wide[(wide < 0) | (wide >= self.dataset.items)] if wide.size else wide
         if len(outside):
             raise IndexError(f"item {outside[0]} of dataset {self.dataset.name}, which has {self.dataset.items}")
-        if distinct and len(np.unique(wide)) != len(wide):
-            raise ValueError("a candidate comes twice")
+        if distinct:
+            ordered = np.sort(wide)  # np.unique takes seconds for a million
+            if np.any(ordered[1:] == ordered[:-1]):
+                raise ValueError("a candidate comes twice")
         return wide.astype("<u4")

@@ -31,6 +31,10 @@ _ERRORS: dict[int, type[ItemError]] = {
 }
 
 
+_AGAIN = 8
+"""How often what a gateway refused to get ready is announced again while a worker's part of a chunk is used."""
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """One batch.
@@ -140,6 +144,7 @@ class EpochRun:
         self._plan = plan
         self._settings = settings
         self._work = work
+        self._announcements = _Announcements(work, settings.batch_size)
         self._tracker = Tracker(start)
         self._noted = True
         self._filling: _Filling | None = None
@@ -231,8 +236,8 @@ class EpochRun:
         """
         plan = self._plan
         began = perf_counter()
-        while self._work.chunked and (due := plan.prefetch()) is not None:
-            self._announce(due)
+        if self._work.chunked:
+            self._announcements.make(plan)
         if self._filling is None:
             if (offered := plan.candidates()) is None:
                 return None
@@ -280,12 +285,38 @@ class EpochRun:
         filling.places.append(places)
         filling.skipped += len(places)
 
+
+class _Announcements:
+    """Tells the gateway of chunks that are due. Best effort: without it items are read when they are asked for.
+
+    A gateway gets no more ready at a time than half of its cache holds. What it refuses is announced again as the epoch goes on,
+    until the chunk after it is due.
+    """
+
+    def __init__(self, work: Work, batch_size: int) -> None:
+        self._work = work
+        self._batch_size = batch_size
+        self._refused = False
+        self._pause = 0
+
+    def make(self, plan: EpochPlan) -> None:
+        """To be called before each batch."""
+        self._pause -= 1
+        while (due := plan.prefetch()) is not None:
+            self._announce(due)
+        if self._refused and self._pause <= 0:
+            self._announce(plan.prefetch_again())
+
     def _announce(self, due: NDArray[np.uint32]) -> None:
-        """Tell the gateway of a chunk. Best effort: without it items are read when they are asked for."""
+        self._refused = False
         try:
-            self._work.reader.prefetch(due)
+            counts = self._work.reader.prefetch(due)
         except LarderError:
             self._work.stats.add("prefetch_errors", 1)
+            return
+        if counts["refused"]:
+            self._refused = True
+            self._pause = max(1, len(due) // (_AGAIN * self._batch_size))
 
 
 def delivered(flags: NDArray[np.uint16], data: Sequence[memoryview]) -> dict[str, int]:

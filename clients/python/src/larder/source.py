@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class Reader(Protocol):
     ) -> Fetched:
         """As `BatchReader.fetch`."""
 
-    def prefetch(self, indices: NDArray[np.uint32]) -> Any:
+    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
         """As `BatchReader.prefetch`."""
 
 

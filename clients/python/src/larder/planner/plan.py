@@ -180,17 +180,19 @@ class EpochPlan:
         before each batch. It goes by how much was delivered, not by what is still pending: a few items of a chunk are passed
         over for long, when the choice among the candidates is random, and the next chunk cannot wait for them.
         """
-        chunks = self._order.chunks
-        while self._announced <= self._turn() + 1 and self._announced <= len(chunks):
+        while self._announced <= self._turn() + 1 and self._announced <= len(self._order.chunks):
             self._announced += 1
-            if self._announced <= len(chunks):
-                chunk = chunks[self._announced - 1]
-                part = self._window.between(chunk.start, chunk.stop)
-            else:
-                part = self._first_of_following()
-            if len(part):
+            if len(part := self.prefetch_again()):
                 return part
         return None
+
+    def prefetch_again(self) -> NDArray[np.uint32]:
+        """What is still pending of the part that ``prefetch`` has named last."""
+        chunks = self._order.chunks
+        if self._announced > len(chunks):
+            return self._first_of_following()
+        chunk = chunks[max(0, self._announced - 1)]
+        return self._window.between(chunk.start, chunk.stop)
 
     def progress(self) -> Progress:
         """What was delivered; of a rank with several workers, unite all of theirs with ``union``."""
