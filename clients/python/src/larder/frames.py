@@ -1,7 +1,7 @@
 """Decoding of a batch's answer, while it arrives. docs/batch-protocol.md of the gateway has the whole format.
 
 There are two forms. With everything resident, an index of the items comes first and their bytes back to back after it: they
-are read into one buffer. Otherwise each item is a frame of its own. Both end with a record that says what there should have
+are read into a few large buffers. Otherwise each item is a frame of its own. Both end with a record that says what there should have
 been; an answer without it is cut off, whatever the transport says.
 
 Rule of this module: whatever happens, `Received` holds exactly the items that came whole, with the right CRC, for a position
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Protocol
@@ -46,8 +47,13 @@ _ENTRY = np.dtype(
         ("flags", "<u2"),
     ]
 )
+# Items share buffers of this size: larger ones the allocator gives back to the system and takes anew, page by page, each time.
+_BUFFER = 16 << 20
 # Items are read in groups of about this many bytes, so that a connection that is reset costs at most one group.
 _GROUP = 1 << 20
+
+
+_Row = tuple[int, int, int, int, int, int, int]
 
 
 class Source(Protocol):
@@ -153,16 +159,16 @@ class Decoder:
             )
         block = self._read(source, count * _ENTRY.itemsize, "its index")
         entries = np.frombuffer(block, dtype=_ENTRY)
-        room = self._check_entries(entries, room)
+        self._check_entries(entries, room)
         self._crc = crc32(block)
         self._missing = int(np.count_nonzero(entries["status"]))
         self._delivered = count - self._missing
         self._bytes = int(entries["length"][entries["status"] == OK].sum())
-        self._bodies(source, entries, room)
+        self._bodies(source, entries)
         self._end(source)
 
-    def _check_entries(self, entries: NDArray[np.void], room: int) -> int:
-        """Positions asked for and none twice, bodies back to back, and as long as the answer is. Gives the bodies' length."""
+    def _check_entries(self, entries: NDArray[np.void], room: int) -> None:
+        """Positions asked for and none twice, bodies back to back, and as long as the answer is."""
         positions, lengths = entries["position"], entries["length"]
         if len(entries) and int(positions.max()) >= len(self._request):
             raise self._nonsense(f"position {positions.max()} was not asked for")
@@ -181,22 +187,21 @@ class Decoder:
             raise self._nonsense("the lengths of the items are not that of the answer")
         if np.any(ends - lengths != entries["offset"]):
             raise self._nonsense("the items are not back to back")
-        return total
 
-    def _bodies(self, source: Source, entries: NDArray[np.void], room: int) -> None:
-        buffer = self._buffer(room)
+    def _bodies(self, source: Source, entries: NDArray[np.void]) -> None:
+        """Read the items, several into one buffer, each whole in one."""
         rows = entries.tolist()
-        first = filled = 0
-        for at, row in enumerate(rows):
-            end = row[2] + row[3]
-            if end - filled < _GROUP and at + 1 < len(rows):
-                continue
-            filled += _fill(source, buffer[filled:end])
-            for position, index, offset, length, crc, status, flags in rows[first : at + 1]:
-                if offset + length > filled:
-                    raise self._broken("it ended inside an item's bytes")
-                self._item(position, index, buffer[offset : offset + length], crc, status, flags)
-            first = at + 1
+        for stretch in _stretches(rows, _BUFFER):
+            start = stretch[0][2]
+            buffer = self._buffer(stretch[-1][2] + stretch[-1][3] - start)
+            filled = 0
+            for group in _stretches(stretch, _GROUP):
+                end = group[-1][2] + group[-1][3] - start
+                filled += _fill(source, buffer[filled:end])
+                for position, index, offset, length, crc, status, flags in group:
+                    if offset - start + length > filled:
+                        raise self._broken("it ended inside an item's bytes")
+                    self._item(position, index, buffer[offset - start : offset - start + length], crc, status, flags)
 
     def _frames_form(self, source: Source) -> None:
         while True:
@@ -292,6 +297,17 @@ class Decoder:
     def _nonsense(self, detail: str) -> UnexpectedAnswer:
         self._distrust()
         return UnexpectedAnswer(self._endpoint, 200, detail)
+
+
+def _stretches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
+    """Items in a row of about ``size`` bytes together, one at least, and all that have no bytes with them."""
+    first = 0
+    for at, row in enumerate(rows):
+        if row[2] + row[3] - rows[first][2] > size and at > first:
+            yield rows[first:at]
+            first = at
+    if first < len(rows):
+        yield rows[first:]
 
 
 def _fill(source: Source, view: memoryview) -> int:
