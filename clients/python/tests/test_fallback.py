@@ -195,6 +195,20 @@ def test_the_gateway_is_tried_again_with_growing_pauses(reader, gateway):
     assert not reader._probation.active
 
 
+def test_a_gateway_that_was_given_up_is_told_nothing(reader, gateway):
+    """What it should get ready is refused at once, until it has answered: training does not wait for it once per chunk."""
+    reader.fetch([1])
+    asked = len(gateway.asked)
+    reader.now += 100
+    assert reader.prefetch([1, 2, 3]) == {"resident": 0, "fetching": 0, "refused": 3}
+    assert len(gateway.asked) == asked
+    gateway.faults = []
+    reader.fetch([1])
+    said = {"resident": 1, "fetching": 2, "refused": 0}
+    gateway.other = lambda handler, asked: handler.send_json(said, 202)
+    assert reader.prefetch([1, 2, 3]) == said
+
+
 def test_pauses_end_at_a_minute():
     """A gateway that was gone for long is found within a minute of its return."""
     now = 0.0

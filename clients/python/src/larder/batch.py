@@ -174,10 +174,14 @@ class BatchReader:
     def prefetch(self, indices: Indices) -> dict[str, int]:
         """Ask the gateway to have items ready soon: counts of those ``resident``, ``fetching`` and ``refused``.
 
+        One that was given up, and past which items are read, is not asked before it has answered a ``fetch``: all are refused.
+
         Raises:
             GatewayUnavailable: and others, as ``fetch`` does.
         """
         counts = {"resident": 0, "fetching": 0, "refused": 0}
+        if self._probation.active:
+            return {**counts, "refused": len(indices)}
         for part in self._parts(indices):
             body = self._ask("batch", "mode=prefetch", part, 202)
             for name, value in self._api.parsed(202, body).items():
