@@ -1,6 +1,7 @@
 """Fetching batches from a gateway that keeps the contract."""
 
 import copy
+import json
 import multiprocessing
 import pickle
 import struct
@@ -13,6 +14,8 @@ from batch_wire import CHANGED, HIT, MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSE
 from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 
 import larder
+from larder.source import GatewaySource
+from larder.stats import Stats
 
 ITEMS = {index: bytes([index]) * (index % 7) for index in range(40)}
 AT_ONCE = larder.Retry(attempts=3, base=0)
@@ -266,6 +269,18 @@ def test_a_forgotten_dataset_is_registered_again(gateway, tmp_path):
     sent = gateway.asked[1]
     assert (sent.method, sent.path, sent.query) == ("PUT", "/-/v1/datasets/digits", {"caching": "full"})
     assert sent.body == file.read_bytes()
+
+
+def test_a_forgotten_dataset_is_registered_again_from_where_its_digest_file_is(gateway):
+    """A dataset that is named by the S3 address of its digest file is registered again by that address."""
+    _register(gateway)
+    gateway.faults = [problem(404, "UnknownDataset")]
+    address = "s3://bucket/digits.parquet"
+    source = GatewaySource(gateway.endpoint, address, larder.Access(credentials=KEY))
+    assert _content(source.reader(DATASET, Stats()).fetch([1, 2])) == _expected([1, 2])
+    assert json.loads(gateway.asked[1].body) == {"source": address}
+    with pytest.raises(ValueError, match="needs digest_file"):
+        _reader(gateway, fallback="origin", digest_file=address)
 
 
 def test_a_dataset_that_stays_forgotten(gateway, tmp_path):

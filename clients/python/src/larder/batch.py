@@ -77,7 +77,8 @@ class BatchReader:
         retry: how often a request that brought nothing is repeated.
         fallback: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver (its address from
             ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
-        digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``.
+        digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``,
+            which cannot use one that is at ``s3://bucket/key``.
         stats: ``add(name, value)`` is called for what happens.
         limit: bytes that one answer may hold; more is refused as nonsense.
 
@@ -108,7 +109,8 @@ class BatchReader:
         self._probation = Probation()
         self._origin: Origin | None = None
         if fallback is not None:
-            self._origin = Origin(fallback, digest_file, dataset, timeout=timeout, retry=self._api.retry)
+            here = None if str(digest_file).startswith("s3://") else digest_file
+            self._origin = Origin(fallback, here, dataset, timeout=timeout, retry=self._api.retry)
 
     @property
     def endpoint(self) -> str:

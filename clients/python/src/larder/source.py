@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Protocol
 
 import numpy as np
@@ -126,7 +126,7 @@ class GatewaySource:
         dataset = self._dataset
         if self._access.digest_file is not None or isinstance(dataset, DatasetInfo) or not _is_file(dataset):
             return self._access.digest_file
-        return None if os.fspath(dataset).startswith("s3://") else Path(dataset)
+        return dataset
 
 
 def _is_file(dataset: str | os.PathLike[str]) -> bool:
