@@ -34,7 +34,7 @@ FETCHES_PER_BATCH = 32
 LARGEST_OPEN_BATCH = 1024
 """Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
 _LOOK = 0.25
-_AT_A_TIME = 16 * 1024
+_AT_A_TIME = 4096
 _COUNTED_FOR = 2.0
 _COUNTED = 256
 
@@ -378,11 +378,19 @@ class Batches:
             part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
             # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
             await self._items.confirm(ask.registration.content, part.indices)
-            missing = part.indices[~self.resident(part)]
+            resident = self.resident(part)
+            missing = part.indices[~resident]
+            self._used_soon(ask.registration.content, part.indices[resident])
             more = self._prefetcher.add(ask.registration, ask.identity, ask.caching, part.indices, missing)
             counts = Counts(*map(sum, zip(counts, more, strict=True)))
             await asyncio.sleep(0)  # others have a turn: there may be a million items
         return counts._asdict()
+
+    def _used_soon(self, content: Content, indices: NDArray[np.uint32]) -> None:
+        """What is announced and here counts as used now, or what is fetched with it would push it out before its turn."""
+        now = self._services.now()
+        for index in indices.tolist():
+            self._services.store.touch(content.digest(index), now)
 
 
 def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:

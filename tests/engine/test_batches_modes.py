@@ -379,6 +379,18 @@ async def test_prefetch_does_not_believe_in_what_was_evicted_unheard_of(small: S
     assert (counts["resident"], counts["fetching"] + counts["refused"]) == (there, 60 - there)
 
 
+async def test_what_is_announced_does_not_make_room_for_the_rest_of_it(small: Shelf) -> None:
+    """Rule: of a chunk that is announced, what is here already counts as used now; else the rest would push it out."""
+    data = await small.dataset(equal_bodies(110, SIZE), "chunked")
+    await data.warm(range(30))
+    small.bench.now[0] += 1
+    await data.warm(range(30, 80))
+    small.bench.now[0] += 1
+    assert (await data.prefetch([*range(30), *range(80, 110)]))["resident"] == 30
+    await until(lambda: small.batches._prefetcher.queued_bytes == 0)
+    assert {*range(30), *range(80, 110)} <= data.resident
+
+
 async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
     """Rule: a queue of items that another worker has brought meanwhile is not gone through at one stretch."""
     data = await small.dataset(equal_bodies(45, SIZE), "chunked")
