@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -161,6 +162,18 @@ async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: P
     await store.items.ready(content)
     assert content.states.surveyed
     assert content.states.flags[0] == VERIFIED
+
+
+async def test_an_item_that_is_being_kept_takes_room(store: Store) -> None:
+    """Rule: from its first byte until the index counts it a blob takes room, or more would be let in than there is room for."""
+    writer = store.begin(6)
+    writer.write(b"second")
+    ref = writer.commit()
+    keeping = asyncio.create_task(store.keep_item(ref, 1.0))
+    await asyncio.sleep(0)
+    assert (store.status().filling, store.status().bytes) == (6, 0)
+    assert await keeping
+    assert (store.status().filling, store.status().bytes) == (0, 6)
 
 
 async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_store: Open) -> None:
