@@ -159,8 +159,7 @@ def test_a_long_page_is_whole(running: Running, name: str, tmp_path: Path) -> No
     register(running, name, file_of(tmp_path, rows))
     listed = ask(running, "GET", f"/v1/datasets/{name}/items?start=3&count=750")
     assert listed.headers["content-type"] == "application/json"
-    found = [(item["index"], item["key"]) for item in listed.json["items"]]
-    assert found == [(index, rows[index].key) for index in range(3, 753)]
+    assert [(one["index"], one["key"]) for one in listed.json["items"]] == [(n, rows[n].key) for n in range(3, 753)]
 
 
 @pytest.mark.parametrize(
