@@ -1,8 +1,8 @@
 """Decoding of a batch's answer, while it arrives. docs/batch-protocol.md of the gateway has the whole format.
 
 There are two forms. With everything resident, an index of the items comes first and their bytes back to back after it: they
-are read into a few large buffers. Otherwise each item is a frame of its own. Both end with a record that says what there should have
-been; an answer without it is cut off, whatever the transport says.
+are read into a few large buffers. Otherwise each item is a frame of its own. Both end with a record that says what there
+should have been; an answer without it is cut off, whatever the transport says.
 
 Rule of this module: whatever happens, `Received` holds exactly the items that came whole, with the right CRC, for a position
 that was asked for, and none twice; an answer that contradicts itself loses even those. So one that is cut, damaged or hostile
