@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gateway.config import CacheSettings
 from gateway.policies.eviction import Space
@@ -30,6 +32,15 @@ class SpaceMeter:
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._counted_at = -_TRUSTED_FOR
+
+    @contextmanager
+    def promised(self, size: int) -> Iterator[None]:
+        """Bytes that are on disk and not in the index yet; not counted, they would be room for others that is not there."""
+        self.filling += size
+        try:
+            yield
+        finally:
+            self.filling -= size
 
     def current(self) -> Space:
         """The space as known now; free bytes are asked of the file system.

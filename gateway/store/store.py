@@ -275,19 +275,13 @@ class Store:
         kept, capacity = self._kept(ref), self._settings.capacity
         if for_good:
             capacity = int(Watermarks().low * capacity)
-        # Until the index counts it, it is promised still: or others would be let in for room that is not there.
-        self._space.filling += ref.size
         try:
-            done, counts = await self._disk.write(
-                lambda connection: (
-                    blob_rows.keep_item(connection, kept, capacity, now),
-                    blob_rows.counts(connection),
+            with self._space.promised(ref.size):
+                done, counts = await self._disk.write(
+                    lambda index: (blob_rows.keep_item(index, kept, capacity, now), blob_rows.counts(index))
                 )
-            )
         except DiskFault:
             done, counts = False, None
-        finally:
-            self._space.filling -= ref.size
         if counts is not None:
             self._space.learn(counts)
         if not done:
