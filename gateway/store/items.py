@@ -117,22 +117,21 @@ class ItemBlobs:
         content.states.surveyed = True
 
     async def confirm(self, content: Content, indices: NDArray[np.uint32]) -> None:
-        """Ask the index about those of some items that are believed to be in the cache, and forget what is not.
+        """Look whether those of some items that are believed to be in the cache have a file, and forget the others.
 
         Nobody tells a dataset that is closed of an eviction, nor a worker of what another evicts that has it closed.
         """
         flags = content.states.flags[indices]
         believed = indices[(flags == RESIDENT) | (flags == VERIFIED)]
+        path_of = self._disk.directory.blob_path
         for start in range(0, len(believed), _PAGE):
             page = believed[start : start + _PAGE]
-            digests = [content.digest(index) for index in page.tolist()]
-            distinct = list(dict.fromkeys(digests))
+            paths = [path_of(content.digest(index)) for index in page.tolist()]
             try:
-                rows = await self._disk.read(lambda connection: blob_rows.find_many(connection, distinct))  # noqa: B023
+                gone = await self._disk.files(lambda: [not os.path.exists(path) for path in paths])  # noqa: B023
             except DiskFault:
                 return
-            known = {row.digest for row in rows}
-            content.states.flags[page[[digest not in known for digest in digests]]] = NOT_KNOWN
+            content.states.flags[page[gone]] = NOT_KNOWN
 
     def _adopt_row(self, content: Content, index: int, row: BlobRow) -> None:
         if content.states.flags[index] in (NOT_KNOWN, FETCHING):
