@@ -5,11 +5,12 @@ import threading
 from collections import Counter
 
 import pytest
-from batch_wire import HIT, MISSING, STREAMED, frames_form
+from batch_wire import HIT, MISSING, ORIGIN_ERROR, STREAMED, failure, frames_form
 from fake_gateway import ID, FakeBatchGateway, Store, cut, flip, hang, problem, reset_after, serving
 
 import larder
 from larder import batch
+from larder.source import GatewaySource
 
 ITEMS = {index: bytes([index]) * (index % 7) for index in range(40)}
 REQUEST = [3, 11, 12, 3, 14]
@@ -234,6 +235,49 @@ def test_a_gateway_that_stays_busy(gateway):
     gateway.faults = [problem(503, "SlowDown", "too many fills")] * 3
     with pytest.raises(larder.GatewayUnavailable, match="503: SlowDown too many fills"):
         _reader(gateway).fetch(REQUEST)
+
+
+def test_a_gateway_that_is_away_is_waited_for(gateway, monkeypatch):
+    """While nothing but 503 comes, or no connection, ``outage`` allows attempts beyond those of ``retry``."""
+    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
+    gateway.faults = [problem(503, "ServiceUnavailable"), lambda handler, asked: handler.reset()] * 5
+    _check(_reader(gateway, outage=3600).fetch(REQUEST))
+    assert len(gateway.asked) == 11
+
+
+@pytest.mark.parametrize(("options", "waits"), [({}, True), ({"retry": larder.Retry()}, False)])
+def test_a_loader_waits_for_a_gateway_that_restarts(gateway, monkeypatch, options, waits):
+    """Unless told how often to try, a loader is patient for much longer than a single request is."""
+    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
+    source = GatewaySource(gateway.endpoint, DATASET, larder.Access(credentials=KEY, **options))
+    gateway.faults = [problem(503, "ServiceUnavailable")] * 40
+    reader = source.reader(DATASET, larder.Stats())
+    if waits:
+        _check(reader.fetch(REQUEST))
+    else:
+        with pytest.raises(larder.GatewayUnavailable, match="tried 4 times"):
+            reader.fetch(REQUEST)
+
+
+def test_damaged_answers_are_no_outage(gateway):
+    """A gateway that answers, but never whole, gets the attempts of ``retry`` and no more."""
+    gateway.faults = [cut(20)] * 9
+    with pytest.raises(larder.GatewayUnavailable, match="tried 3 times"):
+        _reader(gateway, outage=3600).fetch(REQUEST)
+
+
+def test_an_origin_that_is_down_is_named(gateway):
+    """When whole answers bring nothing because the origin fails, the error says so, with one of the items and the reason."""
+
+    def fail(handler, asked):
+        lost = failure(0, asked.indices[0], ORIGIN_ERROR, "bucket", "a key", "connection refused")
+        handler.send_batch(frames_form([lost], ORIGIN_ERROR))
+
+    gateway.faults = [fail] * 3
+    with pytest.raises(larder.GatewayUnavailable) as caught:
+        _reader(gateway).fetch(range(10), mode="substitute", take=5)
+    assert "did not deliver, tried 3 times: item 2 (bucket/'a key')" in str(caught.value)
+    assert str(caught.value).endswith("could not be fetched: connection refused")
 
 
 def test_a_stale_connection_is_replaced_silently(gateway):

@@ -338,7 +338,14 @@ def test_nothing_is_asked_before_it_is_needed():
 
 @pytest.mark.parametrize(
     ("dataset", "registered"),
-    [("train", None), ("train.v2", None), ("./train", "train"), ("train.parquet", "train"), ("s3://b/k.parquet", "k")],
+    [
+        ("train", None),
+        ("train.v2", None),
+        ("./train", "train"),
+        ("train.parquet", "train"),
+        ("a.digest", "a"),
+        ("s3://b/k.parquet", "k"),
+    ],
 )
 def test_a_dataset_is_a_name_or_a_digest_file(dataset, registered, monkeypatch):
     """A name is looked up; what looks like a path or an S3 address is registered under the stem of its name."""
@@ -348,6 +355,21 @@ def test_a_dataset_is_a_name_or_a_digest_file(dataset, registered, monkeypatch):
     monkeypatch.setattr(source._client, "register", lambda name, file, caching: asked.append((file, name)))
     source.describe()
     assert asked == [(dataset, registered)]
+
+
+def test_a_name_that_is_also_a_file_is_pointed_out(tmp_path, monkeypatch):
+    """A digest file that was given in a way that reads as a name is not just an unknown dataset."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.pq").touch()
+
+    def unknown(name):
+        raise larder.UnknownDataset(404, "UnknownDataset", "not known here.")
+
+    for name, hint in [("train.pq", r"say '\./train\.pq'"), ("val.pq", r"not known here\.$")]:
+        source = GatewaySource(ENDPOINT, name)
+        monkeypatch.setattr(source._client, "dataset", unknown)
+        with pytest.raises(larder.UnknownDataset, match=hint):
+            source.describe()
 
 
 def test_keys_are_kept_packed():

@@ -77,5 +77,6 @@ class ProblemDocument(BaseModel):
     status: int = Field(examples=[404])
     code: str = Field(description="for programs", examples=["UnknownDataset"])
     detail: str = Field(
-        description="for people", examples=["The dataset 'imagenet-train' is not known here; register it again."]
+        description="for people",
+        examples=["The dataset 'imagenet-train' is not known here: check the name, or register it again."],
     )

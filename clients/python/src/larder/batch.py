@@ -25,6 +25,7 @@ from larder.dataset import DatasetInfo, Directives
 from larder.errors import (
     DigestFileError,
     GatewayUnavailable,
+    ItemUnavailable,
     LarderError,
     RequestRefused,
     TruncatedBatch,
@@ -75,6 +76,8 @@ class BatchReader:
         credentials: one of the gateway's access keys; ``None`` looks where AWS's tools look.
         timeout: seconds that the gateway may be silent before an attempt counts as failed.
         retry: how often a request that brought nothing is repeated.
+        outage: for how many seconds since the last item it is repeated beyond that, while nobody answers or the answer is only
+            that the gateway is busy, as while one restarts.
         fallback: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver (its address from
             ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
         digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``,
@@ -95,6 +98,7 @@ class BatchReader:
         credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
         timeout: float = 30.0,
         retry: Retry | None = None,
+        outage: float = 0.0,
         fallback: str | S3 | None = None,
         digest_file: str | os.PathLike[str] | None = None,
         stats: Counters | None = None,
@@ -104,6 +108,7 @@ class BatchReader:
         self.dataset = dataset
         self.stats: Counters = _NoCounters() if stats is None else stats
         self._api = Api(endpoint, credentials=source, timeout=timeout, retry=retry)
+        self._outage = outage
         self._digest_file = None if digest_file is None else os.fspath(digest_file)
         self._limit = limit
         self._probation = Probation()
@@ -210,7 +215,7 @@ class BatchReader:
         """Ask until nothing is left. A gateway that was given up before gets one attempt, not all of them."""
         retry = replace(self._api.retry, attempts=1) if self._probation.active else self._api.retry
         chance = random.SystemRandom()
-        pauses, failures = retry.pauses(chance), 0
+        pauses, failures, since = retry.pauses(chance), 0, time.monotonic()
         directives = Directives()
         while not merge.done():
             asked = merge.ask()
@@ -218,10 +223,13 @@ class BatchReader:
             self._count(outcome)
             directives = outcome.directives or directives
             if merge.accept(asked, outcome.received):
-                pauses, failures = retry.pauses(chance), 0
+                pauses, failures, since = retry.pauses(chance), 0, time.monotonic()
                 pause: float | None = chance.uniform(0, retry.base) if outcome.error else 0.0
             else:
                 pause, failures = next(pauses, None), failures + 1
+                away = outcome.directives is None  # not even the head of an answer came
+                if pause is None and away and time.monotonic() - since < self._outage:
+                    pause = chance.uniform(0, 2 * retry.longest)
             if merge.done():
                 break
             if pause is None:
@@ -265,13 +273,17 @@ class BatchReader:
     def _gone(self, merge: Merge, attempts: int, error: Exception | None) -> LarderError:
         if isinstance(error, UnexpectedAnswer):
             return error
-        came = len(merge.request) - merge.wanted
-        cause = error or TruncatedBatch(
-            came, merge.wanted, "the gateway answers, but without them or with damaged bytes"
-        )
+        cause = error or self._why(merge)
         unavailable = GatewayUnavailable(self.endpoint, attempts, cause)
         unavailable.__cause__ = cause
         return unavailable
+
+    def _why(self, merge: Merge) -> LarderError:
+        """What keeps items away when the answers are whole: their origin, if one of them was said to fail there."""
+        if (failure := merge.passing) is not None:
+            return ItemUnavailable(failure.index, failure.bucket, failure.key, failure.detail)
+        came = len(merge.request) - merge.wanted
+        return TruncatedBatch(came, merge.wanted, "the gateway answers, but without them or with damaged bytes")
 
     def _count(self, outcome: _Round) -> None:
         self.stats.add("requests", 1)

@@ -43,7 +43,9 @@ class GatewayUnavailable(LarderError):
             super().__init__(endpoint)
             return
         times = "once" if attempts == 1 else f"{attempts} times"
-        super().__init__(f"{endpoint} did not answer, tried {times}: {str(cause) or type(cause).__name__}")
+        # Our own errors are made of answers: that of a busy gateway, of an origin that fails, of half a batch.
+        what = "did not deliver" if isinstance(cause, LarderError) else "did not answer"
+        super().__init__(f"{endpoint} {what}, tried {times}: {str(cause) or type(cause).__name__}")
 
 
 class UnexpectedAnswer(LarderError):

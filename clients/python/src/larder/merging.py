@@ -59,6 +59,8 @@ class Merge:
         self._data: list[memoryview] = []
         self._flags: list[int] = []
         self._failed: dict[int, ItemFailure] = {}
+        self.passing: ItemFailure | None = None
+        """The last failure of an item that may come when it is asked for again."""
 
     @property
     def wanted(self) -> int:
@@ -99,6 +101,8 @@ class Merge:
             if final or not passing or self._failures[place] >= self._patience:
                 self._open[place] = False
                 self._failed[failure.index] = failure
+            else:
+                self.passing = failure
         return bool(np.count_nonzero(self._open) < left)
 
     def result(self, directives: Directives, *, ordered: bool = False) -> Fetched:

@@ -15,12 +15,15 @@ from larder.batch import BatchReader
 from larder.client import Client
 from larder.credentials import Credentials, CredentialSource
 from larder.dataset import DatasetInfo, ItemLocation
+from larder.errors import UnknownDataset
 from larder.merging import Fetched
 from larder.retry import Retry
 from larder.s3 import S3
 from larder.stats import Stats
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
+_OUTAGE = 120.0
+"""Seconds: how long a gateway may be away, as when it restarts, before a training job gives up."""
 
 
 class Reader(Protocol):
@@ -62,7 +65,8 @@ class Access:
     Args:
         credentials: one of its access keys; ``None`` looks where AWS's tools look.
         timeout: seconds that it may be silent before an attempt counts as failed.
-        retry: how often a request that brought nothing is repeated.
+        retry: how often a request that brought nothing is repeated. If left out, and without ``fallback``, batches also wait
+            two minutes for a gateway that does not answer; one that was not there at the beginning fails at once.
         fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver.
         digest_file: of the dataset, for ``fallback`` and to register it again; not needed if the dataset is named by it.
         caching: of a dataset that is registered by its digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
@@ -82,8 +86,8 @@ class GatewaySource:
     Args:
         endpoint: address of the gateway.
         dataset: the name of a dataset that the gateway knows, or what `Client.register` returned; or a digest file, which is
-            registered under the stem of its name: a path (whatever contains a ``/`` or ends in ``.parquet`` is one) or its
-            S3 address ``s3://bucket/key``, which the gateway reads itself.
+            registered under the stem of its name: a path (whatever contains a ``/`` or ends in ``.parquet`` or ``.digest``
+            is one) or its S3 address ``s3://bucket/key``, which the gateway reads itself.
         access: everything else.
     """
 
@@ -100,9 +104,18 @@ class GatewaySource:
         if isinstance(dataset, DatasetInfo):
             return dataset
         if not _is_file(dataset):
-            return self._client.dataset(os.fspath(dataset))
+            return self._known(os.fspath(dataset))
         text = os.fspath(dataset)
         return self._client.register(PurePosixPath(text).stem, text, caching=self._access.caching)
+
+    def _known(self, name: str) -> DatasetInfo:
+        try:
+            return self._client.dataset(name)
+        except UnknownDataset as error:
+            if not os.path.isfile(name):
+                raise
+            hint = f"If its digest file is the file of this name, say './{name}': then it is registered by itself."
+            raise UnknownDataset(error.status, error.code, f"{error.detail} {hint}") from None
 
     def reader(self, info: DatasetInfo, stats: Stats) -> BatchReader:
         """Asks the gateway for batches."""
@@ -113,6 +126,7 @@ class GatewaySource:
             credentials=access.credentials,
             timeout=access.timeout,
             retry=access.retry,
+            outage=_OUTAGE if access.retry is None and access.fallback is None else 0.0,
             fallback=access.fallback,
             digest_file=self._digest_file(),
             stats=stats,
@@ -130,4 +144,4 @@ class GatewaySource:
 
 
 def _is_file(dataset: str | os.PathLike[str]) -> bool:
-    return not isinstance(dataset, str) or "/" in dataset or dataset.endswith(".parquet")
+    return not isinstance(dataset, str) or "/" in dataset or dataset.endswith((".parquet", ".digest"))
