@@ -25,7 +25,6 @@ from larder.dataset import DatasetInfo, Directives
 from larder.errors import (
     DigestFileError,
     GatewayUnavailable,
-    ItemUnavailable,
     LarderError,
     RequestRefused,
     TruncatedBatch,
@@ -33,7 +32,7 @@ from larder.errors import (
     UnknownDataset,
 )
 from larder.fallback import Origin, Probation, warn_once
-from larder.frames import LIMIT, MEDIA_TYPE, Decoder, Received
+from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
 from larder.merging import MOST, Fetched, Merge
 from larder.retry import Retry
 from larder.s3 import S3
@@ -66,6 +65,11 @@ class _Round:
     directives: Directives | None = None
     error: Exception | None = None
 
+    @property
+    def away(self) -> bool:
+        """Whether nobody answered, not even with the head of a batch, or the gateway says that its origin is down."""
+        return self.directives is None or self.received.status == ORIGIN_ERROR
+
 
 class BatchReader:
     """Reads items of one dataset through a gateway. Safe to share between threads, to fork, to copy and to pickle.
@@ -77,7 +81,7 @@ class BatchReader:
         timeout: seconds that the gateway may be silent before an attempt counts as failed.
         retry: how often a request that brought nothing is repeated.
         outage: for how many seconds since the last item it is repeated beyond that, while nobody answers or the answer is only
-            that the gateway is busy, as while one restarts.
+            that the gateway is busy, as while one restarts, or that its origin is down.
         fallback: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver (its address from
             ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
         digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``,
@@ -227,13 +231,12 @@ class BatchReader:
                 pause: float | None = chance.uniform(0, retry.base) if outcome.error else 0.0
             else:
                 pause, failures = next(pauses, None), failures + 1
-                away = outcome.directives is None  # not even the head of an answer came
-                if pause is None and away and time.monotonic() - since < self._outage:
+                if pause is None and outcome.away and time.monotonic() - since < self._outage:
                     pause = chance.uniform(0, 2 * retry.longest)
             if merge.done():
                 break
             if pause is None:
-                raise self._gone(merge, failures, outcome.error)
+                raise self._gone(merge, failures, outcome)
             self.stats.add("retries", 1)
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
         return directives
@@ -270,20 +273,24 @@ class BatchReader:
             outcome.error = error
         return outcome
 
-    def _gone(self, merge: Merge, attempts: int, error: Exception | None) -> LarderError:
-        if isinstance(error, UnexpectedAnswer):
-            return error
-        cause = error or self._why(merge)
+    def _gone(self, merge: Merge, attempts: int, outcome: _Round) -> LarderError:
+        if isinstance(outcome.error, UnexpectedAnswer):
+            return outcome.error
+        cause = outcome.error or self._why(merge, outcome.received)
         unavailable = GatewayUnavailable(self.endpoint, attempts, cause)
         unavailable.__cause__ = cause
         return unavailable
 
-    def _why(self, merge: Merge) -> LarderError:
-        """What keeps items away when the answers are whole: their origin, if one of them was said to fail there."""
-        if (failure := merge.passing) is not None:
-            return ItemUnavailable(failure.index, failure.bucket, failure.key, failure.detail)
-        came = len(merge.request) - merge.wanted
-        return TruncatedBatch(came, merge.wanted, "the gateway answers, but without them or with damaged bytes")
+    def _why(self, merge: Merge, received: Received) -> LarderError:
+        """What keeps items away when the answers are whole."""
+        if received.status == ORIGIN_ERROR:
+            said = next(iter(received.failures.values()), None)
+            example = f", such as {said.bucket}/{said.key!r}: {said.detail}" if said else ""
+            return LarderError(
+                f"its origin cannot be reached, or fails every item{example}; {merge.wanted} are missing"
+            )
+        detail = "the gateway answers, but without them or with damaged bytes"
+        return TruncatedBatch(merge.came, merge.wanted, detail)
 
     def _count(self, outcome: _Round) -> None:
         self.stats.add("requests", 1)

@@ -59,13 +59,16 @@ class Merge:
         self._data: list[memoryview] = []
         self._flags: list[int] = []
         self._failed: dict[int, ItemFailure] = {}
-        self.passing: ItemFailure | None = None
-        """The last failure of an item that may come when it is asked for again."""
 
     @property
     def wanted(self) -> int:
         """How many items are still to come."""
         return self._take - len(self._places)
+
+    @property
+    def came(self) -> int:
+        """How many items have come."""
+        return len(self._places)
 
     def done(self) -> bool:
         """Whether nothing is left to ask for."""
@@ -101,8 +104,6 @@ class Merge:
             if final or not passing or self._failures[place] >= self._patience:
                 self._open[place] = False
                 self._failed[failure.index] = failure
-            else:
-                self.passing = failure
         return bool(np.count_nonzero(self._open) < left)
 
     def result(self, directives: Directives, *, ordered: bool = False) -> Fetched:
