@@ -82,7 +82,9 @@ class UnknownDataset(ApiError):
     """Nobody of this tenant has registered it, or it was forgotten: registrations are soft state."""
 
     def __init__(self, name_or_id: str) -> None:
-        super().__init__("UnknownDataset", f"The dataset {name_or_id!r} is not known here: check the name, or register it again.")
+        super().__init__(
+            "UnknownDataset", f"The dataset {name_or_id!r} is not known here: check the name, or register it again."
+        )
 
 
 def is_dataset_id(text: str) -> bool:
