@@ -103,7 +103,8 @@ _PATHS = (
     "/bucket/sub/%C3%A4%20b%2Bc.txt", "/..", "/.", "/..%2fx/y", "/-x/y", "/BUCKET/x", "/" + "b" * 256 + "/x",
     "/xn--%C3%A4/x",
     "/bucket%2fplain.bin", "/nobucket/x", "/bucket/empty", "/%2d/healthz", "/bucket/x\\y", "/bucket/%7f",
-    "/192.168.0.1/x",
+    "/192.168.0.1/x", "/-/v1/datasets", "/-/v1/datasets/x", "/-/v1/datasets/x/items", "/-/v1/datasets/x/batch",
+    "/-/v1/datasets/%2e%2e/batch", "/-/v1/datasets/x/lookup", "/-/v1/blobs/" + "0" * 64, "/-/v1/blobs/x", "/-/v1/",
 )  # fmt: skip
 _PARAMETERS = (
     "acl", "tagging", "versionId=", "versionId=null", "versionId=%00", "partNumber=1", "partNumber=x",
@@ -115,7 +116,7 @@ _PARAMETERS = (
     "response-expires=x", "X-Amz-Expires=--5", "X-Amz-Signature=x", "X-Amz-Credential=a", "Signature=x",
     "AWSAccessKeyId=y", "Expires=%C2%B2",
     "=", "&&", "a=b=c", "%", "%zz=1", "%ff=%fe", "select&select-type=2", "torrent", "restore", "renameObject",
-    "attributes", "legal-hold",
+    "attributes", "legal-hold", "mode=substitute", "mode=prefetch", "take=3", "take=-1", "ordered=1", "caching=full", "start=%00",
 )  # fmt: skip
 _ODD_HEADERS = (
     ("range", "bytes=0-"), ("range", "bytes=-0"), ("range", "bytes=9-1"), ("range", "bytes=0-0,3-4"), ("range",

@@ -31,7 +31,8 @@ _GLANCE = 0.15
 """Seconds for which an answer is awaited before the client half-closes; decides what is seen, never what passes."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ \r]")
 _CACHE_ENTRIES = {
-    "blobs", "boot", "generations", "index.db", "index.db-shm", "index.db-wal", "index.lock", "keeper.lock", "run", "tmp",
+    "blobs", "boot", "datasets", "generations", "index.db", "index.db-shm", "index.db-wal", "index.lock", "keeper.lock", "run",
+    "tmp",
 }  # fmt: skip
 
 
