@@ -142,7 +142,8 @@ def handle_problems(app: FastAPI, router: APIRouter) -> None:
             error.headers = {"Allow": ", ".join(sorted(_methods(router, request)))}
         return await respond(request, error)
 
-    for kind in (LarderError, RequestValidationError, Exception):
+    # Not for LarderError itself: of a client that left while it was answered, a handler would make a mistake of ours.
+    for kind in (ApiError, S3Error, OriginUnavailable, DiskUnavailable, Damaged, RequestValidationError, Exception):
         app.add_exception_handler(kind, respond)
     app.add_exception_handler(HTTPException, of_http)
 

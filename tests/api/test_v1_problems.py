@@ -1,0 +1,40 @@
+"""Errors of /-/v1 that are nobody's to read."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI
+
+from gateway.api.v1.problems import handle_problems
+from gateway.model.datasets import ApiError
+from gateway.model.errors import ClientGone
+
+
+async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() -> None:
+    """Rule: what ends a request is that its client has gone, which the server expects, and nothing that is logged as an error."""
+    app = FastAPI()
+    router = APIRouter()
+
+    @router.get("/v1/refused")
+    async def refused() -> None:
+        raise ApiError("InvalidRequest", "no")
+
+    app.include_router(router)
+    handle_problems(app, router)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            raise ClientGone("the client has gone")
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/v1/refused", "raw_path": b"/v1/refused", "query_string": b"", "headers": [],
+        "scheme": "http", "http_version": "1.1", "server": ("127.0.0.1", 9000), "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    with pytest.raises(ClientGone):
+        await app(scope, receive, send)
