@@ -204,6 +204,12 @@ def test_items_have_keys_if_they_are_wanted():
     assert sorted(name for batch in loader for name in batch) == [f"memory/item-{number}" for number in range(5)]
 
 
+def test_items_without_keys_have_no_empty_ones():
+    """A label that is taken from a key which was not asked for would be wrong, silently: so it is an error that says what to do."""
+    with pytest.raises(larder.ItemError, match="keys=True"):
+        consume(loader_of(dataset_of(5, transform=_key)))
+
+
 def _key(item):
     return f"{item.bucket}/{item.key}"
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import default_collate
 
-from larder.errors import ItemUntransformable
+from larder.errors import ItemUntransformable, LarderError
 from larder.keys import Keys
 from larder.stats import Stats
 
@@ -21,14 +21,36 @@ class Item:
     Args:
         index: its place in the dataset.
         data: its bytes; valid as long as something refers to it, shared with the rest of the batch.
-        bucket: of the object that it is, or is part of; empty unless the dataset was made with ``keys=True``.
-        key: of that object; empty unless the dataset was made with ``keys=True``.
+        name: bucket and key, if the dataset was made with ``keys=True``.
     """
 
     index: int
     data: memoryview
-    bucket: str = ""
-    key: str = ""
+    name: tuple[str, str] | None = None
+
+    @property
+    def bucket(self) -> str:
+        """The bucket of the object that it is, or is part of.
+
+        Raises:
+            LarderError: the dataset was made without ``keys=True``.
+        """
+        return self._named()[0]
+
+    @property
+    def key(self) -> str:
+        """The key of the object that it is, or is part of.
+
+        Raises:
+            LarderError: the dataset was made without ``keys=True``.
+        """
+        return self._named()[1]
+
+    def _named(self) -> tuple[str, str]:
+        # Not an empty text: a label that is taken from it would be wrong, silently.
+        if self.name is None:
+            raise LarderError("items have bucket and key only if the dataset is made with keys=True")
+        return self.name
 
 
 class Naming(NamedTuple):
@@ -75,7 +97,7 @@ class Preparation(NamedTuple):
         began = perf_counter()
         samples = []
         for index, each in zip(indices, data, strict=True):
-            item = Item(index, each, *(naming.keys[index] if naming.keys is not None else ()))
+            item = Item(index, each, None if naming.keys is None else naming.keys[index])
             try:
                 samples.append(self.transform(item))
             except Exception as error:
