@@ -205,7 +205,7 @@ def test_items_have_keys_if_they_are_wanted():
 
 
 def test_items_without_keys_have_no_empty_ones():
-    """A label that is taken from a key which was not asked for would be wrong, silently: so it is an error that says what to do."""
+    """A label taken from a key that was not asked for would be wrong, silently: so it is an error that says what to do."""
     with pytest.raises(larder.ItemError, match="keys=True"):
         consume(loader_of(dataset_of(5, transform=_key)))
 
