@@ -102,7 +102,7 @@ async def settle(data: Data, before: int) -> None:
     # One descriptor for each new blob in the store's cache, and one for each new connection to the origin and of the origin.
     allowed = before + (COUNT - COUNT // 2) + 2 * items.AT_ONCE
     await until(lambda: blob_files(data) <= data.shelf.bench.store.status().open_files and descriptors() <= allowed)
-    assert data.shelf.batches.fetches._memory.used == 0
+    await until(lambda: data.shelf.batches.fetches._memory.used == 0)
 
 
 def blob_files(data: Data) -> int:

@@ -370,7 +370,7 @@ async def test_a_batch_that_is_left_midway_leaves_nothing_open(data: Data, after
     await until(lambda: not data.shelf.batches.fetches.active)
     # What the store and the origin's connections keep open is theirs; files of blobs must be those of the store's cache.
     await until(lambda: blobs_open(data) <= data.shelf.bench.store.status().open_files)
-    assert data.shelf.batches.fetches._memory.used == 0
+    await until(lambda: data.shelf.batches.fetches._memory.used == 0)
 
 
 def blobs_open(data: Data) -> int:
