@@ -77,7 +77,7 @@ class Wanted:
 
     @property
     def location(self) -> Location:
-        """Where the reader's tenant has it."""
+        """Where the reader's tenant has it; read from disk each time."""
         return self.registration.locations.of(self.index)
 
 
@@ -301,14 +301,15 @@ class ItemFetches:
 
     async def _read_once(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
-        keep = keep and self._may_keep(wanted, length)
+        location = wanted.location
+        keep = keep and self._may_keep(wanted, location, length)
         if wanted.store_only and not keep:
             return _not_taken()
-        if wanted.location.length == 0:
+        if location.length == 0:
             return await self._empty(digest, wanted, keep=keep)
-        response, length = await self.ask(wanted, wanted.location)
+        response, length = await self.ask(wanted, location)
         try:
-            keep = keep and self._may_keep(wanted, length) and forbidden(response.headers) is None
+            keep = keep and self._may_keep(wanted, location, length) and forbidden(response.headers) is None
             if keep and await self._make_room(wanted, length):
                 return await self._into_store(digest, wanted, length, response.next_chunk)
             if wanted.store_only:
@@ -339,9 +340,8 @@ class ItemFetches:
             response.abort()
             raise
 
-    def _may_keep(self, wanted: Wanted, length: int) -> bool:
+    def _may_keep(self, wanted: Wanted, location: Location, length: int) -> bool:
         """Whether the cache may take the item, as far as its ``length``, perhaps unknown, tells."""
-        location = wanted.location
         if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
             return False
         if length == UNKNOWN_LENGTH:

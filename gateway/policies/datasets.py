@@ -21,6 +21,8 @@ LARGEST_CHUNK = 15 * 1000**3
 USABLE = 0.9
 """Share of the cache that survives an eviction, which stops at this watermark (gateway/policies/eviction.py)."""
 MOST_UNITS = 1000
+PLAN = 1
+"""Version of the decision about caching and chunks; there is one decision per dataset and size of the cache so far."""
 
 
 class CachingMode(StrEnum):

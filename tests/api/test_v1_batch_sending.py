@@ -24,7 +24,7 @@ from gateway.policies.datasets import CachingMode
 from gateway.testing.origin_faults import DieAfter, Hang
 from larder.frames import Decoder, Received
 from tests.batches import packed
-from tests.engine.datasets import Data, Shelf, descriptors, equal_bodies, shelved, until
+from tests.engine.datasets import Data, Shelf, blobs_open, descriptors, equal_bodies, shelved, until
 
 SIZE = 60_000
 COUNT = 24
@@ -101,20 +101,8 @@ async def settle(data: Data, before: int) -> None:
     await until(lambda: not data.shelf.batches.fetches.active)
     # One descriptor for each new blob in the store's cache, and one for each new connection to the origin and of the origin.
     allowed = before + (COUNT - COUNT // 2) + 2 * items.AT_ONCE
-    await until(lambda: blob_files(data) <= data.shelf.bench.store.status().open_files and descriptors() <= allowed)
+    await until(lambda: blobs_open(data) <= data.shelf.bench.store.status().open_files and descriptors() <= allowed)
     await until(lambda: data.shelf.batches.fetches._memory.used == 0)
-
-
-def blob_files(data: Data) -> int:
-    """How many descriptors of this process lead to blobs."""
-    blobs = str(data.shelf.home / "cache" / "blobs")
-    count = 0
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            count += str(link.readlink()).startswith(blobs)
-        except FileNotFoundError:
-            continue
-    return count
 
 
 @pytest.mark.parametrize("way", WAYS)

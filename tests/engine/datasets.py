@@ -224,6 +224,18 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def blobs_open(data: Data) -> int:
+    """How many descriptors of this process lead to blob files."""
+    home = str(data.shelf.home / "cache" / "blobs")
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            count += str(link.readlink()).startswith(home)
+        except FileNotFoundError:
+            continue
+    return count
+
+
 async def until(condition: object, turns: int = 20_000) -> None:
     """Let the event loop go on until a condition holds; the bound is only there to end a broken run."""
     assert callable(condition)

@@ -19,6 +19,7 @@ from tests.engine.datasets import (
     BUCKET,
     Data,
     Shelf,
+    blobs_open,
     bodies_of,
     descriptors,
     sha,
@@ -371,18 +372,6 @@ async def test_a_batch_that_is_left_midway_leaves_nothing_open(data: Data, after
     # What the store and the origin's connections keep open is theirs; files of blobs must be those of the store's cache.
     await until(lambda: blobs_open(data) <= data.shelf.bench.store.status().open_files)
     await until(lambda: data.shelf.batches.fetches._memory.used == 0)
-
-
-def blobs_open(data: Data) -> int:
-    """How many descriptors of this process lead to blob files."""
-    home = str(data.shelf.home / "cache" / "blobs")
-    count = 0
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            count += str(link.readlink()).startswith(home)
-        except FileNotFoundError:
-            continue
-    return count
 
 
 async def test_a_failing_origin_leaves_nothing_open(data: Data) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -96,9 +97,10 @@ def first_of(samples: list[Any]) -> Any:
 
 
 def memory_after(samples: list[bytes]) -> int:
-    """A collate function that says how much resident memory this process has, in kibibytes."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    """A collate function that says how many bytes Python has allocated in this process since the first batch."""
+    if not tracemalloc.is_tracing():
+        tracemalloc.start()
+    return tracemalloc.get_traced_memory()[0]
 
 
 class Doubling:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
 
 from gateway import metrics
+from gateway.api.received import Receive, request_body
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog, redact
 from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
@@ -30,7 +29,6 @@ from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
 
 log = logging.getLogger("larder.s3")
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
@@ -139,7 +137,7 @@ class S3App:
             assert isinstance(found, Forward)
             reason = found.reason
             outcome = Outcome.MISS if found.miss else Outcome.BYPASS
-        return await self._forwarder.forward(exchange, _request_body(receive), outcome, reason)
+        return await self._forwarder.forward(exchange, request_body(receive), outcome, reason)
 
     def _open(self, trace: Trace, auth: Authenticated) -> Exchange:
         """Find out what a verified request is about, and whether the gateway itself forbids it."""
@@ -238,14 +236,3 @@ def _how_signed(auth: Authenticated | None) -> tuple[str, str]:
         return "", ""
     version = "SigV2" if "AWSAccessKeyId" in auth.signature_parameters else "SigV4"
     return version, "QueryString" if auth.presigned else "AuthHeader"
-
-
-async def _request_body(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone("the client left before its request was complete")
-        if chunk := message.get("body", b""):
-            yield chunk
-        if not message.get("more_body", False):
-            return

@@ -6,11 +6,11 @@ Addresses of blobs contain digests, and a digest is a right to read: they are no
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from hashlib import sha256
+from collections.abc import MutableMapping
 from typing import Any
 
 from gateway import metrics
+from gateway.api.received import Receive, request_body
 from gateway.api.s3.answer import Clock
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
@@ -22,7 +22,6 @@ from gateway.server.refusals import Scope, Send
 from gateway.store.datasets.registry import Registry
 from gateway.store.store import Store
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup)")
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
 _LONGEST_BODY = 4 * MOST_INDICES
@@ -77,7 +76,7 @@ class DataApp:
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")
-            self._identities.admit(scope).confirm(sha256(await _body(receive, 0)).hexdigest())
+            self._identities.admit(scope).confirm_body(await _body(receive, 0))
             await send_blob(scope, send, self._store, blob[1])
             return
         found = _DATASET.fullmatch(scope["path"])
@@ -85,7 +84,7 @@ class DataApp:
         _allow(scope, "POST")
         caller = self._identities.admit(scope)
         body = await _body(receive, _LONGEST_BODY)
-        caller.confirm(sha256(body).hexdigest())
+        caller.confirm_body(body)
         principal = caller.principal
         registration = self._registry.find(principal.tenant, found[1])
         if registration is None:
@@ -102,13 +101,9 @@ def _allow(scope: Scope, *methods: str) -> None:
 async def _body(receive: Receive, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone("the client left before its request was complete")
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
+    async for piece in request_body(receive):
+        pieces.append(piece)
+        size += len(piece)
         if size > limit:
             raise ApiError("TooLarge", f"The body may have at most {limit} bytes.")
-        if not message.get("more_body", False):
-            return b"".join(pieces)
+    return b"".join(pieces)

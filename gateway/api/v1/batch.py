@@ -22,7 +22,7 @@ from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import DatasetPlan, decide
+from gateway.policies.datasets import PLAN, DatasetPlan, decide
 from gateway.server.refusals import Scope, Send
 from gateway.store.datasets.registry import Registration
 
@@ -219,7 +219,7 @@ class BatchEndpoint:
         plan = self._plan(registration)
         chunk = self._batches.fullest_chunk(registration.content, plan)
         return headers_of(
-            [("x-larder-caching", plan.caching.value), ("x-larder-chunk", str(chunk)), ("x-larder-plan", "1")]
+            [("x-larder-caching", plan.caching.value), ("x-larder-chunk", str(chunk)), ("x-larder-plan", str(PLAN))]
         )
 
 

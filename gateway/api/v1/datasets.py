@@ -36,13 +36,11 @@ from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
-from gateway.policies.datasets import decide
+from gateway.policies.datasets import PLAN, decide
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
 from gateway.store.datasets.registry import Registration, Registry, Source
 
-PLAN = 1
-"""Version of the decision about caching and chunks; there is one decision per dataset and size of the cache so far."""
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
 _PROBLEMS: dict[int | str, dict[str, Any]] = {

@@ -75,13 +75,3 @@ class Identities:
             )
         hashed = found.payload_form is PayloadForm.HASHED
         return Caller(found.principal, found.payload_hash.lower() if hashed else "")
-
-    def verify(self, scope: Scope, body: bytes) -> Principal:
-        """Verify a request whose body is there.
-
-        Raises:
-            S3Error: as ``admit`` and ``Caller.confirm``.
-        """
-        caller = self.admit(scope)
-        caller.confirm_body(body)
-        return caller.principal

@@ -1,0 +1,26 @@
+"""The body of a request, over plain ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.model.errors import ClientGone
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+async def request_body(receive: Receive) -> AsyncIterator[bytes]:
+    """The pieces of a request's body as they come; none of them is empty.
+
+    Raises:
+        ClientGone: the client left before the body was complete.
+    """
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client left before its request was complete")
+        if chunk := message.get("body", b""):
+            yield chunk
+        if not message.get("more_body", False):
+            return
