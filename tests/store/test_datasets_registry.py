@@ -149,6 +149,9 @@ async def test_a_name_is_given_to_another_dataset(
     registration, new = await registry.register(A, "d", write(tmp_path / "g", new_rows), "auto")
     assert (new, registration.content.items) == (False, 7)
     assert registry.find(A, id_of(old_rows)) is None
+    shown = sibling.find(A, "d", now=True)
+    assert shown is not None
+    assert shown.content.items == 7
     clock.now += 1
     seen = sibling.find(A, "d")
     assert seen is not None
@@ -171,6 +174,21 @@ async def test_siblings_see_what_is_registered_and_removed(
     assert sibling.find(A, "d") is None
     assert sibling.find(A, id_of(rows)) is None
     assert not await sibling.remove(A, "d")
+
+
+async def test_who_asks_about_a_registration_is_not_told_yesterdays(
+    registry: Registry, sibling: Registry, tmp_path: Path
+) -> None:
+    """Rule: a question about the registration itself sees what a sibling did at once, by name, id and in lists."""
+    old_rows, new_rows = rows_of(5), rows_of(7, seed=2)
+    await registry.register(A, "d", write(tmp_path / "f", old_rows), "auto")
+    assert [found.content.items for found in sibling.of_tenant(A)] == [5]
+    await registry.register(A, "d", write(tmp_path / "g", new_rows), "auto")
+    assert [found.content.items for found in sibling.of_tenant(A)] == [7]
+    assert sibling.find(A, id_of(old_rows), now=True) is None
+    await registry.remove(A, "d")
+    assert sibling.find(A, id_of(new_rows), now=True) is None
+    assert list(sibling.of_tenant(A)) == []
 
 
 async def test_nothing_is_left_of_a_removed_dataset(registry: Registry, directory: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class DatasetService:
         Raises:
             UnknownDataset: the tenant has none of this name or id.
         """
-        registration = self._registry.find(principal.tenant, name_or_id)
+        registration = self._registry.find(principal.tenant, name_or_id, now=True)
         if registration is None:
             raise UnknownDataset(name_or_id[:140])
         return registration

@@ -2,7 +2,8 @@
 
 Registrations are soft state. What cannot be read, or is not as long as it should be, counts as not registered and is removed;
 the client registers again. Workers tell each other nothing: each looks at a registration's small file, at most once a second
-while it is in use, and sees what a sibling registered, replaced or removed.
+while batches use it and always when somebody asks about the registration itself, and sees what a sibling registered, replaced or
+removed.
 """
 
 from __future__ import annotations
@@ -108,19 +109,21 @@ class Registry:
 
     # --- looking
 
-    def find(self, tenant: str, name_or_id: str) -> Registration | None:
+    def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
         """A tenant's dataset by its name or id; ``None`` when it is not registered, or not any more.
 
-        Of several names with one id, it is one that is open, else the first by name.
+        Of several names with one id, it is one that is open, else the first by name. ``now`` looks at what siblings did until
+        this moment; without it, what was seen within the last second is believed, which a batch can afford.
         """
         self._tidy()
+        look = self._refreshed if now else self._named
         if not is_dataset_id(name_or_id):
-            return self._named(tenant, name_or_id) if is_name(name_or_id) else None
+            return look(tenant, name_or_id) if is_name(name_or_id) else None
         ids = {at: entry.registration.content.id for at, entry in self._open.items()}
         names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
         # The folder is looked at only if nothing is open: every batch comes by here, and there may be a thousand names.
         for name in chain(names, self._names_of(tenant, name_or_id)):
-            registration = self._named(tenant, name)
+            registration = look(tenant, name)
             if registration is not None and registration.content.id == name_or_id:
                 return registration
         return None
@@ -128,7 +131,7 @@ class Registry:
     def of_tenant(self, tenant: str) -> Iterator[Registration]:
         """A tenant's datasets by name; opened one after the other, because each costs descriptors."""
         for name in sorted(self._all_names(tenant)):
-            registration = self._named(tenant, name)
+            registration = self._refreshed(tenant, name)
             if registration is not None:
                 yield registration
 
