@@ -35,11 +35,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-
 from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer
+from gateway.fleet.connection import commands
 from gateway.fleet.subscription import Subscription, opened
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
@@ -98,7 +95,7 @@ class Invalidations:
         self._on_gap = on_gap
         self._timing = timing
         self._me = uuid.uuid4().hex
-        self._redis = _commands(url, timing.connect)
+        self._redis = commands(url, timing.connect)
         self._subscribed = False
         self._heard = float("-inf")
         self._tried = asyncio.Event()
@@ -228,15 +225,3 @@ class Invalidations:
 
     async def _publish_beat(self) -> None:
         await self._announcer.say(WORKER + self._me, {"beat": time.monotonic()})
-
-
-def _commands(url: str, timeout: float) -> Redis:
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=8,
-        timeout=timeout,
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        retry=Retry(NoBackoff(), 0),
-    )
-    return Redis.from_pool(pool)

@@ -1,0 +1,20 @@
+"""Connections for single commands to Redis: few, short-tempered, and never repeated behind the caller's back."""
+
+from __future__ import annotations
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+
+def commands(url: str, timeout: float) -> Redis:
+    """A client whose every command, waiting for a connection included, fails after about ``timeout`` seconds."""
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=8,
+        timeout=timeout,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return Redis.from_pool(pool)

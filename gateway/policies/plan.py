@@ -1,0 +1,163 @@
+"""The manager's current decision, as a value: what every node does for each dataset, and what every job may expect.
+
+The manager (gateway/policies/manager.py) makes it, Redis carries it as JSON, the keepers of all nodes perform it. A dataset or a job
+that is not in the plan is treated as ``policies.datasets.decide`` says: there is no manager yet, or nobody asked it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gateway.policies.datasets import CachingMode
+
+
+class Phase(StrEnum):
+    """What is being found out about a job (Quiver, section 4.5 and 5.3)."""
+
+    PROBE_MISS = "probe-miss"
+    """It is refused hits, so that its time per mini-batch without the cache is known."""
+    MEASURE = "measure"
+    """It reads as usual, until enough mini-batches tell its time with the cache."""
+    STEADY = "steady"
+    """Both are known, as of the last probe."""
+
+
+class WhyCaching(StrEnum):
+    """Why a dataset has the space that it has."""
+
+    OVERRIDE = "override"
+    """An operator pinned or forbade it."""
+    REQUESTED = "requested"
+    """Its registration asks for this mode."""
+    BENEFIT = "benefit"
+    """Its benefit per byte is high enough."""
+    NO_BENEFIT = "no-benefit"
+    """None of its jobs gains anything."""
+    NO_ROOM = "no-room"
+    """Others gain more from the space."""
+    NO_JOBS = "no-jobs"
+    """No job uses it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The chunks of a rotated dataset: at most two take space at any time.
+
+    ``complete`` are loaded, oldest first; ``loading`` is being loaded, -1 for none; ``active`` is where a new job begins, -1 for
+    none; ``marked`` are complete ones that only the jobs that use them still get hits from.
+    """
+
+    complete: tuple[int, ...] = ()
+    loading: int = -1
+    active: int = -1
+    marked: tuple[int, ...] = ()
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """All that take space."""
+        return self.complete if self.loading < 0 else (*self.complete, self.loading)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOrder:
+    """What the fleet does for one dataset. ``granted`` is the space in bytes that the decision costs."""
+
+    caching: CachingMode
+    partitions: int
+    units: int
+    why: WhyCaching
+    granted: int = 0
+    chunks: Chunks = Chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """What one job may expect: whether it uses the cache, and what is being measured. ``benefit`` is t_miss / t_hit, 0: unknown."""
+
+    cache: bool
+    phase: Phase
+    benefit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
+
+    ``jobs`` is keyed by ``tenant/job``, ``datasets`` by id. ``memory`` is what the manager needs to go on from here, ``inputs`` what
+    it saw: both are JSON, and only the manager and those who want an explanation read them.
+    """
+
+    version: int = 0
+    fence: int = 0
+    datasets: Mapping[str, DatasetOrder] = field(default_factory=dict)
+    jobs: Mapping[str, JobOrder] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {
+            "version": self.version,
+            "fence": self.fence,
+            "datasets": {
+                name: {
+                    "caching": order.caching.value,
+                    "partitions": order.partitions,
+                    "units": order.units,
+                    "why": order.why.value,
+                    "granted": order.granted,
+                    "chunks": {
+                        "complete": list(order.chunks.complete),
+                        "loading": order.chunks.loading,
+                        "active": order.chunks.active,
+                        "marked": list(order.chunks.marked),
+                    },
+                }
+                for name, order in self.datasets.items()
+            },
+            "jobs": {
+                name: {"cache": order.cache, "phase": order.phase.value, "benefit": order.benefit}
+                for name, order in self.jobs.items()
+            },
+            "memory": dict(self.memory),
+            "inputs": dict(self.inputs),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        """Read a plan.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is none.
+        """
+        return cls(
+            int(document["version"]),
+            int(document["fence"]),
+            {str(name): _dataset(order) for name, order in document["datasets"].items()},
+            {
+                str(name): JobOrder(bool(order["cache"]), Phase(order["phase"]), float(order["benefit"]))
+                for name, order in document["jobs"].items()
+            },
+            dict(document["memory"]),
+            dict(document["inputs"]),
+        )
+
+
+def _dataset(document: Mapping[str, Any]) -> DatasetOrder:
+    chunks = document["chunks"]
+    return DatasetOrder(
+        CachingMode(document["caching"]),
+        int(document["partitions"]),
+        int(document["units"]),
+        WhyCaching(document["why"]),
+        int(document["granted"]),
+        Chunks(
+            tuple(map(int, chunks["complete"])),
+            int(chunks["loading"]),
+            int(chunks["active"]),
+            tuple(map(int, chunks["marked"])),
+        ),
+    )
