@@ -1,7 +1,7 @@
 """The manager's current decision, as a value: what every node does for each dataset, and what every job may expect.
 
-The manager (gateway/policies/manager.py) makes it, Redis carries it as JSON, the keepers of all nodes perform it. A dataset or a job
-that is not in the plan is treated as ``policies.datasets.decide`` says: there is no manager yet, or nobody asked it.
+The manager (gateway/policies/manager.py) makes it, Redis carries it as JSON, the keepers of all nodes perform it. What is not
+in the plan is treated as ``policies.datasets.decide`` says: there is no manager yet, or nobody asked it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DatasetOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What one job may expect: whether it uses the cache, and what is being measured. ``benefit`` is t_miss / t_hit, 0: unknown."""
+    """What one job may expect: whether it uses the cache, and what is being measured. ``benefit``: t_miss / t_hit, 0 unknown."""
 
     cache: bool
     phase: Phase
@@ -86,8 +86,8 @@ class JobOrder:
 class Plan:
     """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
 
-    ``jobs`` is keyed by ``tenant/job``, ``datasets`` by id. ``memory`` is what the manager needs to go on from here, ``inputs`` what
-    it saw: both are JSON, and only the manager and those who want an explanation read them.
+    ``jobs`` is keyed by ``tenant/job``, ``datasets`` by id. ``memory`` is what the manager needs to go on from here, ``inputs``
+    what it saw: both are JSON, and only the manager and those who want an explanation read them.
     """
 
     version: int = 0
