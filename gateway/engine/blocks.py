@@ -11,27 +11,18 @@ from gateway.engine.body import Body
 from gateway.engine.entries import Entry
 from gateway.engine.fill import Fill, FillParts
 from gateway.engine.growing import GrowingBlock
+from gateway.engine.ranged import read_range
 from gateway.engine.services import Services
 from gateway.metrics import FILLS
-from gateway.model.errors import BlobGone, DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
-from gateway.origin.headers import entity_headers
 from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 
 Slot = tuple[ObjectKey, str, int]
 LEASE_PATIENCE = 10.0
 LEASE_PAUSE = 0.002
-
-
-class ObjectChanged(LarderError):
-    """The origin no longer has the object that the cache knows; what is known of it must be forgotten."""
-
-
-class ReaderRefused(ObjectChanged):
-    """The origin refuses the keys with which it was asked for more of the object: that is about the caller alone."""
 
 
 class Blocks:
@@ -195,33 +186,6 @@ class Blocks:
         return await self.read_range(body.entry, body.identity, start, stop)
 
     async def read_range(self, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
-        """Ask the origin for the bytes [start, stop) of exactly this object.
-
-        Raises:
-            ObjectChanged: it is another object now, or gone.
-            ReaderRefused: it is no longer readable with these keys.
-            OriginUnavailable: the origin failed, or answered with something else than what was asked.
-        """
+        """See ``ranged.read_range``."""
         meta = entry.record.meta
-        whole = start == 0 and stop == meta.size
-        headers = [("If-Match", meta.etag)]
-        if not whole:
-            headers.append(("Range", f"bytes={start}-{stop - 1}"))
-        response = await self._services.origin.send(identity, "GET", entry.key.raw_path, "", headers)
-        if response.status == (200 if whole else 206) and self._is_exact(response, entry.record, start, stop):
-            return response
-        response.abort()
-        if response.status in (401, 403):
-            raise ReaderRefused(f"the origin answered {response.status} to a read of a known object")
-        if response.status in (404, 410, 412, 416) or response.status in (200, 206):
-            raise ObjectChanged(f"the origin answered {response.status} to a read of a known object")
-        raise OriginUnavailable(f"the origin answered {response.status}")
-
-    @staticmethod
-    def _is_exact(response: OriginResponse, record: ObjectRecord, start: int, stop: int) -> bool:
-        meta = entity_headers(response.headers)
-        if meta.etag != record.meta.etag or meta.size != record.meta.size:
-            return False
-        if response.header("Content-Length") != str(stop - start):
-            return False
-        return response.status == 200 or response.header("Content-Range") == f"bytes {start}-{stop - 1}/{meta.size}"
+        return await read_range(self._services.origin, identity, entry.key, (meta.etag, meta.size), (start, stop))

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from gateway.engine.batch import Batches
-from gateway.engine.blocks import Blocks, ObjectChanged, ReaderRefused
+from gateway.engine.blocks import Blocks
 from gateway.engine.body import Body
 from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.ranged import ObjectChanged, ReaderRefused
 from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
 from gateway.engine.services import Services
 from gateway.engine.writes import WriteAnswer, Writes

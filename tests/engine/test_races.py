@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.blocks import ReaderRefused
+from gateway.engine.ranged import ReaderRefused
 from gateway.engine.reads import Forward, Found, Relay
 from gateway.model.outcomes import Reason
 from gateway.store.leases import FillLeases

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
-from gateway.engine.blocks import ObjectChanged
 from gateway.engine.engine import Engine
 from gateway.engine.entries import Entry
+from gateway.engine.ranged import ObjectChanged
 from gateway.engine.reads import Ask, Forward, Found, Relay
 from gateway.model.conditions import Conditions, range_applies
 from gateway.model.conditions import Verdict as Precondition

@@ -1,0 +1,55 @@
+"""Bytes of one version of an object straight from the origin: exactly those, or a failure that says why not."""
+
+from __future__ import annotations
+
+from gateway.model.errors import LarderError, OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.origin.client import OriginClient
+from gateway.origin.headers import entity_headers
+from gateway.origin.response import OriginResponse
+
+Version = tuple[str, int]
+"""ETag and size in bytes: what tells one version of an object from another."""
+
+
+class ObjectChanged(LarderError):
+    """The origin no longer has the object that the cache knows; what is known of it must be forgotten."""
+
+
+class ReaderRefused(ObjectChanged):
+    """The origin refuses the keys with which it was asked for more of the object: that is about the caller alone."""
+
+
+async def read_range(
+    origin: OriginClient, identity: OriginIdentity, key: ObjectKey, version: Version, span: tuple[int, int]
+) -> OriginResponse:
+    """Ask the origin for the bytes [start, stop) of exactly this version (RFC 9110, 13.1.1 and 14.2).
+
+    Raises:
+        ObjectChanged: it is another one now, or gone.
+        ReaderRefused: it is no longer readable with these keys.
+        OriginUnavailable: the origin failed, or answered with something else than what was asked.
+    """
+    etag, size = version
+    start, stop = span
+    whole = span == (0, size)
+    headers = [("If-Match", etag)]
+    if not whole:
+        headers.append(("Range", f"bytes={start}-{stop - 1}"))
+    response = await origin.send(identity, "GET", key.raw_path, "", headers)
+    if response.status == (200 if whole else 206) and _is_exact(response, version, span):
+        return response
+    response.abort()
+    if response.status in (401, 403):
+        raise ReaderRefused(f"the origin answered {response.status} to a read of a known object")
+    if response.status in (404, 410, 412, 416) or response.status in (200, 206):
+        raise ObjectChanged(f"the origin answered {response.status} to a read of a known object")
+    raise OriginUnavailable(f"the origin answered {response.status}")
+
+
+def _is_exact(response: OriginResponse, version: Version, span: tuple[int, int]) -> bool:
+    meta = entity_headers(response.headers)
+    start, stop = span
+    if (meta.etag, meta.size) != version or response.header("Content-Length") != str(stop - start):
+        return False
+    return response.status == 200 or response.header("Content-Range") == f"bytes {start}-{stop - 1}/{meta.size}"
