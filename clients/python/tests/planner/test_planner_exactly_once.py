@@ -22,9 +22,9 @@ def orders(draw: st.DrawFn) -> EpochOrder:
     layout = Layout(
         draw(SIZES), draw(st.integers(1, 12)), draw(st.integers(1, 12)), kind, draw(st.integers(0, 2**64 - 1))
     )
-    first = draw(st.none() | st.integers(0, layout.units - 1))
+    chunks = draw(st.none() | st.permutations(range(layout.units)).map(tuple))
     return EpochOrder(
-        layout, seed=draw(st.integers(-5, 2**70)), epoch=draw(st.integers(0, 40)), first=first, group=group
+        layout, seed=draw(st.integers(-5, 2**70)), epoch=draw(st.integers(0, 40)), chunks=chunks, group=group
     )
 
 

@@ -38,8 +38,8 @@ def correlation(one: EpochOrder, other: EpochOrder) -> float:
 @given(layouts, st.integers(), st.integers(0, 600), st.sampled_from(["mixed", "unit"]), st.data())
 def test_it_is_a_permutation(layout, seed, epoch, group, data):
     """Every item has one position, in every layout, epoch and grouping; chunks adjoin and cover all positions."""
-    first = data.draw(st.none() | st.integers(0, layout.units - 1))
-    order = EpochOrder(layout, seed=seed, epoch=epoch, first=first, group=group)
+    chunks = data.draw(st.none() | st.permutations(range(layout.units)).map(tuple))
+    order = EpochOrder(layout, seed=seed, epoch=epoch, chunks=chunks, group=group)
     assert np.array_equal(np.sort(order.items(0, layout.items)), np.arange(layout.items))
     ends = [0, *(chunk.stop for chunk in order.chunks)]
     assert [chunk.start for chunk in order.chunks] == ends[:-1]
@@ -93,10 +93,14 @@ def test_jobs_use_the_same_chunks():
 
 
 def test_joining_at_a_chunk():
-    """``first`` puts one chunk first and leaves the others in their order."""
-    plain = [chunk.number for chunk in EpochOrder(Layout(1000), seed=0, epoch=1).chunks]
-    joined = [chunk.number for chunk in EpochOrder(Layout(1000), seed=0, epoch=1, first=7).chunks]
-    assert joined == [7, *(number for number in plain if number != 7)]
+    """``chunks`` decides in which order chunks come, and what is in them, and in which order, stays as it was."""
+    plain = EpochOrder(Layout(1000), seed=0, epoch=1)
+    given = (7, 1, 0, 9, 2, 8, 3, 6, 4, 5)
+    joined = EpochOrder(Layout(1000), seed=0, epoch=1, chunks=given)
+    assert tuple(chunk.number for chunk in joined.chunks) == given
+    for chunk in joined.chunks:
+        (before,) = (other for other in plain.chunks if other.number == chunk.number)
+        assert np.array_equal(joined.items(chunk.start, chunk.stop), plain.items(before.start, before.stop))
 
 
 def test_a_shuffled_layout_is_new_in_every_epoch():
@@ -196,7 +200,7 @@ def test_few_and_many_chunks():
 
 def test_copies():
     """An order survives pickling and copying, without the arrays it had computed."""
-    order = EpochOrder(Layout(100_000, kind="shuffled"), seed=0, epoch=3, first=2, group="unit")
+    order = EpochOrder(Layout(100_000, kind="shuffled"), seed=0, epoch=3, chunks=(2, 0, 1, *range(3, 10)), group="unit")
     expected = order.items(500, 600)
     assert len(pickle.dumps(order)) < 1000
     assert np.array_equal(pickle.loads(pickle.dumps(order)).items(500, 600), expected)
@@ -222,7 +226,7 @@ def test_impossible_layouts(arguments, named):
         Layout(**{"items": 10, **arguments})
 
 
-@pytest.mark.parametrize("arguments", [{"epoch": -1}, {"first": 10}, {"first": -1}, {"group": "size"}])
+@pytest.mark.parametrize("arguments", [{"epoch": -1}, {"chunks": (10,)}, {"chunks": (0,) * 10}, {"group": "size"}])
 def test_impossible_orders(arguments):
     """An order that cannot be is refused by the name of what is wrong."""
     with pytest.raises(ValueError, match=next(iter(arguments))):

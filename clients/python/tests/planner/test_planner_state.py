@@ -64,13 +64,13 @@ def test_what_a_state_says():
     """Without substitutes, what is done is a number that a person can read and edit."""
     _, state = states_after(7, answer=canonical, substitute=1)
     assert state.to_json() == {
-        "version": 1,
+        "version": 2,
         "dataset": "d" * 64,
         "items": 1003,
         "seed": 5,
         "epoch": 2,
         "layout": {"kind": "striped", "partitions": 10, "units": 10, "order_seed": "000000000000004d"},
-        "first": None,
+        "chunks": None,
         "group": "mixed",
         "base": None,
         "world": 2,
@@ -207,11 +207,11 @@ def test_merging_not_all(chosen, said):
         merge([states[rank] for rank in chosen])
 
 
-@pytest.mark.parametrize("name", ["dataset", "seed", "epoch", "group", "first"])
+@pytest.mark.parametrize("name", ["dataset", "seed", "epoch", "group", "chunks"])
 def test_merging_strangers(name):
     """States of different jobs, or saved at different times, cannot be merged."""
     one, other = (state.to_json() for state in states_after(4))
-    other[name] = {"dataset": "e" * 64, "group": "unit"}.get(name, 7)
+    other[name] = {"dataset": "e" * 64, "group": "unit", "chunks": [*range(10)]}.get(name, 7)
     with pytest.raises(StateError, match=name):
         merge_states([one, other])
 
@@ -237,11 +237,56 @@ def test_another_dataset():
         EpochPlan(ORDER, Shard(0, 2, 0, 1), batch_size=1, progress=state, dataset="e" * 64)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, True])
+@pytest.mark.parametrize("version", [0, 3, "1", None, True])
 def test_another_version(version):
     """A state of a version that is not known is refused by that version."""
     with pytest.raises(StateError, match=f'"version" is {version!r}'):
         Progress.from_json({**states_after(1)[0].to_json(), "version": version})
+
+
+def test_version_1():
+    """Rule: a state that was saved with "first": null is read as one whose chunks have the order's own order."""
+    state = states_after(3)[0]
+    saved = {**state.to_json(), "version": 1, "first": None}
+    del saved["chunks"]
+    assert Progress.from_json(saved) == state
+
+
+@pytest.mark.parametrize("first", [7, "null", True])
+def test_version_1_with_another_order(first):
+    """Rule: a state of version 1 with anything else in "first" is refused, and the message says what can be done."""
+    saved = {**states_after(3)[0].to_json(), "version": 1, "first": first}
+    del saved["chunks"]
+    with pytest.raises(StateError, match=r'"first".*set it to null'):
+        Progress.from_json(saved)
+
+
+@pytest.mark.parametrize("more", [{}, {"first": None, "chunks": None}])
+def test_version_1_with_fields_of_another(more):
+    """Rule: a state of version 1 has the fields of version 1 and no others."""
+    saved = {**states_after(3)[0].to_json(), "version": 1}
+    del saved["chunks"]
+    saved |= more
+    with pytest.raises(StateError, match="missing or unknown"):
+        Progress.from_json(saved)
+
+
+def test_the_order_of_chunks_ends_with_its_epoch():
+    """Rule: the chunks that the fleet gave are of one epoch; the next one knows nothing of them."""
+    order = EpochOrder(ORDER.layout, seed=5, epoch=2, chunks=(3, 1, 2, 0, *range(4, 10)))
+    state = Progress.start("d" * 64, order, 0, 1)
+    assert state.order().chunks == order.chunks
+    assert state.next_epoch().chunks is None
+
+
+def test_merging_with_a_rank_that_has_not_begun():
+    """Rule: which order of chunks a rank would have had says nothing, if nothing of it was delivered."""
+    order = EpochOrder(ORDER.layout, seed=5, epoch=2, chunks=(3, 1, 2, 0, *range(4, 10)))
+    begun = Session(fresh(order), 2, 1, 16, answer=contrary).run(2)
+    waiting = Progress.start("d" * 64, ORDER, 1, 2)
+    merged = merge([begun[0], waiting])
+    assert (merged.chunks, len(merged.base)) == (order.given, 32)
+    assert merge([waiting, begun[0]]) == merged
 
 
 @pytest.mark.parametrize(
@@ -262,7 +307,12 @@ def test_another_version(version):
         ("layout.partitions", "10"),
         ("layout.order_seed", 77),
         ("layout.order_seed", "xyz"),
-        ("first", 10),
+        ("chunks", 10),
+        ("chunks", "0123456789"),
+        ("chunks", [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        ("chunks", [0, 1, 2, 3, 4, 5, 6, 7, 8, 8]),
+        ("chunks", [0, 1, 2, 3, 4, 5, 6, 7, 8, True]),
+        ("chunks", [0, 1, 2, 3, 4, 5, 6, 7, 8, "9"]),
         ("group", "size"),
         ("base", [1, 2]),
         ("base", {"upto": 1004, "bits": ""}),
@@ -373,7 +423,8 @@ def test_golden():
     golden = json.loads(GOLDEN.read_text())
     for case in golden["orders"]:
         layout = Layout(order_seed=int(case["layout"].pop("order_seed"), 16), **case["layout"])
-        order = EpochOrder(layout, seed=case["seed"], epoch=case["epoch"], first=case["first"], group=case["group"])
+        given = None if case["first"] is None else tuple(case["chunks"])
+        order = EpochOrder(layout, seed=case["seed"], epoch=case["epoch"], chunks=given, group=case["group"])
         assert [chunk.number for chunk in order.chunks] == case["chunks"]
         assert order.items(0, layout.items).tolist() == case["order"]
     state = Progress.from_json(golden["state"])

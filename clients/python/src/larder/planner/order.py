@@ -23,47 +23,53 @@ class EpochOrder:
         layout: how the dataset forms chunks.
         seed: the job's seed. It decides the order inside striped chunks, and everything in a shuffled layout.
         epoch: number of the epoch, from 0; each has its own order.
-        first: the chunk that comes first, the others keeping their order: for a job that joins others at the chunk that is in
-            the cache. None: as the order has it.
+        chunks: the numbers of all chunks in the order in which they come in this epoch: for a job that joins others at the
+            chunk that is in the cache. None: as the order has it.
         group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stripe unit after the other, in random order,
             each in itself random, so that a mini-batch comes from one stretch of the dataset as far as possible (of a dataset
             sorted by length: with little padding; Quiver, section 5.1). A shuffled chunk has one unit per partition.
 
     Raises:
-        ValueError: no such epoch, chunk or grouping.
+        ValueError: no such epoch or grouping, or ``chunks`` does not name each chunk once.
     """
 
     def __init__(
-        self, layout: Layout, *, seed: int, epoch: int, first: int | None = None, group: str = "mixed"
+        self,
+        layout: Layout,
+        *,
+        seed: int,
+        epoch: int,
+        chunks: tuple[int, ...] | None = None,
+        group: str = "mixed",
     ) -> None:
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, not {epoch}")
-        if first is not None and not 0 <= first < layout.units:
-            raise ValueError(f"first must be a chunk from 0 to {layout.units - 1}, not {first}")
+        if chunks is not None and sorted(chunks) != list(range(layout.units)):
+            raise ValueError(f"chunks must name each chunk from 0 to {layout.units - 1} once, not {chunks}")
         if group not in GROUPS:
             raise ValueError(f"group must be one of {', '.join(GROUPS)}, not {group!r}")
         self.layout = layout
         self.seed = seed
         self.epoch = epoch
-        self.first = first
+        self.given = chunks
         self.group = group
         self._held: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.layout, self.seed, self.epoch, self.first, self.group)
+        return _rebuild, (self.layout, self.seed, self.epoch, self.given, self.group)
 
     def __repr__(self) -> str:
         return (
-            f"EpochOrder({self.layout}, seed={self.seed}, epoch={self.epoch}, first={self.first}, group={self.group!r})"
+            f"EpochOrder({self.layout}, seed={self.seed}, epoch={self.epoch}, chunks={self.given}, "
+            f"group={self.group!r})"
         )
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
         """The chunks that have items, in the order of this epoch; their positions adjoin."""
-        numbers = self._numbers()
         found: list[Chunk] = []
         start = 0
-        for number in numbers:
+        for number in self.numbers:
             stop = start + self.layout.chunk_size(number)
             if stop > start:
                 found.append(Chunk(number, start, stop))
@@ -100,16 +106,15 @@ class EpochOrder:
     def _stops(self) -> list[int]:
         return [chunk.stop for chunk in self.chunks]
 
-    def _numbers(self) -> list[int]:
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of all chunks in the order of this epoch, those without items too."""
         layout = self.layout
+        if self.given is not None:
+            return self.given
         if layout.kind == "shuffled":
-            numbers = list(range(layout.units))
-        else:
-            numbers = list(chunk_order(layout.order_seed, layout.units, self.epoch))
-        if self.first is not None:
-            numbers.remove(self.first)
-            numbers.insert(0, self.first)
-        return numbers
+            return tuple(range(layout.units))
+        return chunk_order(layout.order_seed, layout.units, self.epoch)
 
     def _chunk(self, place: int) -> NDArray[np.uint32]:
         held = self._held.get(place)
@@ -137,5 +142,5 @@ class EpochOrder:
         return permutation(self.layout.items, "epoch", self.seed, self.epoch)
 
 
-def _rebuild(layout: Layout, seed: int, epoch: int, first: int | None, group: str) -> EpochOrder:
-    return EpochOrder(layout, seed=seed, epoch=epoch, first=first, group=group)
+def _rebuild(layout: Layout, seed: int, epoch: int, chunks: tuple[int, ...] | None, group: str) -> EpochOrder:
+    return EpochOrder(layout, seed=seed, epoch=epoch, chunks=chunks, group=group)

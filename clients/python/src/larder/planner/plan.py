@@ -202,7 +202,7 @@ class EpochPlan:
             self._start.layout,
             self._start.seed,
             self._start.epoch,
-            self._start.first,
+            self._start.chunks,
             self._start.group,
             self._start.base,
             self._start.world,
@@ -276,7 +276,7 @@ class EpochPlan:
 
     def _go_on(self, own: Progress) -> None:
         start = self._start
-        for name in ("dataset", "layout", "seed", "epoch", "first", "group", "base", "world", "rank"):
+        for name in ("dataset", "layout", "seed", "epoch", "chunks", "group", "base", "world", "rank"):
             if getattr(own, name) != getattr(start, name):
                 raise StateError(f'the worker\'s own state and the one it began with differ in "{name}"')
         removed = self._window.resume(own.done)
@@ -324,7 +324,9 @@ def _check(shard: Shard, batch_size: int, substitute: int, tail: str) -> None:
 def _check_order(progress: Progress, order: EpochOrder, dataset: str) -> None:
     if dataset and progress.dataset != dataset:
         raise StateError(f"the state is of dataset {progress.dataset}, but it is loaded for dataset {dataset}")
-    for name in ("layout", "seed", "epoch", "first", "group"):
+    if progress.chunks != order.given:
+        raise StateError(f'state field "chunks" is {progress.chunks}, but the epoch to go on with has {order.given}')
+    for name in ("layout", "seed", "epoch", "group"):
         saved, given = getattr(progress, name), getattr(order, name)
         if saved != given:
             raise StateError(f'state field "{name}" is {saved}, but the epoch to go on with has {given}')

@@ -2,12 +2,12 @@
 
 The state of one rank, in JSON::
 
-    {"version": 1,
+    {"version": 2,
      "dataset": "9f2c...",               the dataset's id
      "items": 1281167,                   items in it
      "seed": 0, "epoch": 3,              the job's seed, and the epoch that is under way
      "layout": {"kind": "striped", "partitions": 10, "units": 10, "order_seed": "00ff..."},
-     "first": null, "group": "mixed",    with these, the arguments of ``EpochOrder``
+     "chunks": null, "group": "mixed",   with these, the arguments of ``EpochOrder``: [7, 2, ...] if the fleet gave the order
      "base": null,                       positions of the epoch's order that were delivered before the ranks shared the rest
      "world": 8, "rank": 0,              whose state this is
      "done": {"upto": 1600, "bits": ""}, places of this rank's share that are delivered: here the first 1600
@@ -15,7 +15,10 @@ The state of one rank, in JSON::
 
 ``base`` and ``done`` are sets (see ``NumberSet.to_json``). Neither the number of workers nor the batch size is in it, so both may
 change. Another world size needs the states of all ranks, merged into one in which ``world`` and ``rank`` are null, and what they
-had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done".
+had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done". The order of chunks is
+forgotten with its epoch, and of a state that has nothing delivered it says nothing yet.
+
+Version 1 had ``"first"`` in place of ``"chunks"``; such a state is read if that is null, which it was in all that were saved.
 """
 
 from collections import Counter
@@ -33,9 +36,9 @@ from larder.planner.numbers import NumberSet
 from larder.planner.order import GROUPS, EpochOrder
 from larder.planner.share import RankShare, batches_left, share_size
 
-VERSION = 1
+VERSION = 2
 _FIELDS = frozenset(
-    "version dataset items seed epoch layout first group base world rank done skipped padded".split()  # noqa: SIM905
+    "version dataset items seed epoch layout chunks group base world rank done skipped padded".split()  # noqa: SIM905
 )
 
 
@@ -47,7 +50,7 @@ class Progress:
     layout: Layout
     seed: int
     epoch: int
-    first: int | None = None
+    chunks: tuple[int, ...] | None = None
     group: str = "mixed"
     base: NumberSet = field(default_factory=NumberSet)
     world: int | None = None
@@ -59,11 +62,16 @@ class Progress:
     @classmethod
     def start(cls, dataset: str, order: EpochOrder, rank: int | None = None, world: int | None = None) -> "Progress":
         """Nothing delivered of this epoch."""
-        return cls(dataset, order.layout, order.seed, order.epoch, order.first, order.group, world=world, rank=rank)
+        return cls(dataset, order.layout, order.seed, order.epoch, order.given, order.group, world=world, rank=rank)
 
     def order(self) -> EpochOrder:
         """The order of the epoch that is under way."""
-        return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, first=self.first, group=self.group)
+        return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, chunks=self.chunks, group=self.group)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of the epoch was delivered, or passed over."""
+        return bool(self.done.stop or self.base.stop)
 
     def next_epoch(self) -> "Progress":
         """The start of the next epoch, for the same rank."""
@@ -130,7 +138,7 @@ class Progress:
                 "units": layout.units,
                 "order_seed": f"{layout.order_seed:016x}",
             },
-            "first": self.first,
+            "chunks": None if self.chunks is None else list(self.chunks),
             "group": self.group,
             "base": self.base.to_json() if self.base.stop else None,
             "world": self.world,
@@ -149,8 +157,11 @@ class Progress:
         """
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a JSON object, not {type(state).__name__}")
-        if state.get("version") != VERSION or isinstance(state.get("version"), bool):
-            raise StateError(f'state field "version" is {state.get("version")!r}; this package reads version {VERSION}')
+        version = state.get("version")
+        if version not in (1, VERSION) or isinstance(version, bool):
+            raise StateError(f'state field "version" is {version!r}; this package reads versions 1 and {VERSION}')
+        if version == 1:
+            state = _of_version_1(state)
         if wrong := set(map(str, state)) ^ _FIELDS:
             raise StateError(f"state fields missing or unknown: {', '.join(sorted(wrong))}")
         if not isinstance(state["dataset"], str):
@@ -167,7 +178,7 @@ class Progress:
 
 def _read(state: Mapping[str, Any]) -> Progress:
     layout = _layout(state)
-    first = None if state["first"] is None else _number(state, "first", layout.units - 1)
+    chunks = _chunks(state, layout)
     if state["group"] not in GROUPS:
         raise StateError(f'state field "group" must be one of {", ".join(GROUPS)}, not {state["group"]!r}')
     if not isinstance(state["seed"], int) or isinstance(state["seed"], bool):
@@ -187,7 +198,7 @@ def _read(state: Mapping[str, Any]) -> Progress:
         layout,
         state["seed"],
         _number(state, "epoch", 2**63),
-        first,
+        chunks,
         state["group"],
         base,
         world,
@@ -196,6 +207,34 @@ def _read(state: Mapping[str, Any]) -> Progress:
         _number(state, "skipped", len(done)),
         _number(state, "padded", 2**63),
     )
+
+
+def _of_version_1(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "first" not in state or "chunks" in state:
+        raise StateError('state fields missing or unknown: version 1 has "first", and no "chunks"')
+    if state["first"] is not None:
+        raise StateError(
+            f'state field "first" is {state["first"]!r}, in a state of version 1: only null is read, for no job had another; '
+            "set it to null and load the state at the start of an epoch"
+        )
+    rest = {name: value for name, value in state.items() if name != "first"}
+    return {**rest, "version": VERSION, "chunks": None}
+
+
+def _chunks(state: Mapping[str, Any], layout: Layout) -> tuple[int, ...] | None:
+    value = state["chunks"]
+    if value is None:
+        return None
+    numbers = (
+        all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+        if isinstance(value, list)
+        else False
+    )
+    if not numbers or sorted(value) != list(range(layout.units)):
+        raise StateError(
+            f'state field "chunks" must be null, or a list that names each chunk from 0 to {layout.units - 1} once'
+        )
+    return tuple(value)
 
 
 def _layout(state: Mapping[str, Any]) -> Layout:
@@ -232,7 +271,7 @@ def union(parts: Iterable[Progress], *, batch_size: int, tail: str) -> Progress:
     whole = parts[0]
     whole._owner()
     for part in parts[1:]:
-        _same(whole, part, "dataset", "layout", "seed", "epoch", "first", "group", "base", "world", "rank")
+        _same(whole, part, "dataset", "layout", "seed", "epoch", "chunks", "group", "base", "world", "rank")
         whole = replace(
             whole,
             done=whole.done.union(part.done),
@@ -255,13 +294,13 @@ def merge(states: Iterable[Progress]) -> Progress:
         return states[0]
     _complete(states)
     epoch = min(state.epoch for state in states)
-    whole = next(state for state in states if state.epoch == epoch)
+    whole = next(state for state in sorted(states, key=lambda state: not state.begun) if state.epoch == epoch)
     positions = []
     for state in states:
         _same(whole, state, "dataset", "layout", "seed", "group", "world")
         share = replace(whole, rank=state.rank, done=NumberSet()).share()
         if state.epoch == epoch:
-            _same(whole, state, "first", "base")
+            _same(whole, state, "base", *(["chunks"] if state.begun else []))
             delivered = state.done.numbers()
         elif state.epoch == epoch + 1 and not state.done.stop and not state.base.stop:
             delivered = np.arange(share.size, dtype=np.int64)
