@@ -56,6 +56,13 @@ REGISTRATIONS = Counter(
     "larder_dataset_registrations_total", "Registrations of datasets, by result: new, known, refused", ["result"]
 )
 
+RELAYED = Counter(
+    "larder_relayed_reads_total",
+    "Reads of objects whose home is another node, by event: answered, forwarded, unavailable; resumed, broken",
+    ["event"],
+)
+PEER_SERVED = Counter("larder_peer_requests_served_total", "Requests of other nodes answered here, by kind", ["what"])
+
 CACHE_BYTES = Gauge("larder_cache_bytes", "Bytes of blobs on this node", multiprocess_mode="mostrecent")
 CACHE_BLOBS = Gauge("larder_cache_blobs", "Blobs on this node", multiprocess_mode="mostrecent")
 CACHE_CAPACITY = Gauge(
@@ -74,6 +81,7 @@ CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and cr
 
 ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
-    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, REGISTRATIONS, CACHE_BYTES, CACHE_BLOBS,
-    CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE, CHANNEL_HEALTHY, CONFIG_RELOADS,
+    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, REGISTRATIONS, RELAYED, PEER_SERVED,
+    CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
+    CHANNEL_HEALTHY, CONFIG_RELOADS,
 )  # fmt: skip

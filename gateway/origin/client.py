@@ -125,6 +125,10 @@ class OriginClient:
         self._ring = KeyRing(origins, credentials, self._chain)
         self._retired: list[_Link] = []
 
+    def has(self, identity: OriginIdentity) -> bool:
+        """Whether the configuration has this identity."""
+        return self._ring.has(identity)
+
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Take over a reloaded configuration.
 

@@ -14,6 +14,7 @@ from email.utils import formatdate
 from typing import Any
 
 from gateway.engine.body import Body, Span
+from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.send import send_file
 
@@ -88,6 +89,23 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
             async for chunk in content:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def complete(scope: Scope, send: Send, answer: Answer) -> None:
+    """Send an answer to its end and let go of all it holds, however far that came.
+
+    Raises:
+        BrokenBody: the body broke off; the connection must not end cleanly.
+    """
+    try:
+        await send_answer(scope, send, answer)
+    except LarderError as failure:
+        raise BrokenBody(str(failure)) from failure
+    finally:
+        if isinstance(answer.content, Body):
+            answer.content.close()
+        if answer.cleanup is not None:
+            await answer.cleanup()
 
 
 async def _send_body(scope: Scope, send: Send, body: Body) -> None:

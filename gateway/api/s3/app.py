@@ -11,7 +11,7 @@ from gateway import metrics
 from gateway.api.received import Receive, request_body
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog, redact
-from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, send_answer
+from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, complete
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
@@ -20,7 +20,6 @@ from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.tally import Tally
-from gateway.engine.body import Body
 from gateway.engine.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
 from gateway.model.keys import ObjectKey
@@ -182,14 +181,8 @@ class S3App:
         self._finish_headers(trace, answer)
         turned_around = time.perf_counter()
         try:
-            await send_answer(scope, send, answer)
-        except LarderError as failure:
-            raise BrokenBody(str(failure)) from failure
+            await complete(scope, send, answer)
         finally:
-            if isinstance(answer.content, Body):
-                answer.content.close()
-            if answer.cleanup is not None:
-                await answer.cleanup()
             self._account(scope, trace, answer, turned_around)
 
     def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:

@@ -1,0 +1,94 @@
+"""Objects for other nodes: the home's side of a relayed read.
+
+The caller has verified its client and checked what the gateway itself forbids; which origin keys the client reads with, it names.
+Everything else, freshness, that identity's grant, conditions, ranges and fills, is decided here by the code of the S3 edge, so
+that a client gets the same answer whichever node it asked. What such a read needs is served from here or from the origin; it is
+never asked of a third node, or two nodes that disagree about the ring would ask each other for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+from gateway import metrics
+from gateway.api.s3.answer import Answer, RawHeaders, Scope, Send, complete
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.errors import AboutCached
+from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.forward import relay
+from gateway.api.s3.objects import ObjectReads
+from gateway.engine.reads import Forward
+from gateway.model.aws_chunked import PayloadForm
+from gateway.model.datasets import ApiError
+from gateway.model.keys import ObjectKey, Principal
+from gateway.model.outcomes import Outcome
+from gateway.model.peer_objects import CACHE, ERROR, FORWARD, MISDIRECTED, Told, object_of
+from gateway.model.wire import WireRequest
+
+
+class PeerObjects:
+    """Answers ``GET`` and ``HEAD`` of ``/-/peer/v1/objects/...``; see ``model.peer_objects`` for what it says."""
+
+    def __init__(self, reads: ObjectReads) -> None:
+        self._reads = reads
+
+    async def send(self, scope: Scope, send: Send, principal: Principal) -> None:
+        """Answer one request of an admitted node.
+
+        Args:
+            scope: of the request; its method is GET or HEAD.
+            send: of the request.
+            principal: for whom the other node asks; its identity is of this configuration.
+
+        Raises:
+            ApiError: InvalidRequest, it is no address of an object, or of another origin than the principal's.
+            LarderError: nothing could be decided here; the caller reads the object in another way.
+            BrokenBody: the body broke off; the connection must be broken.
+        """
+        metrics.PEER_SERVED.labels("object").inc()
+        exchange = _exchange(scope, principal)
+        try:
+            found = await self._reads.read(exchange)
+        except AboutCached as error:
+            await complete(scope, send, _about(error))
+            return
+        if isinstance(found, Forward):
+            told = Told(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason)
+            headers = [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")]
+            await complete(scope, send, Answer(MISDIRECTED, headers, b""))
+            return
+        answer = found if isinstance(found, Answer) else relay(exchange, found.response, Outcome.MISS, found.reason)
+        own = (CACHE.encode(), str(Told(answer.outcome, answer.reason)).encode())
+        # An origin may be a gateway of its own, with such headers of its own.
+        answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
+        await complete(scope, send, answer)
+
+
+def _exchange(scope: Scope, principal: Principal) -> Exchange:
+    try:
+        key = object_of(scope["raw_path"])
+    except ValueError as mistake:
+        raise ApiError("InvalidRequest", f"{mistake}; ask as gateway/model/peer_objects.py does") from None
+    if key.origin != principal.identity.origin:
+        raise ApiError("InvalidRequest", "the address names another origin than the principal; name the same in both")
+    request = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
+    auth = Authenticated(principal, PayloadForm.UNSIGNED, "")
+    return Exchange(request, auth, key.bucket, _raw(key), key, "", frozenset())
+
+
+def _raw(key: ObjectKey) -> bytes:
+    return quote(key.key, safe="/-_.~").encode()
+
+
+def _about(error: AboutCached) -> Answer:
+    """A refusal as its parts: its text names the client's request, which only the caller knows."""
+    content = json.dumps(error.extra).encode()
+    headers: RawHeaders = [
+        (CACHE.encode(), str(Told(error.outcome, error.reason)).encode()),
+        (ERROR.encode(), error.code.encode()),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+    ]
+    headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()]
+    return Answer(error.status, headers, content)
