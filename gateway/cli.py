@@ -147,6 +147,7 @@ def _without_secrets(settings: Settings) -> Settings:
         update={
             "redis": settings.redis.model_copy(update={"url": _without_password(settings.redis.url)}),
             "database": settings.database.model_copy(update={"url": _without_password(settings.database.url)}),
+            "fleet": hide(settings.fleet),
             "admin": hide(settings.admin),
             "origins": tuple(hide(origin) for origin in settings.origins),
             "credentials": tuple(hide(credential) for credential in settings.credentials),

@@ -15,10 +15,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from redis.asyncio import ConnectionPool
 
 from gateway.model.errors import ConfigError
+from gateway.model.fleet import is_node_name
 from gateway.model.units import parse_duration, parse_size
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=2**60)]
@@ -34,6 +44,7 @@ Freshness = Annotated[Literal["always", "immutable"] | float, BeforeValidator(_p
 
 _ENDPOINT = re.compile(r"(?i)https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?/*")
 
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -126,6 +137,48 @@ class RedisSettings(Section):
             # Their text may quote the password.
             raise ValueError('must look like "redis://:password@host:6379/0"; a part of it cannot be read') from None
         return url
+
+
+class FleetSettings(Section):
+    """Several nodes as one cache: those with the same Redis (not "embedded"), the same secret and the same zone."""
+
+    secret: str = Field(
+        "", description="what the nodes prove to each other; empty: this node is no fleet's", repr=False
+    )
+    node: str = Field("", description="this node's id; empty: a random one that is kept in {cache.dir}/node")
+    advertise: str = Field(
+        "", description='"http://host:port" for other nodes and clients to reach this one; empty: where it listens'
+    )
+    zone: str = Field("default", description="nodes share only within their zone, such as a rack or a data centre")
+    heartbeat: Seconds = Field(1.0, ge=0.05, le=60, description="how often a node says that it is there")
+    expire: Seconds = Field(4.0, ge=0.2, le=600, description="silence after which a node is gone")
+
+    @field_validator("node", "zone")
+    @classmethod
+    def _a_name(cls, name: str, info: ValidationInfo) -> str:
+        if not is_node_name(name) and not (info.field_name == "node" and not name):
+            raise ValueError("has 1 to 64 characters out of A-Z a-z 0-9 . _ -")
+        return name
+
+    @field_validator("secret")
+    @classmethod
+    def _long_enough(cls, secret: str) -> str:
+        if secret and len(secret) < 16:
+            raise ValueError("must have at least 16 characters; openssl rand -hex 32 makes a good one")
+        return secret
+
+    @field_validator("advertise")
+    @classmethod
+    def _reachable(cls, advertise: str) -> str:
+        if advertise and (not _ENDPOINT.fullmatch(advertise) or not _has_port_in_range(advertise)):
+            raise ValueError('must look like "http://10.0.0.7:9000", without a path')
+        return advertise.rstrip("/")
+
+    @model_validator(mode="after")
+    def _several_heartbeats(self) -> FleetSettings:
+        if self.expire < 2 * self.heartbeat:
+            raise ValueError("expire must be at least twice heartbeat, or one that is late counts as a death")
+        return self
 
 
 class DatabaseSettings(Section):
@@ -241,6 +294,7 @@ class Settings(Section):
     cache: CacheSettings = CacheSettings()
     datasets: DatasetSettings = DatasetSettings()
     redis: RedisSettings = RedisSettings()
+    fleet: FleetSettings = FleetSettings()
     database: DatabaseSettings = DatabaseSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
@@ -262,7 +316,16 @@ class Settings(Section):
                 )
         if bool(self.server.tls_cert) != bool(self.server.tls_key):
             raise ValueError("server.tls_cert and server.tls_key go together")
+        if self.in_fleet and not self.fleet.advertise and self.server.host in _EVERYWHERE:
+            raise ValueError(
+                f"fleet.advertise: is needed with server.host {self.server.host!r}, which other nodes cannot connect to"
+            )
         return self
+
+    @property
+    def in_fleet(self) -> bool:
+        """Whether this node shares with others: it needs their Redis, and their secret."""
+        return self.redis.url != "embedded" and bool(self.fleet.secret)
 
     def origin(self, name: str) -> Origin:
         """The origin of that name; validation made sure that it exists."""
@@ -351,8 +414,9 @@ def _explain(error: ValidationError, path: Path | None) -> str:
 
 def _nearest(location: tuple[int | str, ...]) -> str:
     sections: dict[str, type[BaseModel]] = {
-        "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "database": DatabaseSettings,
-        "admin": AdminSettings, "log": LogSettings, "origins": Origin, "credentials": Credential, "rules": Rule,
+        "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "fleet": FleetSettings,
+        "database": DatabaseSettings, "admin": AdminSettings, "log": LogSettings, "origins": Origin,
+        "credentials": Credential, "rules": Rule,
     }  # fmt: skip
     known = (
         sections[str(location[0])].model_fields

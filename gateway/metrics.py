@@ -77,11 +77,33 @@ DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 dow
 CHANNEL_HEALTHY = Gauge(
     "larder_invalidation_channel_healthy", "1 while writes elsewhere are heard of", multiprocess_mode="min"
 )
+FLEET_NODES = Gauge(
+    "larder_fleet_nodes",
+    "Nodes of the zone as this one knows them, by state",
+    ["state"],
+    multiprocess_mode="mostrecent",
+)
+FLEET_CONFLICTS = Counter(
+    "larder_fleet_conflicts_total",
+    "Nodes that could not be in one fleet, by reason: id (two have the same), protocol (another version)",
+    ["reason"],
+)
+PEER_REQUESTS = Counter(
+    "larder_peer_requests_total",
+    "Requests to other nodes, by result: answered, failed (status 5xx), refused, unavailable, broken (half-way)",
+    ["result"],
+)
+PEER_REFUSED = Counter(
+    "larder_peer_refused_total",
+    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body, principal",
+    ["reason"],
+)
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
     ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, REGISTRATIONS, RELAYED, PEER_SERVED,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
-    CHANNEL_HEALTHY, CONFIG_RELOADS,
+    CHANNEL_HEALTHY, FLEET_NODES, FLEET_CONFLICTS,
+    PEER_REQUESTS, PEER_REFUSED, CONFIG_RELOADS,
 )  # fmt: skip

@@ -1,0 +1,316 @@
+"""Who is in the fleet, as one worker knows it; and by that, which node is home of what.
+
+Each worker says every ``heartbeat`` that its node is there, and hears in the same breath who else is (gateway/fleet/register.py).
+What it heard lasts:
+
+- While Redis cannot be reached, nodes and ring stay as they were last known. What has really died meanwhile shows itself by not
+  answering, and is then a suspect.
+- A node that Redis no longer lists is kept for as long as Redis said that its entry would last. So when Redis was flushed, where
+  the first to come back finds itself alone, no ring collapses: all are there again with their next heartbeat. After Redis was
+  out of reach everybody has a whole ``expire`` to come back.
+- Who leaves says so, and is out of every ring with the next heartbeat.
+
+A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that what it was home of is looked for
+elsewhere at once, then it is tried again; nobody else is told, because the trouble may be between the two.
+
+A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
+everything by itself, says so in /-/readyz, and joins when the other's entry has expired. Nodes that speak another version of the
+protocol are strangers: never asked, never home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.register import Entry, Heard, Register
+from gateway.model.fleet import PROTOCOL, Node, NodeState
+from gateway.policies.ring import Ring
+
+_LOG = logging.getLogger("larder.fleet")
+_SUSPECTED = 2.0
+_MOVING = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: between two heartbeats; of silence after which a node is gone."""
+
+    heartbeat: float = 1.0
+    expire: float = 4.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A node, until when it is believed in, and since when it is ready (both by ``time.monotonic``; inf: not ready)."""
+
+    node: Node
+    until: float
+    ready_since: float
+
+
+class Membership:
+    """The fleet as one worker knows it.
+
+    Args:
+        url: of Redis.
+        me: this node; its state is JOINING until ``ready`` is called, here or by a sibling.
+        prefix: of the keys in Redis.
+        pace: how often, and how long.
+
+    Attributes:
+        me: this node's id.
+        zone: its zone.
+        prefix: with which every key begins that this fleet has in Redis; of a node that is alone by its configuration, its own.
+        nodes: the live nodes of the zone by id, this one included; kept while Redis is lost.
+        version: goes up with every change of ``nodes``.
+        conflict: why this node may not join; empty if it may.
+        reachable: whether Redis answered the last heartbeat.
+    """
+
+    def __init__(self, url: str, me: Node, prefix: str, pace: Pace | None = None) -> None:
+        self._pace = pace or Pace()
+        self.me = me.id
+        self.zone = me.zone
+        self.prefix = prefix
+        self.nodes: Mapping[str, Node] = {}
+        self.version = 0
+        self.conflict = ""
+        self.reachable = False
+        # As patient as the expiry allows: a heartbeat that is late is no use, and one that is cut off too early neither.
+        self._register = Register(url, f"{prefix}nodes", self._pace.expire, self._pace.expire / 2)
+        self._self = me
+        self._state = NodeState.JOINING
+        self._known: dict[str, _Known] = {}
+        self._strangers: dict[str, Node] = {}
+        self._suspects: dict[str, float] = {}
+        self._ring = Ring({})
+        self._moving_until = float("-inf")
+        self._lost = False
+        self._beating = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._speak_for_me()
+
+    @property
+    def ring(self) -> Ring:
+        """The ring over the READY nodes, without suspects; empty while this node may not join."""
+        if self._suspects and min(self._suspects.values()) <= time.monotonic():
+            self._forgive()
+        return self._ring
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other node to ask: everything is local."""
+        ids = self.ring.ids
+        return not ids or ids == (self.me,)
+
+    @property
+    def state(self) -> NodeState:
+        """Of this node, as this worker knows it."""
+        return self._state
+
+    def home(self, key: int) -> Node | None:
+        """The home of a key; ``None``: here."""
+        return None if self.alone else self._other(self._ring.ranked(key, 1))
+
+    def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
+        """For each key the number of its home among the nodes returned with them; -1: here."""
+        if self.alone:
+            return np.full(len(keys), -1, dtype=np.int16), ()
+        ring = self._ring
+        homes = ring.homes(keys)
+        if self.me in ring.ids:
+            homes[homes == ring.ids.index(self.me)] = -1
+        return homes, tuple(self.nodes[name] for name in ring.ids)
+
+    def before(self, key: int) -> Node | None:
+        """Who was home of a key before nodes joined that have been ready for less than ten minutes; ``None`` if that is no other.
+
+        What this one was home of has not moved: it may still be there.
+        """
+        now = time.monotonic()
+        if self.alone or now >= self._moving_until:
+            return None
+        joined = {name for name, known in self._known.items() if now - known.ready_since < _MOVING}
+        earlier = self._ring.ranked(key, 1, without=joined)
+        return None if earlier == self._ring.ranked(key, 1) else self._other(earlier)
+
+    def suspect(self, node_id: str) -> None:
+        """A call to a node failed: leave it out of the ring for two seconds."""
+        if node_id == self.me or node_id not in self._known:
+            return
+        if node_id not in self._suspects:
+            _LOG.warning("node %s does not answer; it is left out for %.0f s", node_id, _SUSPECTED)
+        self._suspects[node_id] = time.monotonic() + _SUSPECTED
+        self._rebuild()
+
+    def ready(self) -> None:
+        """What is on the disk is known: be home of something, from now on here and with the next heartbeat elsewhere."""
+        if self._state is NodeState.JOINING:
+            self._turn(NodeState.READY)
+
+    async def start(self) -> None:
+        """Join, and go on saying so. With Redis down it returns all the same, and joins when Redis answers."""
+        await self.beat()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def leave(self) -> None:
+        """Say that this node is leaving: nobody asks it for anything new. Never raises."""
+        self._turn(NodeState.LEAVING)
+        await self.beat()
+
+    async def stop(self) -> None:
+        """Stop saying that this node is there; if it is leaving, its id is free at once. Never raises."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        async with self._beating:
+            if self._state is NodeState.LEAVING and not self.conflict:
+                with suppress(*DOWN):
+                    await self._register.beat(self._me_now(), last=True)
+            await self._register.close()
+
+    async def beat(self) -> None:
+        """One heartbeat. With Redis down nothing changes."""
+        async with self._beating:
+            try:
+                heard = await self._register.beat(self._me_now(), self._ready_for())
+            except DOWN as error:
+                self._missed(error)
+            else:
+                self._hear(heard)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.heartbeat)
+            try:
+                await self.beat()
+            except Exception:
+                _LOG.exception("a heartbeat failed; trying again")
+
+    def _missed(self, error: Exception) -> None:
+        if not self._lost:
+            _LOG.warning("Redis cannot be reached; the fleet stays as last known: %s", type(error).__name__)
+        self._lost, self.reachable = True, False
+
+    def _hear(self, heard: Heard) -> None:
+        now = time.monotonic()
+        if self._lost:
+            _LOG.info("Redis answers again")
+            for known in self._known.values():
+                known.until = max(known.until, now + self._pace.expire)
+        self._lost, self.reachable = False, True
+        self._judge(heard.conflict)
+        self._take(heard.entries, now)
+
+    def _judge(self, holder: str) -> None:
+        conflict = (
+            f"the node id {self.me!r} is held by the node at {holder}: give each node an id of its own"
+            if holder
+            else ""
+        )
+        if conflict and not self.conflict:
+            _LOG.error("this node cannot join the fleet: %s", conflict)
+            metrics.FLEET_CONFLICTS.labels("id").inc()
+        elif self.conflict and not conflict:
+            _LOG.info("this node can join the fleet now")
+        self.conflict = conflict
+
+    def _take(self, entries: Iterable[Entry], now: float) -> None:
+        """Make what was heard, and what is still believed of what was heard before, the fleet."""
+        strangers = {}
+        for entry in entries:
+            node = entry.node
+            if node.protocol != PROTOCOL:
+                strangers[node.id] = node
+                self._known.pop(node.id, None)
+                continue
+            since = now - entry.ready_for if entry.ready_for >= 0 else float("inf")
+            self._known[node.id] = _Known(node, now + entry.left, since)
+        self._note_strangers(strangers)
+        self._known = {name: known for name, known in self._known.items() if known.until > now or name == self.me}
+        if (
+            not self.conflict
+            and self._state is NodeState.JOINING
+            and self._known[self.me].node.state is NodeState.READY
+        ):
+            # A sibling knows that the disk has been read.
+            self._state = NodeState.READY
+        self._speak_for_me()
+
+    def _speak_for_me(self) -> None:
+        """Of this node, believe this worker; but while the id is another's, the node of this id is the other."""
+        if not self.conflict:
+            mine = self._known.get(self.me)
+            since = mine.ready_since if mine is not None else float("inf")
+            self._known[self.me] = _Known(self._me_now(), float("inf"), since)
+        self._publish()
+
+    def _note_strangers(self, strangers: dict[str, Node]) -> None:
+        for name, node in strangers.items():
+            if name not in self._strangers:
+                _LOG.error(
+                    "node %s at %s speaks version %d of the protocol between nodes, this one %d: they share nothing",
+                    name,
+                    node.address,
+                    node.protocol,
+                    PROTOCOL,
+                )
+                metrics.FLEET_CONFLICTS.labels("protocol").inc()
+        self._strangers = strangers
+
+    def _publish(self) -> None:
+        nodes = {name: self._known[name].node for name in sorted(self._known)}
+        if nodes != self.nodes:
+            self.nodes = nodes
+            self.version += 1
+        self._suspects = {name: until for name, until in self._suspects.items() if name in nodes}
+        ready = [known.ready_since for known in self._known.values() if known.node.state is NodeState.READY]
+        self._moving_until = max(ready, default=float("-inf")) + _MOVING
+        self._rebuild()
+        states = [node.state for node in nodes.values()]
+        for state in NodeState:
+            metrics.FLEET_NODES.labels(state.value).set(states.count(state))
+
+    def _rebuild(self) -> None:
+        weights = {
+            name: node.capacity
+            for name, node in self.nodes.items()
+            if node.state is NodeState.READY and name not in self._suspects
+        }
+        if self.conflict:
+            weights = {}
+        if self._ring.weights != weights:
+            self._ring = Ring(weights)
+
+    def _forgive(self) -> None:
+        now = time.monotonic()
+        self._suspects = {name: until for name, until in self._suspects.items() if until > now}
+        self._rebuild()
+
+    def _turn(self, state: NodeState) -> None:
+        if state is not self._state:
+            self._state = state
+            self._speak_for_me()
+
+    def _me_now(self) -> Node:
+        return replace(self._self, state=self._state)
+
+    def _ready_for(self) -> float:
+        known = self._known.get(self.me)
+        if known is None or known.node.boot != self._self.boot or known.ready_since == float("inf"):
+            return -1.0
+        return time.monotonic() - known.ready_since
+
+    def _other(self, names: list[str]) -> Node | None:
+        return self.nodes[names[0]] if names and names[0] != self.me else None

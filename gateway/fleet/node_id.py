@@ -1,0 +1,62 @@
+"""What a node calls itself: a name that lasts as long as its cache, a token of its start, and the place where it listens."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import uuid
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from gateway.model.fleet import is_node_name
+
+_MACHINE_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def new_boot() -> str:
+    """A token of a start: of two starts at one place, the later one's is greater, as long as the clock is not put back."""
+    return f"{time.time_ns():020d}-{uuid.uuid4().hex[:16]}"
+
+
+def kept_id(cache: Path, boot: str) -> str:
+    """The name in ``cache/node``, made when there is none.
+
+    The blobs in a cache are found by the name of its node, so the name stays with them. Workers that start together agree: a name
+    appears whole and once. A directory that cannot be written gives a name that lasts until the next start.
+    """
+    kept = cache / "node"
+    draft = cache / f"node-{os.getpid()}"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if (name := _read(kept)) is not None:
+            return name
+        draft.write_text(f"{uuid.uuid4().hex[:16]}\n")
+        try:
+            with suppress(FileExistsError):
+                os.link(draft, kept)
+        finally:
+            draft.unlink()
+        if (name := _read(kept)) is not None:
+            return name
+    except OSError:
+        pass
+    return f"boot-{sha256(boot.encode()).hexdigest()[:16]}"
+
+
+def _read(kept: Path) -> str | None:
+    try:
+        name = kept.read_text().strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return name if is_node_name(name) else None
+
+
+def place_of(address: str) -> str:
+    """A short fingerprint of an address at this host: whoever else was there before is gone, as only one can listen on it."""
+    try:
+        machine = _MACHINE_BOOT.read_text().strip()
+    except OSError:
+        machine = ""
+    return sha256(f"{address}\n{platform.node()}\n{machine}".encode()).hexdigest()[:16]

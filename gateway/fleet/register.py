@@ -1,0 +1,145 @@
+"""The register of a zone's nodes in Redis: one hash, and one script that is at once heartbeat, conflict check and list.
+
+Everything about time is counted by Redis: when an entry expires, how long it has left, since when its node is ready. Nodes get
+and give durations only, so their clocks may show what they like.
+
+An id belongs to whoever holds it until its entry expires. Three exceptions: a node that has left holds nothing; the workers of a
+node share its token; and who listens at the very address, on the very host, at which the holder listened, and was started later,
+succeeds it at once, because the holder is gone: two processes cannot listen there.
+
+An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
+start, place, and the node as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gateway.fleet.connection import commands
+from gateway.fleet.node_id import place_of
+from gateway.model.fleet import Node
+
+_NOBODY = "-"
+_SCRIPT = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local id, boot, place, state, ready_for, expire, document, last =
+  ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8] == '1'
+local ms = function(number) return string.format('%.0f', number) end
+local conflict, since, alive = '', 0, {}
+local entries = redis.call('HGETALL', KEYS[1])
+for i = 1, #entries, 2 do
+  local name = entries[i]
+  local til, ready, its_state, its_boot, its_place, its = string.match(entries[i + 1], '^(%d+) (%d+) (%S+) (%S+) (%S+) (.*)$')
+  if not til or tonumber(til) <= now then
+    redis.call('HDEL', KEYS[1], name)
+  elseif name ~= id then
+    alive[#alive + 1] = {name, its, its_state, ms(til - now), ready == '0' and '-1' or ms(now - ready)}
+  elseif its_boot == boot then
+    if its_state == 'READY' and state == 'JOINING' then state = 'READY' end
+    if last and its_state ~= 'LEAVING' then last, state = false, its_state end
+    since = tonumber(ready)
+  elseif its_boot ~= '-' and not (its_place == place and its_boot < boot) then
+    conflict = its
+    alive[#alive + 1] = {name, its, its_state, ms(til - now), ready == '0' and '-1' or ms(now - ready)}
+  end
+end
+if conflict == '' then
+  if state == 'READY' then
+    if since == 0 then since = now end
+    if ready_for >= 0 then since = math.min(since, now - ready_for) end
+  end
+  local token = last and '-' or boot
+  local entry = {ms(now + expire), ms(since), state, token, place, document}
+  redis.call('HSET', KEYS[1], id, table.concat(entry, ' '))
+  redis.call('PEXPIRE', KEYS[1], expire * 10)
+  alive[#alive + 1] = {id, document, state, ms(expire), since == 0 and '-1' or ms(now - since)}
+end
+return {conflict, alive}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A live node as Redis has it: ``left`` seconds until it expires, ready for ``ready_for`` seconds (-1: it is not)."""
+
+    node: Node
+    left: float
+    ready_for: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty."""
+
+    entries: Sequence[Entry]
+    conflict: str = ""
+
+
+class Register:
+    """The register that the key ``key`` of the Redis at ``url`` holds.
+
+    Args:
+        url: of Redis.
+        key: of the hash.
+        expire: seconds after its last heartbeat for which an entry lasts.
+        timeout: seconds that Redis may take to answer.
+    """
+
+    def __init__(self, url: str, key: str, expire: float, timeout: float) -> None:
+        self._redis: Redis = commands(url, timeout)
+        self._key = key
+        self._expire = expire
+        self._script: Any = self._redis.register_script(_SCRIPT)
+
+    async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False) -> Heard:
+        """Say that a node is there, and hear who else is.
+
+        Args:
+            node: with the state that it is in, as far as this worker knows: READY stays READY when a sibling says JOINING.
+            ready_for: seconds for which it has been ready, as far as is known; -1 for unknown.
+            last: the worker stops. If the node is leaving, its id is free from now on; else siblings speak for it.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        document = node.to_json()
+        del document["state"]
+        arguments = (
+            node.id,
+            node.boot or _NOBODY,
+            place_of(node.address),
+            node.state.value,
+            round(ready_for * 1000) if ready_for >= 0 else -1,
+            round(self._expire * 1000),
+            json.dumps(document, separators=(",", ":")),
+            int(last),
+        )
+        conflict, alive = await self._script(keys=[self._key], args=arguments)
+        entries = [entry for row in alive if (entry := _entry(*row)) is not None]
+        return Heard(entries, _address(conflict) if conflict else "")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+
+def _entry(_: bytes, document: bytes, state: bytes, left: bytes, ready_for: bytes) -> Entry | None:
+    try:
+        node = Node.from_json({**json.loads(document), "state": state.decode()})
+    except (ValueError, KeyError, TypeError):
+        # Another version's; it cannot be a member of this fleet.
+        return None
+    return Entry(node, int(left) / 1000, max(-1.0, int(ready_for) / 1000))
+
+
+def _address(document: bytes) -> str:
+    try:
+        return str(json.loads(document)["address"])
+    except (ValueError, KeyError, TypeError):
+        return "an unknown address"
