@@ -181,6 +181,21 @@ class FleetSettings(Section):
         return self
 
 
+class ManagerSettings(Section):
+    """How the fleet divides its space among the datasets of training jobs."""
+
+    probe_batches: int = Field(
+        100, ge=0, le=1_000_000, description="mini-batches of a new job that are refused hits; 0 switches probing off"
+    )
+    preload_bandwidth: Size = Field(
+        0, description="bytes per second with which one node loads chunks ahead; 0 means unlimited"
+    )
+    force_eviction: Seconds = Field(
+        60.0, gt=0, description="after the first job has finished a chunk, those still in it lose it"
+    )
+    job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="a job that was silent for so long is gone")
+
+
 class DatabaseSettings(Section):
     """The catalog of tenants, rules and datasets."""
 
@@ -295,6 +310,7 @@ class Settings(Section):
     datasets: DatasetSettings = DatasetSettings()
     redis: RedisSettings = RedisSettings()
     fleet: FleetSettings = FleetSettings()
+    manager: ManagerSettings = ManagerSettings()
     database: DatabaseSettings = DatabaseSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
@@ -415,6 +431,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
 def _nearest(location: tuple[int | str, ...]) -> str:
     sections: dict[str, type[BaseModel]] = {
         "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "fleet": FleetSettings,
+        "manager": ManagerSettings,
         "database": DatabaseSettings, "admin": AdminSettings, "log": LogSettings, "origins": Origin,
         "credentials": Credential, "rules": Rule,
     }  # fmt: skip

@@ -98,6 +98,21 @@ PEER_REFUSED = Counter(
     "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body, principal",
     ["reason"],
 )
+JOB_REQUESTS = Counter(
+    "larder_job_requests_total",
+    "Requests about jobs by kind: register, heartbeat, order, remove, and result: done, unknown, refused, unavailable",
+    ["kind", "result"],
+)
+PLAN_VERSION = Gauge("larder_plan_version", "Version of the plan that is followed", multiprocess_mode="mostrecent")
+MANAGER_LEADING = Gauge(
+    "larder_manager_leading", "1 in the zone's node whose worker leads", multiprocess_mode="livesum"
+)
+MANAGER_DEPOSED = Counter("larder_manager_deposed_total", "Plans that were refused because another worker leads by now")
+CHUNK_ITEMS = Counter(
+    "larder_chunk_items_total",
+    "Items of rotated chunks on this node by what became of them: loaded, failed, evicted",
+    ["result"],
+)
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
@@ -105,5 +120,5 @@ ALL = (
     ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, REGISTRATIONS, RELAYED, PEER_SERVED,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
     CHANNEL_HEALTHY, FLEET_NODES, FLEET_CONFLICTS,
-    PEER_REQUESTS, PEER_REFUSED, CONFIG_RELOADS,
+    PEER_REQUESTS, PEER_REFUSED, JOB_REQUESTS, PLAN_VERSION, MANAGER_LEADING, MANAGER_DEPOSED, CHUNK_ITEMS, CONFIG_RELOADS,
 )  # fmt: skip

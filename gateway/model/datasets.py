@@ -30,12 +30,14 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
     {
         "IndexOutOfRange": (400, "The dataset has no item of this index"),
         "InvalidDigestFile": (400, "The digest file is not usable"),
+        "JobConflict": (409, "A job of this name is registered with another dataset"),
         "LengthRequired": (411, "The request needs a Content-Length"),
         "MethodNotAllowed": (405, "The address does not have this method"),
         "NotFound": (404, "There is nothing at this address"),
         "NotResident": (404, "The cache does not hold this blob"),
         "TooLarge": (413, "The request is too large"),
         "UnknownDataset": (404, "The dataset is not registered; register it again"),
+        "UnknownJob": (404, "The job is not registered, or was silent for too long; register it again"),
         "UnsupportedMediaType": (415, "The body's type is not understood here"),
     }
 )
@@ -85,6 +87,11 @@ class UnknownDataset(ApiError):
         super().__init__(
             "UnknownDataset", f"The dataset {name_or_id!r} is not known here: check the name, or register it again."
         )
+
+
+def is_job_name(text: str) -> bool:
+    """Whether a text can name a job."""
+    return _NAME.fullmatch(text) is not None
 
 
 def is_dataset_id(text: str) -> bool:

@@ -1,0 +1,207 @@
+"""What ``/-/v1/jobs`` and ``/-/v1/plan`` take and answer, as schemas with examples; every bound of a job's words stands here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.policies.datasets import MOST_UNITS
+from gateway.policies.plan import Phase
+
+_NAME = r"^[A-Za-z0-9._-]{1,128}$"
+_COUNT = Annotated[int, Field(ge=0, le=2**53)]
+_TIME = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
+_CHUNK = Annotated[int, Field(ge=0, lt=MOST_UNITS)]
+
+PhaseName = Literal["probe-miss", "measure", "steady"]
+assert set(PhaseName.__args__) == set(Phase)  # type: ignore[attr-defined]
+Mode = Literal["full", "static", "chunked", "none"]
+
+
+class _Words(BaseModel):
+    """What a client says: nothing unknown, and no number as text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JobRequest(_Words):
+    """A job, as each of its ranks registers it."""
+
+    job: str = Field(pattern=_NAME, examples=["resnet50-17"])
+    dataset: str = Field(min_length=1, max_length=128, description="name or id", examples=["imagenet-train"])
+    gpus: int = Field(ge=1, le=65_536, examples=[8])
+    batch_size: int = Field(ge=1, le=1_048_576, description="items in a mini-batch of one rank", examples=[256])
+    ranks: int = Field(1, ge=1, le=65_536, description="processes that train together", examples=[8])
+    caching: Literal["auto", "on", "off"] = Field(
+        "auto", description="off: never use the cache; on: do, whatever is measured; auto: if it is of use"
+    )
+
+
+class PhaseTimes(_Words):
+    """What one rank's mini-batches came to in one phase, since the job's start."""
+
+    steps: _COUNT = Field(examples=[100])
+    seconds: _TIME = Field(description="of all steps, waiting included", examples=[31.5])
+    waited: _TIME = Field(description="of them, for data", examples=[12.25])
+    items: _COUNT = Field(examples=[25_600])
+    hits: _COUNT = Field(description="of them, from the cache", examples=[25_344])
+
+    @field_validator("hits")
+    @classmethod
+    def _no_more_than_items(cls, hits: int, info: ValidationInfo) -> int:
+        if hits > info.data.get("items", hits):
+            raise PydanticCustomError("contradiction", "must not exceed items")
+        return hits
+
+
+class Heartbeat(_Words):
+    """What one rank says of itself."""
+
+    rank: int = Field(ge=0, lt=65_536, examples=[0])
+    epoch: int = Field(ge=0, lt=2**31, examples=[3])
+    upcoming: list[_CHUNK] = Field(
+        max_length=MOST_UNITS + 2,
+        description="chunks in order: the one in use, the rest of this epoch, the first two of the next",
+        examples=[[4, 7, 1, 0]],
+    )
+    epoch_left: int = Field(ge=0, le=MOST_UNITS, description="how many of upcoming are of this epoch", examples=[2])
+    phases: dict[PhaseName, PhaseTimes] = Field(
+        default_factory=dict, description="by the phase that the directives told"
+    )
+    queue: _COUNT | None = Field(None, description="mini-batches that are ready", examples=[2])
+
+    @field_validator("epoch_left")
+    @classmethod
+    def _of_upcoming(cls, left: int, info: ValidationInfo) -> int:
+        upcoming = info.data.get("upcoming")
+        if upcoming is None:
+            return left
+        if not left <= len(upcoming) <= left + 2:
+            raise PydanticCustomError(
+                "contradiction",
+                "upcoming has {length} chunks: of this epoch at most those, and of the next one at most two more",
+                {"length": len(upcoming)},
+            )
+        for part in (upcoming[:left], upcoming[left:]):
+            if len(set(part)) < len(part):
+                raise PydanticCustomError(
+                    "contradiction", "upcoming names a chunk twice in one epoch, which uses each once"
+                )
+        return left
+
+
+class EpochRequest(_Words):
+    """The order of chunks that a job would take in an epoch."""
+
+    order: list[_CHUNK] = Field(min_length=1, max_length=MOST_UNITS, examples=[[2, 0, 1]])
+
+    @field_validator("order")
+    @classmethod
+    def _each_once(cls, order: list[int]) -> list[int]:
+        if sorted(order) != list(range(len(order))):
+            raise PydanticCustomError("contradiction", "must have each chunk from 0 on once")
+        return order
+
+
+class EpochOrder(BaseModel):
+    """The order that all ranks take."""
+
+    order: list[int] = Field(examples=[[2, 0, 1]])
+
+
+class Directives(BaseModel):
+    """What a job is to do."""
+
+    caching: Mode = Field(description="the mode in force for this job", examples=["chunked"])
+    cache: bool = Field(description="whether the job uses the cache; false while it is refused it, or gains nothing")
+    phase: PhaseName = Field(description="what is being measured: times of mini-batches are counted by it")
+    chunk: int = Field(description="where a new job had better begin; -1: anywhere", examples=[4])
+    plan: int = Field(description="version of the plan", examples=[17])
+    preload: bool = Field(description="the fleet loads chunks ahead: announce none")
+    heartbeat: float = Field(description="seconds between two heartbeats of a rank", examples=[1.0])
+
+
+class JobJoined(BaseModel):
+    """A registration."""
+
+    job: str = Field(examples=["resnet50-17"])
+    dataset: str = Field(description="its id")
+    directives: Directives
+
+
+class HeartbeatTaken(BaseModel):
+    """The answer to a heartbeat."""
+
+    directives: Directives
+
+
+class Job(BaseModel):
+    """What is known of a job."""
+
+    job: str = Field(examples=["resnet50-17"])
+    dataset: str = Field(description="its id")
+    name: str = Field(description="a name of the dataset", examples=["imagenet-train"])
+    gpus: int
+    batch_size: int
+    ranks: int
+    ranks_heard: int = Field(description="ranks whose heartbeats are up to date")
+    caching: Literal["auto", "on", "off"]
+    joined_at: str = Field(description="ISO 8601, by Redis's clock")
+    silent: float = Field(description="seconds since its last word")
+    epoch: int = Field(description="of the slowest rank; -1: nothing heard yet")
+    upcoming: list[int] = Field(description="of the slowest rank")
+    epoch_left: int
+    phase: PhaseName
+    cache: bool
+    benefit: float = Field(description="t_miss / t_hit; 0: not known", examples=[2.3])
+    t_miss: float = Field(description="mean seconds of a step without the cache; 0: not measured", examples=[0.62])
+    t_hit: float = Field(description="mean seconds of a step with it; 0: not measured", examples=[0.27])
+
+
+class JobList(BaseModel):
+    """A tenant's jobs by name."""
+
+    jobs: list[Job]
+
+
+class ChunksInForce(BaseModel):
+    """The chunks of a rotated dataset."""
+
+    complete: list[int] = Field(description="loaded, oldest first")
+    loading: int
+    active: int
+    marked: list[int] = Field(description="complete, and only for those who use them still")
+
+
+class PlannedDataset(BaseModel):
+    """What the fleet does for a dataset."""
+
+    caching: Mode
+    partitions: int
+    units: int
+    why: str = Field(examples=["benefit"])
+    granted: int = Field(description="bytes")
+    chunks: ChunksInForce
+    inputs: dict[str, Any] = Field(description="what the manager saw")
+
+
+class PlannedJob(BaseModel):
+    """What a job may expect."""
+
+    cache: bool
+    phase: PhaseName
+    benefit: float
+    inputs: dict[str, Any] = Field(description="what the manager saw")
+
+
+class PlanDocument(BaseModel):
+    """The plan, as far as it concerns the caller's tenant."""
+
+    version: int
+    capacity: int = Field(description="bytes of the caches of the fleet")
+    granted: int = Field(description="bytes, to all tenants' datasets")
+    datasets: dict[str, PlannedDataset] = Field(description="by id")
+    jobs: dict[str, PlannedJob] = Field(description="by name")
+    history: list[dict[str, Any]] = Field(description="what changed lately, newest first")

@@ -1,0 +1,97 @@
+"""What is in force here and now: the fleet's plan where it knows the dataset or job, else what one gateway decides alone.
+
+The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's size
+and the capacity of the whole fleet (policies/datasets.py), which comes out the same everywhere.
+
+Of a dataset whose chunks are rotated only the items of the held chunks are kept; the others are delivered all the same. So at
+most two chunks take space, whoever reads what.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.fleet.plans import Plans
+from gateway.policies.datasets import PLAN, CachingMode, decide, unit_starts
+from gateway.policies.plan import DatasetOrder, Phase
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.registry import Registration
+
+_STARTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """How a dataset is cached, for one reader.
+
+    ``caching`` is none while the reader's job leaves the cache or is refused it (``cache``); ``planned`` says whether the fleet's
+    plan decides; ``chunk`` is where a new job begins, -1 for none; ``version`` of the plan.
+    """
+
+    caching: CachingMode
+    partitions: int
+    units: int
+    planned: bool = False
+    chunk: int = -1
+    version: int = PLAN
+    cache: bool = True
+    phase: Phase = Phase.STEADY
+
+
+class Planned:
+    """The plan and its fallback, as the data path asks for them.
+
+    Args:
+        plans: what this worker knows of the plan.
+        capacity: bytes of the caches of the whole fleet, now.
+    """
+
+    def __init__(self, plans: Plans, capacity: Callable[[], int]) -> None:
+        self.plans = plans
+        self._capacity = capacity
+        self._starts: OrderedDict[tuple[str, int, int], NDArray[np.int64]] = OrderedDict()
+
+    def of(self, registration: Registration, job: str = "") -> InForce:
+        """What is in force for a dataset, and for one of its tenant's jobs if it is named."""
+        version = max(PLAN, self.plans.plan.version)
+        order = self.plans.dataset(registration.content.id)
+        of_job = self.plans.job(registration.tenant, job) if job else None
+        cache, phase = (True, Phase.STEADY) if of_job is None else (of_job.cache, of_job.phase)
+        if order is None:
+            alone = decide(registration.caching, registration.content.size, self._capacity())
+            mode = alone.caching if cache else CachingMode.NONE
+            return InForce(mode, alone.partitions, alone.units, version=version, cache=cache, phase=phase)
+        mode = order.caching if cache else CachingMode.NONE
+        chunk = order.chunks.active if order.caching is CachingMode.CHUNKED else -1
+        return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase)
+
+    def keeps(self, content: Content, index: int) -> bool:
+        """Whether the plan gives an item of a dataset space; also what no plan speaks of is kept."""
+        order = self.plans.dataset(content.id)
+        if order is None or order.caching is not CachingMode.CHUNKED:
+            return True
+        return self.chunk_of(content, order, index) in order.chunks.held
+
+    def chunk_of(self, content: Content, order: DatasetOrder, index: int) -> int:
+        """The chunk that an item belongs to."""
+        key = (content.id, order.partitions, order.units)
+        starts = self._starts.get(key)
+        if starts is None:
+            starts = self._starts[key] = unit_starts(content.items, order.partitions, order.units)
+            if len(self._starts) > _STARTS:
+                self._starts.popitem(last=False)
+        return int(np.searchsorted(starts, index, "right") - 1) % order.units
+
+
+def indices_of_chunk(items: int, order: DatasetOrder, chunk: int) -> NDArray[np.uint32]:
+    """The items of one chunk, in ascending order."""
+    starts = unit_starts(items, order.partitions, order.units)
+    ends = np.append(starts[1:], items)
+    units = range(chunk, order.partitions * order.units, order.units)
+    parts = [np.arange(starts[unit], ends[unit], dtype=np.uint32) for unit in units]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint32)

@@ -1,0 +1,335 @@
+"""The jobs of a zone, in Redis: who trains on what, how far it is, and which order its epochs take.
+
+A job is known by tenant and name; all its ranks register the same name and send heartbeats of their own. What must be one step
+is one Lua script, because gateways answer ranks of one job at the same moment: the first registration, the first asker of an
+epoch's order. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that was silent for longer
+than ``silence`` is gone, with everything that was kept for it; so is the place of a rank that was silent for as long, while
+what it has counted stays in its job's sums.
+
+How ranks become one job (``merged``). They run in step, so the place of the job is that of the rank that has most left: the
+lowest epoch, and in it the longest rest. A chunk that only the slowest rank still needs is thus never taken from it. Totals are
+the means over all ranks of the registration, items and hits the sums: a divisor that never changes keeps them growing when a
+rank comes late.
+
+The order of an epoch. Who asks first decides for all ranks. When the dataset's chunks are rotated for jobs that are in the middle
+of their epochs, it is the sequence that they follow, beginning where the newest chunk is, so that all use the same chunks
+at the same time (Quiver, section 5.1); else it is what the job proposed, and becomes the sequence for those who join later.
+Orders of the four newest epochs are kept: ranks are never further apart. Who asks for an older one has begun again.
+
+Everything is bounded: jobs of a zone, ranks of a job, places in a heartbeat, orders of a job. Redis lost: every call raises
+(``DOWN``); jobs go on without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gateway.policies.plan import Phase
+from gateway.policies.probing import PhaseTotals
+
+MOST_JOBS = 10_000
+"""Jobs of one zone."""
+_KEPT_ORDERS = 4
+
+_COMMON = """
+local K, silence = KEYS[1], tonumber(ARGV[1])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function record_of(value) return cjson.decode(string.match(value, '^%d+ (.*)$')) end
+local function drop(name)
+  local value = redis.call('HGET', K .. 'jobs', name)
+  if value then redis.call('ZREM', K .. 'using:' .. record_of(value).dataset, name) end
+  redis.call('DEL', K .. 'job:' .. name, K .. 'job:' .. name .. ':epochs')
+  redis.call('ZREM', K .. 'jobs:seen', name)
+  return redis.call('HDEL', K .. 'jobs', name)
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now - silence)) do drop(name) end
+"""
+_REGISTER = """
+local name, json, most = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local known = redis.call('HGET', K .. 'jobs', name)
+local since = now
+if known then
+  if record_of(known).dataset ~= cjson.decode(json).dataset then return -1 end
+  since = string.match(known, '^%d+')
+elseif redis.call('HLEN', K .. 'jobs') >= most then
+  return -2
+end
+redis.call('HSET', K .. 'jobs', name, string.format('%.0f', since) .. ' ' .. json)
+redis.call('ZADD', K .. 'jobs:seen', now, name)
+return known and 0 or 1
+"""
+_BEAT = """
+local name, rank, json = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local known = redis.call('HGET', K .. 'jobs', name)
+if not known then return false end
+local record = record_of(known)
+if rank < record.ranks then
+  redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
+  redis.call('ZADD', K .. 'jobs:seen', now, name)
+  redis.call('ZADD', K .. 'using:' .. record.dataset, 'XX', now, name)
+end
+return known
+"""
+_REMOVE = "return drop(ARGV[2])"
+_LIST = """
+local found = {}
+local names = ARGV[3] == '' and redis.call('HKEYS', K .. 'jobs') or {ARGV[3]}
+for _, name in ipairs(names) do
+  local value = redis.call('HGET', K .. 'jobs', name)
+  if value and string.sub(name, 1, #ARGV[2]) == ARGV[2] then
+    local seen = redis.call('ZSCORE', K .. 'jobs:seen', name) or '0'
+    table.insert(found, {value, seen, redis.call('HGETALL', K .. 'job:' .. name)})
+  end
+end
+return {string.format('%.0f', now), found}
+"""
+_ORDER = """
+local name, epoch, proposal, active, kept = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local known = redis.call('HGET', K .. 'jobs', name)
+if not known then return false end
+local epochs, using = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record_of(known).dataset
+redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
+local order = redis.call('HGET', epochs, epoch)
+if not order then
+  order = proposal
+  local sequence = redis.call('HGET', K .. 'sequence', record_of(known).dataset)
+  local others = redis.call('ZCARD', using) - (redis.call('ZSCORE', using, name) and 1 or 0)
+  local followed = false
+  if active ~= '' and others > 0 and sequence then
+    local wanted, there, count = {}, cjson.decode(sequence), 0
+    for _, chunk in ipairs(cjson.decode(proposal)) do wanted[chunk] = true; count = count + 1 end
+    followed = #there == count
+    local start = 1
+    for place, chunk in ipairs(there) do
+      followed = followed and wanted[chunk] == true
+      if chunk == tonumber(active) then start = place end
+    end
+    if followed then
+      local turned = {}
+      for place = 0, count - 1 do turned[place + 1] = there[(start - 1 + place) % count + 1] end
+      order = cjson.encode(turned)
+    end
+  end
+  if not followed then redis.call('HSET', K .. 'sequence', record_of(known).dataset, proposal) end
+  local fields = redis.call('HKEYS', epochs)
+  table.sort(fields, function(a, b) return tonumber(a) < tonumber(b) end)
+  if #fields >= kept then
+    if tonumber(epoch) < tonumber(fields[1]) then redis.call('DEL', epochs) else redis.call('HDEL', epochs, fields[1]) end
+  end
+  redis.call('HSET', epochs, epoch, order)
+end
+redis.call('ZADD', K .. 'jobs:seen', now, name)
+redis.call('ZADD', using, now, name)
+return order
+"""
+
+
+class TooManyJobs(Exception):
+    """The zone has as many jobs as it may have."""
+
+
+class OtherDataset(Exception):
+    """A job of this name is registered with another dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What a job said of itself when it registered, and what its gateway knows of its dataset.
+
+    ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (never its secret) in whose name chunks
+    are preloaded; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching
+    mode or auto) are of the registration of the dataset.
+    """
+
+    tenant: str
+    job: str
+    dataset: str
+    name: str
+    gpus: int
+    batch_size: int
+    ranks: int
+    caching: str
+    origin: str
+    access_key_id: str
+    size: int
+    items: int
+    requested: str
+
+    @property
+    def key(self) -> str:
+        """The job's name in the zone; a job's own name has no slash."""
+        return f"{self.tenant}/{self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One rank's heartbeat, checked.
+
+    ``upcoming``: the chunk in use, the rest of this epoch in order (``epoch_left`` of them, with the one in use), then
+    the first two of the next. ``totals`` count from the job's start, by the phase that it was told to be in.
+    """
+
+    rank: int
+    epoch: int
+    upcoming: tuple[int, ...]
+    epoch_left: int
+    totals: Mapping[Phase, PhaseTotals]
+    queue: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        totals = {phase.value: list(asdict(total).values()) for phase, total in self.totals.items()}
+        return {"e": self.epoch, "u": list(self.upcoming), "l": self.epoch_left, "t": totals, "q": self.queue}
+
+    @classmethod
+    def from_json(cls, rank: int, document: Mapping[str, Any]) -> Beat:
+        """Read what ``to_json`` made."""
+        totals = {Phase(phase): PhaseTotals(*values) for phase, values in document["t"].items()}
+        return cls(rank, document["e"], tuple(document["u"]), document["l"], totals, document["q"])
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJob:
+    """A job that is there: its registration, and all its ranks as one. Times in seconds of Redis's clock; epoch -1: none yet."""
+
+    record: JobRecord
+    joined_at: float
+    silent: float
+    epoch: int = -1
+    upcoming: tuple[int, ...] = ()
+    epoch_left: int = 0
+    totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
+    ranks_heard: int = 0
+
+
+def merged(
+    record: JobRecord, joined_at: float, silent: float, beats: Sequence[tuple[float, Beat]], silence: float
+) -> KnownJob:
+    """One job of its ranks' last heartbeats.
+
+    Args:
+        record: the registration.
+        joined_at: seconds.
+        silent: seconds since anything was heard of the job.
+        beats: seconds since each was heard, and what it said; ranks that the registration has not are left out.
+        silence: seconds after which a rank's place says nothing any more.
+    """
+    of_job = [(age, beat) for age, beat in beats if beat.rank < record.ranks]
+    totals = {
+        phase: _mean([beat.totals[phase] for _, beat in of_job if phase in beat.totals], record.ranks)
+        for phase in Phase
+    }
+    present = [beat for age, beat in of_job if age <= silence]
+    if not present:
+        return KnownJob(record, joined_at, silent, totals=totals)
+    last = min(present, key=lambda beat: (beat.epoch, -beat.epoch_left, beat.rank))
+    return KnownJob(record, joined_at, silent, last.epoch, last.upcoming, last.epoch_left, totals, len(present))
+
+
+def _mean(totals: Sequence[PhaseTotals], ranks: int) -> PhaseTotals:
+    return PhaseTotals(
+        sum(total.steps for total in totals) // ranks,
+        sum(total.seconds for total in totals) / ranks,
+        sum(total.waited for total in totals) / ranks,
+        sum(total.items for total in totals),
+        sum(total.hits for total in totals),
+    )
+
+
+class Jobs:
+    """The jobs of one zone.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        silence: seconds after which a job that nothing was heard of is gone.
+
+    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+        self._prefix = prefix
+        self._silence = silence
+        self._register = redis.register_script(_COMMON + _REGISTER)
+        self._beat = redis.register_script(_COMMON + _BEAT)
+        self._remove = redis.register_script(_COMMON + _REMOVE)
+        self._list = redis.register_script(_COMMON + _LIST)
+        self._order = redis.register_script(_COMMON + _ORDER)
+
+    async def register(self, record: JobRecord) -> bool:
+        """Add a job, or join it; whether it is new. What a joining rank says replaces what was said before.
+
+        Raises:
+            TooManyJobs: of this zone.
+            OtherDataset: the job is registered with another one.
+        """
+        document = json.dumps(asdict(record), separators=(",", ":"))
+        done = int(await self._call(self._register, record.key, document, MOST_JOBS))
+        if done == -1:
+            raise OtherDataset
+        if done == -2:
+            raise TooManyJobs
+        return done == 1
+
+    async def beat(self, key: str, beat: Beat) -> JobRecord | None:
+        """Take a rank's heartbeat; the job, or ``None`` when there is none. A rank that the job has not changes nothing."""
+        document = json.dumps(beat.to_json(), separators=(",", ":"))
+        known = await self._call(self._beat, key, beat.rank, document)
+        return None if known is None else _record(known)[1]
+
+    async def remove(self, key: str) -> bool:
+        """Forget a job; whether there was one."""
+        return bool(await self._call(self._remove, key))
+
+    async def find(self, key: str) -> KnownJob | None:
+        """One job."""
+        found = await self._known("", key)
+        return found[0] if found else None
+
+    async def of_tenant(self, tenant: str) -> list[KnownJob]:
+        """A tenant's jobs by name."""
+        found = await self._known(f"{tenant}/", "")
+        return sorted((job for job in found if job.record.tenant == tenant), key=lambda job: job.record.job)
+
+    async def all(self) -> list[KnownJob]:
+        """The jobs of the zone by tenant and name."""
+        return sorted(await self._known("", ""), key=lambda job: job.record.key)
+
+    async def order(self, key: str, epoch: int, proposal: Sequence[int], active: int | None) -> list[int] | None:
+        """The order of chunks that a job's epoch takes, the same for whoever asks; ``None`` when there is no such job.
+
+        Args:
+            key: of the job.
+            epoch: from 0.
+            proposal: what the job would take: a permutation of its chunks.
+            active: the chunk with which a new job begins, -1 for none, if the dataset's chunks are rotated; else ``None``.
+        """
+        wanted = json.dumps(list(proposal))
+        order = await self._call(self._order, key, epoch, wanted, "" if active is None else active, _KEPT_ORDERS)
+        return None if order is None else [int(chunk) for chunk in json.loads(order)]
+
+    async def _call(self, script: Any, *arguments: object) -> Any:
+        return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
+
+    async def _known(self, prefix: str, key: str) -> list[KnownJob]:
+        now, found = await self._call(self._list, prefix, key)
+        return [self._job(int(now), *row) for row in found]
+
+    def _job(self, now: int, value: bytes, seen: bytes, ranks: Sequence[bytes]) -> KnownJob:
+        joined, record = _record(value)
+        beats = []
+        for rank, text in zip(ranks[::2], ranks[1::2], strict=True):
+            heard, _, document = text.partition(b" ")
+            beats.append(((now - int(heard)) / 1000, Beat.from_json(int(rank), json.loads(document))))
+        return merged(record, joined, (now - float(seen)) / 1000, beats, self._silence)
+
+
+def _record(value: bytes) -> tuple[float, JobRecord]:
+    joined, _, document = value.partition(b" ")
+    return int(joined) / 1000, JobRecord(**json.loads(document))

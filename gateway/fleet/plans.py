@@ -1,0 +1,202 @@
+"""The plan in Redis: the leader writes it, every worker of the zone follows it.
+
+It is written only with the fence that holds: the script looks at the lease and at the fence of the plan that is there, and
+refuses an older one, so a leader that was deposed without noticing changes nothing. Followers ask once per heartbeat whether there
+is another one, and keep what they have when Redis is lost: allocation freezes. They never go back to an older fence,
+as a replica that was behind would have them do.
+
+Beside the plan lie what it is made of and how it came about: what the nodes say of the chunks that they load (``Reports``), what
+operators decided (``overrides``: hash of dataset to pin or never), what was changed lately and why (``history``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gateway.policies.plan import DatasetOrder, JobOrder, Plan
+
+HISTORY = 100
+"""Changes that are remembered."""
+OVERRIDES = ("pin", "never")
+
+_LOG = logging.getLogger(__name__)
+
+_WRITE = """
+local fence = tonumber(ARGV[1])
+local lease = redis.call('GET', KEYS[1] .. 'leader')
+local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
+if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
+if stamp and tonumber(string.match(stamp, '^%d+')) > fence then return 0 end
+redis.call('SET', KEYS[1] .. 'plan', ARGV[3])
+redis.call('SET', KEYS[1] .. 'plan:stamp', ARGV[2])
+for place = 5, #ARGV do redis.call('LPUSH', KEYS[1] .. 'history', ARGV[place]) end
+redis.call('LTRIM', KEYS[1] .. 'history', 0, ARGV[4] - 1)
+return 1
+"""
+_READ = """
+local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
+if not stamp or stamp == ARGV[1] then return false end
+return {stamp, redis.call('GET', KEYS[1] .. 'plan') or ''}
+"""
+_TELL = """
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1] .. 'loaded', ARGV[1], string.format('%.0f', time[1] * 1000 + time[2] / 1000) .. ' ' .. ARGV[2])
+return 1
+"""
+_REPORTS = """
+local time = redis.call('TIME')
+local oldest = time[1] * 1000 + time[2] / 1000 - tonumber(ARGV[1])
+local found = {}
+local all = redis.call('HGETALL', KEYS[1] .. 'loaded')
+for place = 1, #all, 2 do
+  local at, report = string.match(all[place + 1], '^(%d+) (.*)$')
+  if tonumber(at) < oldest then
+    redis.call('HDEL', KEYS[1] .. 'loaded', all[place])
+  else
+    table.insert(found, all[place])
+    table.insert(found, report)
+  end
+end
+return found
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What one node says of one dataset: the chunk that it has loaded as far as it can, -1 for none, and items in its cache."""
+
+    chunk: int = -1
+    resident: int = 0
+
+
+class Plans:
+    """The plan as one worker knows it.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+
+    Attributes:
+        plan: the newest that was heard of; version 0 until there is one.
+
+    What talks to Redis raises one of ``DOWN`` when it is down, slow or refusing.
+    """
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self.plan = Plan()
+        self._redis = redis
+        self._prefix = prefix
+        self._stamp = ""
+        self._write = redis.register_script(_WRITE)
+        self._read = redis.register_script(_READ)
+
+    def dataset(self, dataset: str) -> DatasetOrder | None:
+        """What the fleet does for a dataset; ``None`` when the plan has nothing on it."""
+        return self.plan.datasets.get(dataset)
+
+    def job(self, tenant: str, job: str) -> JobOrder | None:
+        """What a job may expect; ``None`` when the plan does not know it."""
+        return self.plan.jobs.get(f"{tenant}/{job}")
+
+    async def refresh(self) -> None:
+        """Follow: take over a newer plan."""
+        await self._take(self._stamp)
+
+    async def latest(self) -> bool:
+        """Take over what Redis has, changes that followers do not see included; whether it has a plan at all."""
+        return await self._take("")
+
+    async def _take(self, known: str) -> bool:
+        found = await self._read(keys=[self._prefix], args=[known])
+        if found is None:
+            return False
+        stamp, document = (text.decode() for text in found)
+        try:
+            plan = Plan.from_json(json.loads(document))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _LOG.warning("the plan in Redis cannot be read; the last one that could goes on")
+            return False
+        if plan.fence < self.plan.fence:
+            return False
+        self.plan, self._stamp = plan, stamp
+        return True
+
+    async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Publish a plan under its fence; ``False`` when that is not the one that holds: whoever writes is deposed.
+
+        Args:
+            plan: what everybody is to follow.
+            events: what changed and why, oldest first, for the history.
+        """
+        stamp = f"{plan.fence} {plan.version}"
+        arguments: list[str] = [str(plan.fence), stamp, json.dumps(plan.to_json()), str(HISTORY)]
+        arguments += [json.dumps(event) for event in events]
+        if not int(await self._write(keys=[self._prefix], args=arguments)):
+            return False
+        self.plan, self._stamp = plan, stamp
+        return True
+
+    async def history(self) -> list[dict[str, Any]]:
+        """What was changed lately, newest first."""
+        return [json.loads(line) for line in await self._redis.lrange(f"{self._prefix}history", 0, HISTORY - 1)]
+
+    async def overrides(self) -> dict[str, str]:
+        """What operators decided, by dataset."""
+        found = await self._redis.hgetall(f"{self._prefix}overrides")
+        known = {_text(dataset): _text(decision) for dataset, decision in found.items()}
+        return {dataset: decision for dataset, decision in known.items() if decision in OVERRIDES}
+
+    async def override(self, dataset: str, decision: str) -> None:
+        """Pin a dataset, forbid it space, or, with an empty decision, leave it to the manager again.
+
+        Raises:
+            ValueError: there is no such decision.
+        """
+        if not decision:
+            await self._redis.hdel(f"{self._prefix}overrides", dataset)
+        elif decision in OVERRIDES:
+            await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
+        else:
+            raise ValueError(f"an override is one of {', '.join(OVERRIDES)}, or empty, not {decision!r}")
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class Reports:
+    """What the nodes of a zone say of the chunks that they load.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        silence: seconds after which a node's last report counts no more.
+
+    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+        self._prefix = prefix
+        self._silence = silence
+        self._tell = redis.register_script(_TELL)
+        self._reports = redis.register_script(_REPORTS)
+
+    async def tell(self, node: str, report: Mapping[str, NodeReport]) -> None:
+        """Say how far this node is, by dataset; replaces what it said before."""
+        document = {dataset: [one.chunk, one.resident] for dataset, one in report.items()}
+        await self._tell(keys=[self._prefix], args=[node, json.dumps(document)])
+
+    async def all(self) -> dict[str, dict[str, NodeReport]]:
+        """By node and dataset."""
+        found = await self._reports(keys=[self._prefix], args=[round(1000 * self._silence)])
+        nodes = zip(found[::2], found[1::2], strict=True)
+        return {
+            node.decode(): {dataset: NodeReport(*values) for dataset, values in json.loads(document).items()}
+            for node, document in nodes
+        }
