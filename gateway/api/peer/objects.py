@@ -9,10 +9,11 @@ never asked of a third node, or two nodes that disagree about the ring would ask
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import quote
 
-from gateway import metrics
-from gateway.api.s3.answer import Answer, RawHeaders, Scope, Send, complete
+from gateway.api.peer.app import Address, PeerRequest
+from gateway.api.s3.answer import Answer, RawHeaders, Scope, complete
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
@@ -33,21 +34,21 @@ class PeerObjects:
     def __init__(self, reads: ObjectReads) -> None:
         self._reads = reads
 
-    async def send(self, scope: Scope, send: Send, principal: Principal) -> None:
-        """Answer one request of an admitted node.
+    @property
+    def address(self) -> Address:
+        """Where it answers."""
+        return Address(re.compile("objects/.+"), ("GET", "HEAD"), self.send)
 
-        Args:
-            scope: of the request; its method is GET or HEAD.
-            send: of the request.
-            principal: for whom the other node asks; its identity is of this configuration.
+    async def send(self, request: PeerRequest) -> None:
+        """Answer one request.
 
         Raises:
             ApiError: InvalidRequest, it is no address of an object, or of another origin than the principal's.
             LarderError: nothing could be decided here; the caller reads the object in another way.
             BrokenBody: the body broke off; the connection must be broken.
         """
-        metrics.PEER_SERVED.labels("object").inc()
-        exchange = _exchange(scope, principal)
+        scope, send = request.scope, request.send
+        exchange = _exchange(scope, request.principal)
         try:
             found = await self._reads.read(exchange)
         except AboutCached as error:

@@ -1,0 +1,140 @@
+"""What nodes ask of each other, under ``/-/peer/v1``: plain ASGI, one table of addresses, every request admitted first.
+
+A request that another node sent is answered by this node alone. Errors are problem documents, as under ``/-/v1``: what reads them
+is the other node's log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway import metrics
+from gateway.api.received import Receive, request_body
+from gateway.api.v1.problems import send_problem
+from gateway.model.datasets import ApiError
+from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.model.keys import OriginIdentity, Principal
+from gateway.model.peer_principal import PRINCIPAL, read_principal
+from gateway.server.refusals import Scope, Send
+
+PEER = "/peer/v1/"
+"""What the paths begin with (without "/-")."""
+
+
+class Gate(Protocol):
+    """Admits nodes of the fleet; see ``gateway.fleet.peers.PeerGate``."""
+
+    def admit(self, scope: Scope, body: bytes) -> object:
+        """Verify a request. Raises ApiError, with a clear reason, when no node of this fleet sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRequest:
+    """An admitted request; ``principal`` is for whom the other node asks."""
+
+    scope: Scope
+    send: Send
+    body: bytes
+    principal: Principal
+
+
+Handler = Callable[[PeerRequest], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Paths under ``/-/peer/v1/`` that match, what may be asked of them, and who answers; ``longest`` body in bytes."""
+
+    pattern: re.Pattern[str]
+    methods: tuple[str, ...]
+    handler: Handler
+    longest: int = 0
+
+
+class PeerApp:
+    """Answers other nodes.
+
+    Args:
+        gate: admits them.
+        has: whether the configuration has an origin identity.
+        addresses: what is answered, by the kind that it is counted as.
+        limit: requests at once; more are told to try elsewhere.
+    """
+
+    def __init__(
+        self, gate: Gate, has: Callable[[OriginIdentity], bool], addresses: Mapping[str, Address], limit: int
+    ) -> None:
+        self._gate = gate
+        self._has = has
+        self._addresses = addresses
+        self._limit = limit
+        self.in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        started = False
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        self.in_flight += 1
+        try:
+            if self.in_flight > self._limit:
+                metrics.SHED.inc()
+                raise ApiError(
+                    "SlowDown", "Too many requests at once; read it elsewhere.", headers={"Retry-After": "1"}
+                )
+            await self._route(scope, receive, sending)
+        except (ClientGone, BrokenBody):
+            raise
+        except LarderError as failure:
+            if started:
+                raise BrokenBody(str(failure)) from failure
+            await send_problem(sending, failure)
+        finally:
+            self.in_flight -= 1
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # By the bytes of the path: a decoded slash in a name would begin another segment.
+        path = scope["raw_path"].decode("ascii", "replace").removeprefix("/-" + PEER)
+        found = [name for name, address in self._addresses.items() if address.pattern.fullmatch(path)]
+        if not found:
+            raise ApiError("NotFound")
+        kind, address = found[0], self._addresses[found[0]]
+        if scope["method"] not in address.methods:
+            raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
+        body = await _body(receive, address.longest)
+        self._gate.admit(scope, body)
+        metrics.PEER_SERVED.labels(kind).inc()
+        await address.handler(PeerRequest(scope, send, body, self._principal(scope)))
+
+    def _principal(self, scope: Scope) -> Principal:
+        told = dict(scope["headers"]).get(PRINCIPAL.encode(), b"")
+        try:
+            principal = read_principal(told.decode("latin-1"))
+        except ValueError as mistake:
+            raise ApiError("InvalidRequest", str(mistake)) from None
+        identity = principal.identity
+        if not self._has(identity):
+            raise ApiError(
+                "AccessDenied",
+                f"this node's configuration has no key {identity.access_key_id!r} at the origin {identity.origin!r}: "
+                "give every node of a fleet the same origins and credentials",
+            )
+        return principal
+
+
+async def _body(receive: Receive, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request_body(receive):
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise ApiError("TooLarge", f"The body may have at most {limit} bytes.")
+    return b"".join(pieces)

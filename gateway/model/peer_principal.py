@@ -1,0 +1,40 @@
+"""For whom a node asks another: a tenant, and the keys with which requests on its behalf are signed towards the origin.
+
+The asking node has verified the caller and checked its allow-list. No secret travels: each node has the keys of its own
+configuration.
+"""
+
+from __future__ import annotations
+
+import json
+
+from gateway.model.keys import OriginIdentity, Principal
+
+PRINCIPAL = "x-larder-principal"
+_FIELDS = ("tenant", "origin", "access_key_id")
+
+
+def principal_header(tenant: str, identity: OriginIdentity) -> tuple[str, str]:
+    """The header that names them; ASCII, whatever the names are."""
+    told = (tenant, identity.origin, identity.access_key_id)
+    return PRINCIPAL, json.dumps(dict(zip(_FIELDS, told, strict=True)))
+
+
+def read_principal(text: str) -> Principal:
+    """Read the header's value. The access key of the gateway that the client used is not told, nor needed.
+
+    Raises:
+        ValueError: it is something else; the message says what is wanted.
+    """
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if (
+        not isinstance(told, dict)
+        or sorted(told) != sorted(_FIELDS)
+        or not all(isinstance(v, str) for v in told.values())
+    ):
+        raise ValueError(f'{PRINCIPAL} must be JSON with the texts "tenant", "origin" and "access_key_id"')
+    identity = OriginIdentity(told["origin"], told["access_key_id"])
+    return Principal(identity.access_key_id, told["tenant"], identity)
