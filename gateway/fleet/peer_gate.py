@@ -1,0 +1,90 @@
+"""Who may ask at the addresses for other nodes, and for whom they ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway import metrics
+from gateway.model.datasets import ApiError
+from gateway.model.keys import Principal
+from gateway.model.peer_auth import PeerRefused, verify
+from gateway.model.peer_principal import PRINCIPAL, read_principal
+from gateway.model.wire import WireRequest
+
+REFUSED = "x-larder-peer-refused"
+"""The header of a refusal that is about the call between nodes, not about what was asked for; its value is the reason."""
+
+_CODES = {
+    "unsigned": "AccessDenied",
+    "protocol": "InvalidRequest",
+    "date": "RequestTimeTooSkewed",
+    "signature": "SignatureDoesNotMatch",
+    "body": "XAmzContentSHA256Mismatch",
+    "principal": "InvalidRequest",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCaller:
+    """A node of this fleet, ``node`` is its id, and for whom it asks; ``None`` where it does not say."""
+
+    node: str
+    principal: Principal | None
+
+    def asks_for(self) -> Principal:
+        """For whom it asks.
+
+        Raises:
+            ApiError: it does not say, but must.
+        """
+        if self.principal is None:
+            raise _refusal(PeerRefused("principal", f"{PRINCIPAL} is missing: say for whom you ask."))
+        return self.principal
+
+
+class PeerGate:
+    """Admits the nodes that know the secret.
+
+    Args:
+        secret: of the fleet; not empty.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, secret: str, now: Callable[[], float] = time.time) -> None:
+        if not secret:
+            raise ValueError("without a secret, everybody would be admitted")
+        self._secret = secret
+        self._now = now
+
+    def admit(self, scope: Mapping[str, Any], body: bytes) -> PeerCaller:
+        """Verify a request over plain ASGI.
+
+        Args:
+            scope: of the request, whose ``raw_path`` and headers are as they arrived.
+            body: the whole of it.
+
+        Raises:
+            ApiError: it is no request of another node; the header ``REFUSED`` says why in one word. Counted.
+        """
+        request = WireRequest(scope["method"], scope["raw_path"], scope["query_string"], list(scope["headers"]))
+        try:
+            node = verify(self._secret, request, body, self._now())
+            told = request.header(PRINCIPAL.encode())
+            return PeerCaller(node, None if told is None else _principal(told))
+        except PeerRefused as refused:
+            raise _refusal(refused) from None
+
+
+def _principal(told: bytes) -> Principal:
+    try:
+        return read_principal(told.decode("latin-1"))
+    except ValueError as mistake:
+        raise PeerRefused("principal", str(mistake)) from None
+
+
+def _refusal(refused: PeerRefused) -> ApiError:
+    metrics.PEER_REFUSED.labels(refused.reason).inc()
+    return ApiError(_CODES[refused.reason], refused.detail, headers={REFUSED: refused.reason})

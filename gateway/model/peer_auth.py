@@ -1,0 +1,115 @@
+"""How nodes prove to each other that they are of one fleet: every request is signed with the secret that all of them share.
+
+Signed are the protocol's version, who asks, when, the hash of the body, method, path and query as they are on the wire, and every
+other header whose name begins with ``x-larder-``; so none of these can be changed or left out on the way, and what was signed for
+one address is no good at another. Headers beside these (Range, If-Match, ...) say only which part of what was asked for to send.
+
+What was overheard can be repeated for a quarter of an hour; calls between nodes only read, and a repeated one gives an answer
+that whoever overheard the first has seen. Clocks of nodes may differ by as much.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from gateway.model.errors import LarderError
+from gateway.model.fleet import PROTOCOL, is_node_name
+from gateway.model.objects import Header
+from gateway.model.wire import RawHeader, WireRequest
+
+PEER = "x-larder-peer"
+PEER_PROTOCOL = "x-larder-protocol"
+PEER_DATE = "x-larder-date"
+PEER_BODY = "x-larder-body"
+PEER_SIGNATURE = "x-larder-signature"
+WINDOW = 15 * 60.0
+"""Seconds by which a request's date may differ from the clock of the node that is asked."""
+
+_OWN = (PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE)
+_PREFIX = b"x-larder-"
+
+
+class PeerRefused(LarderError):
+    """A request is not another node's of this fleet.
+
+    Args:
+        reason: one word, for counting: ``unsigned``, ``protocol``, ``date``, ``signature`` or ``body``.
+        detail: what is wrong and what to do about it.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(f"{reason}: {detail}")
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Signs for the node ``node`` with the fleet's ``secret``."""
+
+    secret: str
+    node: str
+
+    def headers(self, request: WireRequest, body: bytes, now: float) -> list[Header]:
+        """What to send along with a request that has all its other headers; ``now`` in seconds since the epoch."""
+        own = {
+            PEER: self.node,
+            PEER_PROTOCOL: str(PROTOCOL),
+            PEER_DATE: str(int(now)),
+            PEER_BODY: sha256(body).hexdigest(),
+        }
+        pairs = [*request.headers, *((name.encode(), value.encode()) for name, value in own.items())]
+        return [*own.items(), (PEER_SIGNATURE, _signature(self.secret, request, pairs))]
+
+
+def verify(secret: str, request: WireRequest, body: bytes, now: float) -> str:
+    """The id of the node that signed a request; ``now`` in seconds since the epoch.
+
+    Raises:
+        PeerRefused: none of this fleet did.
+    """
+    own = _own(request.headers)
+    if own[PEER_PROTOCOL] != str(PROTOCOL):
+        raise PeerRefused(
+            "protocol",
+            f"This node speaks version {PROTOCOL} of the protocol between nodes; run the same release of Larder on all nodes.",
+        )
+    if not hmac.compare_digest(own[PEER_SIGNATURE].encode(), _signature(secret, request, request.headers).encode()):
+        raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
+    # Only who has the secret learns about the clock.
+    date = own[PEER_DATE]
+    if not (date.isdecimal() and len(date) < 16 and abs(int(date) - now) <= WINDOW):
+        raise PeerRefused(
+            "date", f"The request's date is off by more than {WINDOW / 60:.0f} minutes; set the clocks of the nodes."
+        )
+    if not hmac.compare_digest(own[PEER_BODY].encode(), sha256(body).hexdigest().encode()):
+        raise PeerRefused("body", "The body is not the one that was signed.")
+    if not is_node_name(own[PEER]):
+        raise PeerRefused("unsigned", f"{PEER} must be a node's id.")
+    return own[PEER]
+
+
+def _own(headers: Iterable[RawHeader]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for raw, value in headers:
+        name = raw.decode("latin-1")
+        if name in _OWN:
+            if name in found:
+                raise PeerRefused("unsigned", f"{name} is there more than once.")
+            found[name] = value.decode("latin-1")
+    if missing := [name for name in _OWN if name not in found]:
+        raise PeerRefused("unsigned", f"Only nodes of the fleet may ask here: {missing[0]} is missing.")
+    return found
+
+
+def _signature(secret: str, request: WireRequest, headers: Iterable[RawHeader]) -> str:
+    """Lines cannot run into each other: no part of a request's head can contain a line feed."""
+    named = sorted(
+        (name, value) for name, value in headers if name.startswith(_PREFIX) and name != PEER_SIGNATURE.encode()
+    )
+    lines = [b"larder-peer-1", request.method.encode(), request.raw_path, request.query]
+    lines += [name + b":" + value.strip() for name, value in named]
+    return hmac.new(secret.encode(), b"\n".join(lines), sha256).hexdigest()
