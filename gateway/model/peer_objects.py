@@ -11,6 +11,8 @@ that cannot answer.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -27,6 +29,27 @@ ASKED = (b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-sin
 FORCED = ("cache-control", "no-cache")
 CHECKED = ("x-amz-checksum-mode", "ENABLED")
 LONGEST_ERROR = 16 * 1024
+"""Bytes of the document that goes with ``x-larder-error``: what S3 tells of the error besides its code."""
+
+
+def error_document(extra: Mapping[str, str]) -> bytes:
+    """The document of an error."""
+    return json.dumps(dict(extra)).encode()
+
+
+def read_error(document: bytes) -> dict[str, str]:
+    """Read what ``error_document`` made; nothing, from nothing: the answer to a HEAD has no body.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        extra = json.loads(document or b"{}")
+    except RecursionError:
+        extra = None
+    if not isinstance(extra, dict) or not all(isinstance(value, str) for value in extra.values()):
+        raise ValueError("the document of an error holds texts by name")
+    return extra
 
 
 class Told(NamedTuple):

@@ -28,7 +28,7 @@ def read_principal(text: str) -> Principal:
     """
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if (
         not isinstance(told, dict)

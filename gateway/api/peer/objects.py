@@ -8,7 +8,6 @@ never asked of a third node, or two nodes that disagree about the ring would ask
 
 from __future__ import annotations
 
-import json
 import re
 from urllib.parse import quote
 
@@ -24,7 +23,7 @@ from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome
-from gateway.model.peer_objects import CACHE, ERROR, FORWARD, MISDIRECTED, Told, object_of
+from gateway.model.peer_objects import CACHE, ERROR, FORWARD, MISDIRECTED, Told, error_document, object_of
 from gateway.model.wire import WireRequest
 
 
@@ -84,7 +83,7 @@ def _raw(key: ObjectKey) -> bytes:
 
 def _about(error: AboutCached) -> Answer:
     """A refusal as its parts: its text names the client's request, which only the caller knows."""
-    content = json.dumps(error.extra).encode()
+    content = error_document(error.extra)
     headers: RawHeaders = [
         (CACHE.encode(), str(Told(error.outcome, error.reason)).encode()),
         (ERROR.encode(), error.code.encode()),
