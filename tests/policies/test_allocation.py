@@ -1,0 +1,198 @@
+"""Who gets how much of the fleet's space."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.policies.allocation import Allocation, Candidate, allocate
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import WhyCaching
+
+GB = 1000**3
+FULL, CHUNKED, STATIC, NONE = CachingMode.FULL, CachingMode.CHUNKED, CachingMode.STATIC, CachingMode.NONE
+GPUS = 16
+
+
+def quiver(name: str, size: int, full: float, chunked: float, smallest: int = 15 * GB // 2) -> Candidate:
+    """A dataset of four jobs with four GPUs each (Quiver, section 7.6), whose benefits are those of Table 3."""
+    return Candidate(name, size * GB, 15 * GB, GPUS * (full - 1), GPUS * (chunked - 1), smallest=smallest)
+
+
+IMAGENET = quiver("imagenet", 154, 3.88, 2.35)
+OPENIMAGES = quiver("openimages", 531, 2.26, 1.58)
+LIBRISPEECH = quiver("librispeech", 90, 1.31, 1.28)
+PAPER = (IMAGENET, OPENIMAGES, LIBRISPEECH)
+
+
+def modes(allocations: dict[str, Allocation]) -> dict[str, CachingMode]:
+    """What each gets."""
+    return {name: one.caching for name, one in allocations.items()}
+
+
+def spent(allocations: dict[str, Allocation]) -> int:
+    """All that was granted."""
+    return sum(one.granted for one in allocations.values())
+
+
+def gained(candidates: tuple[Candidate, ...], allocations: dict[str, Allocation]) -> float:
+    """What the decisions bring together."""
+    value = {one.dataset: {FULL: one.gain, CHUNKED: one.chunked_gain, NONE: 0.0} for one in candidates}
+    return sum(value[name][one.caching] for name, one in allocations.items())
+
+
+def cheapest_chunks(candidate: Candidate) -> int:
+    """The least that two of its chunks can cost."""
+    return min(candidate.size, 2 * min(candidate.chunk, candidate.smallest or candidate.chunk))
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (100, {"imagenet": CHUNKED, "openimages": CHUNKED, "librispeech": CHUNKED}),
+        (200, {"imagenet": FULL, "openimages": CHUNKED, "librispeech": CHUNKED}),
+        (700, {"imagenet": FULL, "openimages": FULL, "librispeech": CHUNKED}),
+        (780, {"imagenet": FULL, "openimages": FULL, "librispeech": FULL}),
+    ],
+)
+def test_the_papers_decisions_follow(budget, expected):
+    """Rule: Quiver's datasets and benefits give Quiver's decisions at each of its budgets (section 7.6)."""
+    assert modes(allocate(PAPER, budget * GB)) == expected
+
+
+def test_chunks_are_squeezed_only_as_far_as_the_budget_asks():
+    """Rule: with 200 GB, LibriSpeech's two chunks share the 16 GB that the others leave; with 300 GB they have their size."""
+    assert allocate(PAPER, 200 * GB)["librispeech"].granted == 16 * GB
+    assert allocate(PAPER, 300 * GB)["openimages"].granted == 30 * GB
+
+
+def test_without_squeezing_what_does_not_fit_gets_nothing():
+    """Rule: chunks of fixed size: at 200 GB there is no room for LibriSpeech, at 214 GB there is."""
+    fixed = tuple(
+        quiver(one.dataset, one.size // GB, 1 + one.gain / GPUS, 1 + one.chunked_gain / GPUS, 0) for one in PAPER
+    )
+    at_200 = allocate(fixed, 200 * GB)
+    assert at_200["librispeech"] == Allocation(NONE, 0, WhyCaching.NO_ROOM)
+    assert allocate(fixed, 214 * GB)["librispeech"] == Allocation(CHUNKED, 30 * GB, WhyCaching.BENEFIT)
+
+
+def test_a_move_that_does_not_fit_displaces_those_that_bring_less():
+    """Rule: at 700 GB LibriSpeech would fit whole, but OpenImages brings more with the same bytes."""
+    fixed = tuple(
+        quiver(one.dataset, one.size // GB, 1 + one.gain / GPUS, 1 + one.chunked_gain / GPUS, 0) for one in PAPER
+    )
+    assert modes(allocate(fixed, 700 * GB)) == {"imagenet": FULL, "openimages": FULL, "librispeech": NONE}
+
+
+def test_what_does_not_fit_does_not_block_smaller_ones():
+    """Rule: the best by its ratio is too large; the next gets the space."""
+    large = Candidate("large", 1000, 1000, 5000.0, 0.0)
+    small = Candidate("small", 100, 100, 100.0, 0.0)
+    assert modes(allocate([large, small], 999)) == {"large": NONE, "small": FULL}
+
+
+def test_nothing_to_gain_gets_nothing_however_much_there_is():
+    """Rule: a dataset whose jobs gain nothing stays out of an empty cache."""
+    assert allocate([Candidate("a", 10, 1, 0.0, 0.0)], 10**9)["a"] == Allocation(NONE, 0, WhyCaching.NO_BENEFIT)
+
+
+def test_two_chunks_that_are_as_good_as_all_are_enough():
+    """Rule: more space that brings no more is not taken."""
+    assert allocate([Candidate("a", 100, 10, 5.0, 5.0)], 1000)["a"] == Allocation(CHUNKED, 20, WhyCaching.BENEFIT)
+
+
+def test_a_dataset_smaller_than_two_chunks_is_taken_whole():
+    """Rule: two chunks that take more than all of it are no option."""
+    assert allocate([Candidate("a", 15, 10, 5.0, 5.0)], 1000)["a"].caching is FULL
+
+
+def test_pins_come_first_even_without_gain():
+    """Rule: an operator's pin outranks any benefit, and is chunked if it does not fit whole."""
+    other = Candidate("other", 90, 9, 1e9, 1e8)
+    assert modes(allocate([Candidate("pin", 80, 8, 0.0, 0.0, "pin"), other], 100)) == {"pin": FULL, "other": CHUNKED}
+    assert allocate([Candidate("pin", 80, 8, 0.0, 0.0, "pin")], 70)["pin"] == Allocation(
+        CHUNKED, 16, WhyCaching.OVERRIDE
+    )
+
+
+def test_never_is_never():
+    """Rule: a dataset that an operator forbade gets nothing, whatever it asks for and gains."""
+    forbidden = Candidate("a", 10, 1, 1e9, 1e9, "never", "full")
+    assert allocate([forbidden], 100)["a"] == Allocation(NONE, 0, WhyCaching.OVERRIDE)
+
+
+@pytest.mark.parametrize(
+    ("requested", "budget", "expected"),
+    [
+        ("full", 100, Allocation(FULL, 100, WhyCaching.REQUESTED)),
+        ("full", 99, Allocation(CHUNKED, 20, WhyCaching.NO_ROOM)),
+        ("full", 19, Allocation(NONE, 0, WhyCaching.NO_ROOM)),
+        ("chunked", 100, Allocation(CHUNKED, 20, WhyCaching.REQUESTED)),
+        ("static", 60, Allocation(STATIC, 60, WhyCaching.REQUESTED)),
+        ("none", 100, Allocation(NONE, 0, WhyCaching.REQUESTED)),
+    ],
+)
+def test_a_requested_mode_is_given_as_far_as_it_fits(requested, budget, expected):
+    """Rule: a registration that asks for a mode gets it without a measured gain, or the next smaller that fits."""
+    assert allocate([Candidate("a", 100, 10, 0.0, 0.0, requested=requested)], budget)["a"] == expected
+
+
+def test_more_space_never_brings_less_on_the_papers_datasets():
+    """Rule: the total gain does not fall as the budget grows."""
+    gains = [gained(PAPER, allocate(PAPER, budget * GB)) for budget in range(0, 800, 3)]
+    assert all(before <= after for before, after in itertools.pairwise(gains))
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    """Any datasets: of any size and gain, squeezable or not, with any wishes."""
+    found = []
+    for number in range(draw(st.integers(0, 8))):
+        size = draw(st.integers(0, 10_000))
+        chunk = draw(st.integers(0, size))
+        gain = draw(st.floats(0, 1000))
+        override = draw(st.sampled_from(["", "", "", "pin", "never"]))
+        requested = draw(st.sampled_from(["auto", "auto", "auto", *CachingMode]))
+        chunked = draw(st.floats(0, gain))
+        found.append(
+            Candidate(f"d{number}", size, chunk, gain, chunked, override, requested, draw(st.integers(0, chunk)))
+        )
+    return found
+
+
+@given(candidates(), st.integers(0, 30_000))
+def test_the_budget_is_never_exceeded(found, budget):
+    """Rule: whatever is asked for, the sum of what is granted fits, and what is granted is what its mode costs."""
+    allocations = allocate(found, budget)
+    assert set(allocations) == {one.dataset for one in found}
+    assert spent(allocations) <= budget
+    for one in found:
+        allocation = allocations[one.dataset]
+        if allocation.caching is FULL:
+            assert allocation.granted == one.size
+        if allocation.caching is CHUNKED:
+            assert cheapest_chunks(one) <= allocation.granted <= min(one.size, 2 * one.chunk)
+        if allocation.caching is NONE:
+            assert allocation.granted == 0
+
+
+@given(candidates(), st.integers(0, 30_000), st.randoms(use_true_random=False))
+def test_the_order_of_the_question_does_not_matter(found, budget, random):
+    """Rule: the answer depends on the candidates, not on the order in which they are named."""
+    shuffled = list(found)
+    random.shuffle(shuffled)
+    assert allocate(shuffled, budget) == allocate(found, budget)
+
+
+@given(candidates(), st.integers(0, 30_000))
+def test_no_dataset_is_left_out_that_would_fit(found, budget):
+    """Rule: whoever is refused for want of room would not fit into what is left, unless others were squeezed for it."""
+    allocations = allocate(found, budget)
+    free = budget - spent(allocations)
+    for one in found:
+        if allocations[one.dataset].why is WhyCaching.NO_ROOM and allocations[one.dataset].caching is NONE:
+            asked = one.override == "pin" or one.requested != "auto"
+            assert (cheapest_chunks(one) if asked or one.chunked_gain > 0 else one.size) > free
