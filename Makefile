@@ -23,17 +23,22 @@ $(VENV)/.demo-reads-installed: $(INSTALLERS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[demo-reads]'
 	@touch $@
 
+$(VENV)/.fleet-installed: $(INSTALLERS) | $(BIN)/python
+	scripts/install-redis-binary $(BIN)/python
+	$(PIP_INSTALL) -e '.[demo-reads]' -e 'clients/python[digest]'
+	@touch $@ $(VENV)/.demo-reads-installed
+
 $(VENV)/.demo-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	scripts/install-torch $(BIN)/python
 	$(PIP_INSTALL) -e '.[demo]' -e 'clients/python[digest,torch]'
-	@touch $@ $(VENV)/.demo-reads-installed
+	@touch $@ $(VENV)/.fleet-installed $(VENV)/.demo-reads-installed
 
 $(VENV)/.dev-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	scripts/install-torch $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]' -e 'clients/python[digest,torch]'
-	@touch $@ $(VENV)/.demo-installed $(VENV)/.demo-reads-installed
+	@touch $@ $(VENV)/.demo-installed $(VENV)/.fleet-installed $(VENV)/.demo-reads-installed
 
 .PHONY: setup
 setup: $(VENV)/.dev-installed ## Create .venv with all that development needs
@@ -42,6 +47,10 @@ setup: $(VENV)/.dev-installed ## Create .venv with all that development needs
 .PHONY: demo
 demo: $(VENV)/.demo$(if $(filter 0,$(TRAIN)),-reads)-installed ## See it work (KEEP=1 leaves it running, PORT=9000 chooses the port, TRAIN=0 needs no PyTorch)
 	@exec $(BIN)/larder-gateway demo $(if $(KEEP),--keep) $(if $(PORT),--port $(PORT)) $(if $(filter 0,$(TRAIN)),--no-train)
+
+.PHONY: fleet
+fleet: $(VENV)/.fleet-installed ## See three gateways be one cache, and one of them die (KEEP=1, PORT=9000 as for demo)
+	@exec $(BIN)/python -m gateway.demo.fleet --nginx deploy/nginx $(if $(KEEP),--keep) $(if $(PORT),--port $(PORT))
 
 .PHONY: check
 check: $(VENV)/.dev-installed ## Lint, format, types, floors of the architecture
@@ -79,6 +88,12 @@ bench: $(VENV)/.dev-installed ## Measure the budgets side by side and print them
 	$(PIP_INSTALL) -e '.[bench]'
 	@mkdir -p build/bench
 	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
+
+.PHONY: evaluate
+evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with its plots (ONLY="names" runs a part)
+	$(PIP_INSTALL) -e '.[bench]'
+	@mkdir -p build/evaluation
+	TMPDIR=$(CURDIR)/build/evaluation $(BIN)/python -m evaluation $(ONLY)
 
 .PHONY: clean
 clean: ## Remove what was built, the environment included

@@ -138,7 +138,7 @@ def start_gateway(
     Raises:
         DemoFailed: it did not start.
     """
-    endpoint = f"http://127.0.0.1:{_free_port(port)}"
+    endpoint = f"http://127.0.0.1:{free_port(port)}"
     configuration = ground.folder / f"{name}.toml"
     configuration.write_text(
         CONFIGURATION.format(
@@ -147,11 +147,16 @@ def start_gateway(
         )
     )  # fmt: skip
     gateway = ground.start(name, (*ground.command, "--config", str(configuration)))
-    gateway.wait_until(lambda: _ready(endpoint))
+    gateway.wait_until(lambda: ready(endpoint))
     return endpoint, gateway
 
 
-def _free_port(wanted: int) -> int:
+def free_port(wanted: int = 0) -> int:
+    """A port of 127.0.0.1 that nothing listens on: ``wanted``, or any.
+
+    Raises:
+        DemoFailed: the one that is wanted is taken.
+    """
     try:
         with socket.create_server(("127.0.0.1", wanted)) as listener:
             port: int = listener.getsockname()[1]
@@ -160,7 +165,8 @@ def _free_port(wanted: int) -> int:
         raise DemoFailed(f"port {wanted} cannot be used: {error.strerror}") from None
 
 
-def _ready(endpoint: str) -> bool:
+def ready(endpoint: str) -> bool:
+    """Whether a gateway says that requests may come."""
     try:
         return get(endpoint, "/-/readyz")[0] == 200
     except (OSError, HTTPException):

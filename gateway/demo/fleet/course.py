@@ -1,0 +1,169 @@
+"""What happens with the fleet, in order. Importing it takes what the extra ``demo-reads`` and the client's ``digest`` install."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from gateway.demo import data
+from gateway.demo.clients import ORIGIN_KEYS, VISION, s3_client
+from gateway.demo.data import BUCKET
+from gateway.demo.fleet import tables
+from gateway.demo.fleet.job import Order, Progress, go_file
+from gateway.demo.fleet.parts import Fleet, NodeProcess, build, describe, ended
+from gateway.demo.interrupts import Interrupts
+from gateway.demo.processes import Child, DemoFailed
+from gateway.demo.reads import each
+from gateway.demo.table import console
+from gateway.model.units import format_size
+from larder import Credentials, LarderError
+from larder import digest as digest_files
+
+JOBS = ("job-a", "job-b")
+BATCH_SIZE = 32
+STEP = 0.02
+"""Seconds that a job computes for each batch; 57 batches are an epoch."""
+EPOCHS = 4
+KILLED_IN = 2
+"""The epoch in which a gateway is killed, ..."""
+KILLED_AT = 1 / 3
+"""... when both jobs have had so much of it."""
+SHARE = 1.2
+"""Each node has room for so many times the data."""
+PATIENCE = 120.0
+"""Seconds that an epoch may take."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A job that runs."""
+
+    name: str
+    process: Child
+    results: Path
+
+    def progress(self) -> list[Progress]:
+        """What it has said so far; a line that is being written is left for later.
+
+        Raises:
+            DemoFailed: it has ended badly.
+        """
+        if self.process.process.poll():
+            raise DemoFailed(f"{self.name} failed: {self.process.log.read_text(errors='replace')[-2000:]}")
+        if not self.results.exists():
+            return []
+        lines = self.results.read_text().splitlines(keepends=True)
+        return [Progress(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def at(self, epoch: int) -> Progress:
+        """How far it is in an epoch."""
+        said = [each for each in self.progress() if each.epoch == epoch]
+        return said[-1] if said else Progress(epoch, 0, 0, 0, 0.0, 0.0)
+
+
+def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
+    """Start the parts, run two jobs, kill a gateway among them, and say how to go on; the arguments are those of the entrance.
+
+    Raises:
+        DemoFailed: something was not as the demo claims.
+    """
+    images = data.digits()
+    size = data.unique_size(images)
+    with console.status("starting an origin (moto), Redis and three gateways ..."):
+        fleet = build(int(size * SHARE), port, nginx, stack, interrupts)
+    console.print(f"[bold]Larder[/]: {describe(fleet)}", soft_wrap=True)
+    digest_file = _describe_data(fleet, images)
+    console.print(
+        f"  {len(images):,} images ({format_size(size)}); each node caches at most {format_size(int(size * SHARE))}"
+    )
+    jobs = [_start_job(fleet, number, digest_file, images) for number in range(len(JOBS))]
+    rows = [_epoch(fleet, jobs, epoch, len(images)) for epoch in range(EPOCHS)]
+    console.print()
+    console.print(tables.epochs(rows, JOBS))
+    console.print(tables.in_words(rows, len(images)), soft_wrap=True)
+    console.print(tables.nodes([(node, node.fill() if node.alive else None) for node in fleet.nodes]))
+    _farewell(fleet, keep)
+    if keep:
+        raise ended(fleet)
+
+
+def _describe_data(fleet: Fleet, images: Mapping[str, bytes]) -> Path:
+    """Put the images into the origin, past the gateways, and list them in a digest file."""
+    client = s3_client(fleet.origin, ORIGIN_KEYS)
+    client.create_bucket(Bucket=BUCKET)
+    each(
+        "storing images at the origin",
+        images.items(),
+        lambda item: client.put_object(Bucket=BUCKET, Key=item[0], Body=item[1]),
+    )
+    file = fleet.ground.folder / "digits.parquet"
+    credentials = Credentials(ORIGIN_KEYS.access_key_id, ORIGIN_KEYS.secret_access_key)
+    try:
+        digest_files.build(f"s3://{BUCKET}/digits/", file, endpoint=fleet.origin, credentials=credentials)
+    except LarderError as error:
+        raise DemoFailed(f"the digest file could not be built: {error}") from error
+    return file
+
+
+def _start_job(fleet: Fleet, number: int, digest_file: Path, images: Mapping[str, bytes]) -> Running:
+    name, folder = JOBS[number], fleet.ground.folder
+    digests = {key: hashlib.sha256(body).hexdigest() for key, body in images.items()}
+    order = Order(name, fleet.endpoint(number), str(digest_file), digests, BATCH_SIZE, STEP, epochs=EPOCHS, seed=number)
+    file, results = folder / f"{name}.json", folder / f"{name}.jsonl"
+    order.write(file)
+    command = (sys.executable, "-m", "gateway.demo.fleet.job", str(file), str(results))
+    return Running(name, fleet.ground.start(name, command), results)
+
+
+def _epoch(fleet: Fleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
+    """Let the jobs go through one epoch, and kill a gateway meanwhile if its time has come."""
+    before, deadline = fleet.origin_requests(), time.monotonic() + PATIENCE
+    killed = ""
+    if not console.is_terminal:
+        console.print(f"  epoch {epoch}", soft_wrap=True)
+    columns = (TextColumn("  {task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = [bars.add_task(f"epoch {epoch}, {job.name}", total=items) for job in jobs]
+        go_file(fleet.ground.folder, epoch).touch()
+        while True:
+            now = [job.at(epoch) for job in jobs]
+            for task, at in zip(tasks, now, strict=True):
+                bars.update(task, completed=at.items)
+            if epoch == KILLED_IN and not killed and all(at.items > KILLED_AT * items for at in now):
+                killed = _kill(fleet.nodes[-1])
+            if all(at.over for at in now):
+                break
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"epoch {epoch} was not over after {PATIENCE:.0f} s: {now}")
+            time.sleep(0.02)
+    return tables.Row(epoch, tuple(now), fleet.origin_requests() - before, killed)
+
+
+def _kill(node: NodeProcess) -> str:
+    fill = node.fill()
+    node.kill()
+    return f"{node.name} was killed (kill -9), and the {fill.blobs:,} items that it held with it"
+
+
+def _farewell(fleet: Fleet, keep: bool) -> None:
+    if keep:
+        console.print("Running until Ctrl-C. From another terminal:", soft_wrap=True)
+    else:
+        console.print("Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:")
+    living = [node.endpoint for node in fleet.nodes if node.alive]
+    for line in (
+        f"export AWS_ENDPOINT_URL={fleet.balancer or living[0]} AWS_DEFAULT_REGION=us-east-1",
+        f"export AWS_ACCESS_KEY_ID={VISION.access_key_id} AWS_SECRET_ACCESS_KEY={VISION.secret_access_key}",
+        f"aws s3 ls s3://{BUCKET}/digits/",
+        *(f"curl {endpoint}/-/metrics" for endpoint in living),
+    ):
+        console.print(f"  {line}", soft_wrap=True)

@@ -1,0 +1,143 @@
+"""One training job of the fleet: loads epochs when it is told to, proves that each item came exactly once, and says how it went.
+
+A process of its own, as jobs are. Run as ``python -m gateway.demo.fleet.job ORDER RESULTS``: ORDER is what `Order.write` wrote,
+RESULTS gets a line of JSON after each batch. It begins epoch N when the file ``go-N`` is there, so that what an epoch costs the
+origin can be counted between two epochs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gateway.demo.clients import VISION
+from gateway.demo.processes import DemoFailed
+from larder import Access, Credentials, Loader
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a job is to do.
+
+    Args:
+        job: its name.
+        endpoint: address of a gateway, or of nginx.
+        digest_file: of the dataset.
+        digests: the SHA-256 of every item, in hexadecimal, by key.
+        batch_size: items of a mini-batch.
+        step: seconds that a step computes.
+        epochs: how many.
+        seed: of the order.
+    """
+
+    job: str
+    endpoint: str
+    digest_file: str
+    digests: dict[str, str]
+    batch_size: int
+    step: float
+    epochs: int
+    seed: int
+
+    def write(self, file: Path) -> None:
+        """Write it down for `read`."""
+        file.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> Order:
+        """Read what `write` wrote."""
+        return cls(**json.loads(file.read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is in an epoch.
+
+    Args:
+        epoch: its number, from 0.
+        items: that came, so far.
+        hits: of these, how many were in the cache of the fleet when they were asked for.
+        joined: and how many were on their way already, because another had asked for them.
+        seconds: since its beginning.
+        waited: of these, how many the job waited for items.
+        over: whether that was all.
+    """
+
+    epoch: int
+    items: int
+    hits: int
+    joined: int
+    seconds: float
+    waited: float
+    over: bool = False
+
+
+def go_file(folder: Path, epoch: int) -> Path:
+    """What lets an epoch begin."""
+    return folder / f"go-{epoch}"
+
+
+def work(order: Order, folder: Path, results: Path) -> None:
+    """Load all epochs.
+
+    Raises:
+        DemoFailed: an item did not come exactly once in an epoch, or its bytes were wrong.
+    """
+    access = Access(credentials=Credentials(VISION.access_key_id, VISION.secret_access_key))
+    loader = Loader(
+        order.endpoint, order.digest_file, batch_size=order.batch_size, seed=order.seed, job=order.job, access=access
+    )
+    with results.open("w", buffering=1) as lines:
+        for epoch in range(order.epochs):
+            while not go_file(folder, epoch).exists():
+                time.sleep(0.01)
+            _load(order, loader, epoch, lines.write)
+
+
+def _load(order: Order, loader: Loader, epoch: int, say: Callable[[str], object]) -> None:
+    before, begun, waited = loader.stats.as_dict(), time.perf_counter(), 0.0
+    seen: Counter[str] = Counter()
+
+    def tell(over: bool) -> None:
+        now = loader.stats.as_dict()
+        hits, joined = (int(now[name] - before[name]) for name in ("hits", "joined"))
+        progress = Progress(epoch, seen.total(), hits, joined, time.perf_counter() - begun, waited, over)
+        say(json.dumps(asdict(progress)) + "\n")
+
+    asked = time.perf_counter()
+    for batch in loader.epoch(epoch):
+        waited += time.perf_counter() - asked
+        for index, body in zip(batch.indices, batch.data, strict=True):
+            key = loader.keys[int(index)][1]
+            if hashlib.sha256(body).hexdigest() != order.digests.get(key):
+                raise DemoFailed(f"{key} was delivered with other bytes than those that were stored")
+            seen[key] += 1
+        time.sleep(order.step)
+        tell(over=False)
+        asked = time.perf_counter()
+    check_once(order.job, epoch, seen, Counter(list(order.digests)))
+    tell(over=True)
+
+
+def check_once(job: str, epoch: int, seen: Counter[str], wanted: Counter[str]) -> None:
+    """Every key must have come, and none twice.
+
+    Raises:
+        DemoFailed: it is not so.
+    """
+    if seen != wanted:
+        lost, twice = (wanted - seen).total(), (seen - wanted).total()
+        raise DemoFailed(f"epoch {epoch} of {job}: {lost} items did not come, {twice} came more than once")
+
+
+if __name__ == "__main__":
+    try:
+        work(Order.read(Path(sys.argv[1])), Path(sys.argv[1]).parent, Path(sys.argv[2]))
+    except DemoFailed as failure:
+        sys.exit(str(failure))

@@ -1,0 +1,226 @@
+"""The parts of the fleet, each a process of this machine: an origin, Redis, three gateways, and nginx where it is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.demo.clients import ORIGIN_KEYS, VISION, get, origin_requests
+from gateway.demo.interrupts import Interrupts
+from gateway.demo.processes import Child, DemoFailed
+from gateway.demo.run import GATEWAY_COMMAND
+from gateway.demo.world import Ground, free_port, ready
+from gateway.fleet.embedded import find_server
+
+NODES = 3
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where Debian has nginx, and users have no PATH."""
+
+CONFIGURATION = """\
+[server]
+host = "127.0.0.1"
+port = {port}
+drain = "2s"
+
+[cache]
+dir = "{cache}"
+capacity = {capacity}
+reserve = "0"
+
+[redis]
+url = "redis://127.0.0.1:{redis}"
+
+[fleet]
+secret = "the secret of a fleet on one machine"
+node = "{name}"
+
+[[origins]]
+name = "default"
+endpoint = "{origin}"
+access_key_id = "{origin_keys.access_key_id}"
+secret_access_key = "{origin_keys.secret_access_key}"
+
+[[credentials]]
+tenant = "vision"
+access_key_id = "{vision.access_key_id}"
+secret_access_key = "{vision.secret_access_key}"
+"""
+
+
+class Fill(NamedTuple):
+    """What a node's cache holds."""
+
+    blobs: int
+    size: int
+    capacity: int
+
+
+@dataclass(slots=True)
+class NodeProcess:
+    """One gateway."""
+
+    name: str
+    endpoint: str
+    process: Child
+    alive: bool = True
+
+    def kill(self) -> None:
+        """kill -9, as when the machine loses its power."""
+        os.killpg(self.process.process.pid, signal.SIGKILL)
+        self.process.process.wait()
+        self.alive = False
+
+    def fill(self) -> Fill:
+        """What it says of its cache."""
+        text = get(self.endpoint, "/-/metrics")[1].decode()
+        values = dict(re.findall(r"^(larder_cache_\w+) (\S+)$", text, re.MULTILINE))
+        names = ("larder_cache_blobs", "larder_cache_bytes", "larder_cache_capacity_bytes")
+        return Fill(*(int(float(values.get(name, "0"))) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is running.
+
+    Args:
+        ground: that everything is on.
+        origin: its address.
+        redis: the port of Redis.
+        nodes: the gateways.
+        balancer: address of nginx; "" without it.
+    """
+
+    ground: Ground
+    origin: str
+    redis: int
+    nodes: tuple[NodeProcess, ...]
+    balancer: str
+
+    def endpoint(self, number: int) -> str:
+        """The address that a job is given: the one of nginx, or else a gateway's."""
+        return self.balancer or self.nodes[number].endpoint
+
+    def origin_requests(self) -> int:
+        """How many requests have arrived at the origin, counted there."""
+        return origin_requests(self.origin)
+
+
+def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> Fleet:
+    """Start everything; whatever is started or created is put on ``stack`` to be ended and removed.
+
+    Args:
+        capacity: bytes that each gateway caches.
+        port: where nginx listens, or without it the first gateway; 0 picks a free port.
+        nginx: the folder with its configuration, or ``None`` for no nginx.
+        stack: see `Ground`.
+        interrupts: see `Ground`.
+
+    Raises:
+        DemoFailed: a part did not start.
+    """
+    with interrupts.uninterrupted():
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-fleet-")))
+    ground = Ground(folder, stack, interrupts, GATEWAY_COMMAND)
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{SBIN}") if nginx else None
+    redis = _start_redis(ground)
+    origin = _start_origin(ground)
+    # Chosen together: a port that is free, and not used yet, could be chosen twice.
+    first = free_port(0 if program else port)
+    ports = [first, *_other_ports(NODES - 1, first)]
+    common = {"capacity": capacity, "redis": redis, "origin": origin}
+    nodes = tuple(_start_gateway(ground, number, at, common) for number, at in enumerate(ports, 1))
+    for node in nodes:
+        node.process.wait_until(lambda node=node: ready(node.endpoint))  # type: ignore[misc]
+    balancer = _start_nginx(ground, program, nginx, nodes, port) if program and nginx else ""
+    return Fleet(ground, origin, redis, nodes, balancer)
+
+
+def _other_ports(count: int, taken: int) -> list[int]:
+    ports: list[int] = []
+    while len(ports) < count:
+        port = free_port()
+        if port != taken and port not in ports:
+            ports.append(port)
+    return ports
+
+
+def _start_redis(ground: Ground) -> int:
+    port = free_port()
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+    process = ground.start("redis", (find_server(), *options))
+    process.wait_until(lambda: _listens(port))
+    return port
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _start_origin(ground: Ground) -> str:
+    port_file = ground.folder / "origin.port"
+    process = ground.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
+    process.wait_until(port_file.exists)
+    return f"http://127.0.0.1:{port_file.read_text()}"
+
+
+def _start_gateway(ground: Ground, number: int, port: int, common: Mapping[str, object]) -> NodeProcess:
+    name = f"gateway-{number}"
+    configuration = ground.folder / f"{name}.toml"
+    configuration.write_text(
+        CONFIGURATION.format(
+            name=name,
+            port=port,
+            cache=ground.folder / f"cache-{number}",
+            origin_keys=ORIGIN_KEYS,
+            vision=VISION,
+            **common,
+        )
+    )
+    process = ground.start(name, (*ground.command, "--config", str(configuration)))
+    return NodeProcess(name, f"http://127.0.0.1:{port}", process)
+
+
+def _start_nginx(ground: Ground, program: str, source: Path, nodes: Sequence[NodeProcess], wanted: int) -> str:
+    """nginx with the configuration of docker-compose.yml, but for the addresses."""
+    folder = ground.folder / "nginx"
+    shutil.copytree(source, folder)
+    port = free_port(wanted)
+    text = (folder / "gateways.conf").read_text().replace("listen 9000", f"listen 127.0.0.1:{port}")
+    for number, node in enumerate(nodes, 1):
+        text = text.replace(f"gateway-{number}:9000", node.endpoint.removeprefix("http://"))
+    own = "".join(f"{kind}_temp_path temp-{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    (folder / "gateways.conf").write_text(own + text)
+    directives = "daemon off; pid nginx.pid; error_log stderr warn;" + (" user root;" if os.geteuid() == 0 else "")
+    command = (program, "-e", "stderr", "-p", f"{folder}/", "-c", "nginx.conf", "-g", directives)
+    endpoint = f"http://127.0.0.1:{port}"
+    process = ground.start("nginx", command)
+    process.wait_until(lambda: ready(endpoint))
+    return endpoint
+
+
+def describe(fleet: Fleet) -> str:
+    """Everything that is running, for people."""
+    shape = ", ".join(f"{node.name} {node.endpoint}" for node in fleet.nodes)
+    front = f"nginx {fleet.balancer} in front of " if fleet.balancer else ""
+    return f"{front}{shape}; Redis 127.0.0.1:{fleet.redis}; origin (moto) {fleet.origin}"
+
+
+def ended(fleet: Fleet) -> DemoFailed:
+    """Wait for the end of a gateway that should not end; says so."""
+    living = [node for node in fleet.nodes if node.alive]
+    code = living[0].process.process.wait()
+    return DemoFailed(f"{living[0].name} ended with exit code {code}")

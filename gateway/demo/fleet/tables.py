@@ -1,0 +1,70 @@
+"""How the fleet shows what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from gateway.demo.fleet.job import Progress
+from gateway.demo.fleet.parts import Fill, NodeProcess
+from gateway.model.units import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An epoch: how it ended for each job, what it cost the origin, and what happened in it."""
+
+    epoch: int
+    jobs: tuple[Progress, ...]
+    origin_reads: int
+    event: str
+
+
+def epochs(rows: Sequence[Row], names: Sequence[str]) -> Table:
+    """The jobs side by side, an epoch a line."""
+    table = Table(title="Two jobs on the same data", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("\nepoch", justify="right", no_wrap=True)
+    for name in names:
+        for column in (f"{name}:\ntime", "\nwaited", "\nhits"):
+            table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("origin\nreads", justify="right", no_wrap=True)
+    for row in rows:
+        cells = [cell for job in row.jobs for cell in _cells(job)]
+        table.add_row(str(row.epoch), *cells, f"{row.origin_reads:,}")
+    return table
+
+
+def _cells(job: Progress) -> tuple[str, str, str]:
+    return f"{job.seconds:.2f} s", f"{job.waited:.2f} s", f"{job.hits + job.joined:,}"
+
+
+def in_words(rows: Sequence[Row], items: int) -> str:
+    """What the numbers mean."""
+    reads = sum(row.origin_reads for row in rows)
+    asked = sum(job.items for row in rows for job in row.jobs)
+    lines = [f"In epoch {row.epoch}: {row.event}. Both jobs went on." for row in rows if row.event]
+    lines += [
+        f"Each job got each of {items:,} items exactly once in every epoch, with the right bytes.",
+        f"{asked:,} items were delivered for {reads:,} requests at the origin, counted there.",
+    ]
+    return "\n".join(f"  {line}" for line in lines) + "\n"
+
+
+def nodes(fills: Sequence[tuple[NodeProcess, Fill | None]]) -> Table:
+    """What each node holds in the end."""
+    table = Table(title="The nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("node", "address"):
+        table.add_column(column, no_wrap=True)
+    for column in ("items", "bytes", "full"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for node, fill in fills:
+        cells = ("killed", "", "") if fill is None else _fill(fill)
+        table.add_row(node.name, node.endpoint, *cells)
+    return table
+
+
+def _fill(fill: Fill) -> tuple[str, str, str]:
+    return f"{fill.blobs:,}", format_size(fill.size), f"{fill.size / max(1, fill.capacity):.0%}"

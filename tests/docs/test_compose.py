@@ -1,0 +1,152 @@
+"""docker-compose.yml and what it mounts, as far as that can be held without an engine: nothing is built or started here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.config import load_settings
+from tests.origins.processes import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRETS = ROOT / "deploy/docker/secrets.example"
+GATEWAYS = ("gateway-1", "gateway-2", "gateway-3")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The file, with its anchors resolved."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return document
+
+
+def environment_of(service: dict[str, Any]) -> dict[str, str]:
+    """What a service is given: its file of secrets, and what is in docker-compose.yml."""
+    given: dict[str, str] = {}
+    if "env_file" in service:
+        assert service["env_file"].startswith("${LARDER_SECRETS:-./deploy/docker/secrets.example}/")
+        lines = (SECRETS / service["env_file"].rpartition("/")[2]).read_text().splitlines()
+        given = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return given | service.get("environment", {})
+
+
+def installed() -> list[str]:
+    """The command of Compose: Docker's plugin, or else the program that Debian has."""
+    plugin = ["docker", "compose"]
+    if (
+        shutil.which("docker")
+        and subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0
+    ):
+        return plugin
+    return ["docker-compose"]
+
+
+def test_compose_accepts_the_file():
+    """Rule: ``docker compose config`` has nothing to say against docker-compose.yml as it is in a clone."""
+    done = subprocess.run([*installed(), "config", "-q"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_every_gateway_accepts_its_configuration(compose, name):
+    """Rule: file and environment of each gateway together are a configuration; no variable names a setting that is not there."""
+    environment = environment_of(compose["services"][name])
+    settings = load_settings(ROOT / "deploy/docker/larder.toml", environment)
+    assert (settings.fleet.node, settings.fleet.advertise) == (name, f"http://{name}:{settings.server.port}")
+    assert settings.redis.url != "embedded"
+    assert settings.fleet.secret
+    assert all(credential.secret_access_key for credential in settings.credentials)
+
+
+def test_the_gateways_are_alike(compose):
+    """Rule: nodes differ in nothing but their name, their address and their cache."""
+    services = [compose["services"][name] for name in GATEWAYS]
+    rest = [{key: value for key, value in each.items() if key not in ("environment", "volumes")} for each in services]
+    assert rest[0] == rest[1] == rest[2]
+    assert len({each["volumes"][1] for each in services}) == len(GATEWAYS)
+
+
+def test_every_gateway_keeps_its_cache_in_its_volume(compose):
+    """Rule: the cache directory of the configuration is where the volume is mounted, here and in the image."""
+    directory = load_settings(
+        ROOT / "deploy/docker/larder.toml", environment_of(compose["services"]["gateway-1"])
+    ).cache.dir
+    for name in GATEWAYS:
+        volume, _, place = compose["services"][name]["volumes"][1].partition(":")
+        assert volume in compose["volumes"]
+        assert place == directory
+    assert f"VOLUME {directory}\n" in (ROOT / "deploy/docker/Dockerfile").read_text()
+
+
+def test_the_services_know_one_anothers_addresses(compose):
+    """Rule: every address in a configuration names a service, with the port and the password that it has."""
+    services = compose["services"]
+    for name in GATEWAYS:
+        environment = environment_of(services[name])
+        settings = load_settings(ROOT / "deploy/docker/larder.toml", environment)
+        redis = environment_of(services["redis"])
+        assert settings.redis.url == f"redis://:{redis['REDIS_PASSWORD']}@redis:6379/0"
+        assert redis["REDISCLI_AUTH"] == redis["REDIS_PASSWORD"]
+        postgres = environment_of(services["postgres"])
+        account = f"{postgres['POSTGRES_USER']}:{postgres['POSTGRES_PASSWORD']}"
+        database = f"postgresql+asyncpg://{account}@postgres:5432/{postgres['POSTGRES_DB']}"
+        assert settings.database.url == database
+        assert settings.origins[0].endpoint == "http://store:5000"
+        assert set(services[name]["depends_on"]) <= services.keys()
+
+
+def test_what_is_mounted_exists(compose):
+    """Rule: every file that a service is given is in the repository, and every volume is declared and used."""
+    mounted = [volume for each in compose["services"].values() for volume in each.get("volumes", [])]
+    files = {source for source, *_ in (volume.split(":") for volume in mounted) if source.startswith(".")}
+    assert [source for source in files if not (ROOT / source).is_file()] == []
+    named = {source for source, *_ in (volume.split(":") for volume in mounted) if not source.startswith(".")}
+    assert named == compose["volumes"].keys()
+
+
+def test_only_this_machine_is_listened_on(compose):
+    """Rule: the example's secrets are public, so all ports are published on 127.0.0.1."""
+    ports = [port for each in compose["services"].values() for port in each.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_service_comes_back_and_says_how_it_is(compose):
+    """Rule: every service has a restart policy, and a health check of its own or of its image."""
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text()
+    for name, service in compose["services"].items():
+        assert service["restart"] == "unless-stopped", name
+        if "healthcheck" not in service:
+            stage = dockerfile.split(f" AS {service['build']['target']}\n")[1].split("\nFROM ")[0]
+            assert "HEALTHCHECK" in stage, name
+    assert "/-/readyz" in dockerfile
+
+
+def test_prometheus_and_nginx_know_every_gateway():
+    """Rule: the gateways that are asked for metrics, and those that get requests, are those that exist."""
+    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    (job,) = prometheus["scrape_configs"]
+    addresses = [f"{name}:9000" for name in GATEWAYS]
+    assert job["metrics_path"] == "/-/metrics"
+    assert job["static_configs"] == [{"targets": addresses}]
+    servers = re.findall(r"^ *server (\S+:\d+) ", (ROOT / "deploy/nginx/gateways.conf").read_text(), re.MULTILINE)
+    assert servers == addresses
+
+
+def test_nginx_accepts_its_configuration(tmp_path):
+    """Rule: ``nginx -t`` passes, once the names of the containers, which exist nowhere else, are addresses."""
+    for file in (ROOT / "deploy/nginx").glob("*.conf"):
+        text = re.sub(r"gateway-\d:9000", "127.0.0.1:9000", file.read_text())
+        text = text.replace("listen 9000", f"listen 127.0.0.1:{free_port()}")
+        (tmp_path / file.name).write_text(text)
+    search = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin"
+    command = [shutil.which("nginx", path=search) or "nginx", "-t", "-p", str(tmp_path), "-c", "nginx.conf"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[warn]" not in done.stderr
