@@ -1,9 +1,37 @@
-"""The rotation of a dataset of which two chunks are held: what is loaded next, and when a chunk leaves."""
+"""The rotation of a dataset of which two chunks are held: what is loaded next, and when a chunk leaves.
+
+Quiver, section 5.1 (co-ordinated eviction). While jobs use one chunk the next is loaded; when that one is complete
+
+    loading ──loaded──▶ newest: new jobs begin here ──a newer one is complete──▶ marked ──no reference, or force──▶ gone
+
+the older is *marked*, stays for the jobs that are still in it, and leaves when none refers to it any more, which is when the next
+load may start. So at most two chunks, complete or not, take space at any time. What the paper leaves open, and what is done here:
+
+- A job *refers* to the chunk that it uses, and to the one after it, across the end of an epoch too. What has been loaded for the
+  slower half of the jobs is not thrown away because the faster half has just left it. Looking ahead by as much as is held also
+  rules out running in circles: whatever leaves is needed later, by every job, than what is loaded in its place.
+- Either chunk may leave, the older first. If jobs jump, it can be the newer one that nobody wants any more.
+- Nothing leaves unless something else is wanted: an unused chunk in an otherwise empty space harms nobody. So with no jobs
+  everything stays, but a load that nobody waits for is given up.
+- *Force*: ``force_after`` seconds after the first job has finished a chunk, whoever still refers to it loses it. Such a job is
+  much slower than its peers, so it waits for its GPU and not for its data (section 5.1). What it lost is not loaded again for it
+  in this epoch, or it would take the space back with every turn; when it is alone, it is.
+- A chunk that is still being loaded falls under the same rules: what everyone has passed meanwhile is given up, so that an origin
+  which cannot deliver some items does not stop the rotation.
+- *The next load* is what most jobs need next: the first chunk in a job's order that is not held; at a tie the one that is needed
+  sooner, then the lower number.
+
+New jobs begin on the newest complete chunk, or, when none is complete yet, on the one being loaded: there they share its misses.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
+
+from gateway.policies.plan import Chunks
 
 
 class ChunkReason(StrEnum):
@@ -41,3 +69,195 @@ class JobView:
     name: str
     upcoming: tuple[int, ...]
     epoch_left: int
+
+    @property
+    def current(self) -> int:
+        """The chunk in use, -1 for none."""
+        return self.upcoming[0] if self.upcoming else -1
+
+    @property
+    def this_epoch(self) -> tuple[int, ...]:
+        """The chunk in use and those that the job needs before its epoch ends."""
+        return self.upcoming[: max(1, self.epoch_left)]
+
+
+@dataclass(frozen=True, slots=True)
+class RotationMemory:
+    """What must be known from one step to the next.
+
+    ``using``: the chunk that each job was in. ``finished``: who finished a held chunk first, and when in seconds, unless that job
+    needs it again soon.
+    ``lost``: the chunks that a job was deprived of by force, until it is past them.
+    """
+
+    using: Mapping[str, int] = field(default_factory=dict)
+    finished: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+    lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {
+            "using": dict(self.using),
+            "finished": {str(chunk): [job, at] for chunk, (job, at) in self.finished.items()},
+            "lost": {job: list(chunks) for job, chunks in self.lost.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RotationMemory:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: it is none.
+        """
+        return cls(
+            {str(job): int(chunk) for job, chunk in document["using"].items()},
+            {int(chunk): (str(job), float(at)) for chunk, (job, at) in document["finished"].items()},
+            {str(job): tuple(map(int, chunks)) for job, chunks in document["lost"].items()},
+        )
+
+
+def rotate(
+    chunks: Chunks,
+    memory: RotationMemory,
+    jobs: Sequence[JobView],
+    *,
+    loaded: bool,
+    units: int,
+    now: float,
+    force_after: float,
+) -> tuple[Chunks, RotationMemory, tuple[ChunkEvent, ...]]:
+    """One step of the rotation.
+
+    Args:
+        chunks: what is held now.
+        memory: as returned with ``chunks``.
+        jobs: all that use the dataset through the cache; one that is missing is gone and refers to nothing.
+        loaded: every node has its part of ``chunks.loading``.
+        units: how many chunks there are; numbers that are none are ignored.
+        now: seconds of a clock that all leaders share.
+        force_after: seconds after which a chunk that some job has finished may be taken from the others.
+    """
+    views = [_sane(job, units) for job in sorted(jobs, key=lambda one: one.name)]
+    turn = _Turn(_within(chunks, units), _remember(memory, views, chunks.held, now), views)
+    turn.complete(loaded)
+    turn.let_go(now, force_after)
+    turn.start()
+    return turn.chunks, turn.memory, tuple(turn.events)
+
+
+def _sane(job: JobView, units: int) -> JobView:
+    upcoming = tuple(chunk for chunk in job.upcoming if 0 <= chunk < units)
+    return job if len(upcoming) == len(job.upcoming) else replace(job, upcoming=upcoming)
+
+
+def _within(chunks: Chunks, units: int) -> Chunks:
+    """At most two, of those that exist: whatever a plan says that was written by somebody else."""
+    complete = tuple(chunk for chunk in dict.fromkeys(chunks.complete) if 0 <= chunk < units)[-2:]
+    full = len(complete) == 2 or chunks.loading in complete or chunks.loading >= units
+    return _named(complete, -1 if full else chunks.loading)
+
+
+def _named(complete: tuple[int, ...], loading: int) -> Chunks:
+    return Chunks(complete, loading, active=complete[-1] if complete else loading, marked=complete[:-1])
+
+
+def _remember(memory: RotationMemory, jobs: Sequence[JobView], held: Collection[int], now: float) -> RotationMemory:
+    """Who has left which chunk since the last step. A clock that was set back cannot make a chunk wait for longer."""
+    using = {job.name: job.current for job in jobs if job.current >= 0}
+    soon = {job.name: job.upcoming[:2] for job in jobs}
+    finished = {
+        chunk: (name, min(at, now))
+        for chunk, (name, at) in memory.finished.items()
+        if chunk in held and chunk not in soon.get(name, ())
+    }
+    for name, before in memory.using.items():
+        if before in held and name in using and before not in soon[name]:
+            finished.setdefault(before, (name, now))
+    lost = {
+        job.name: chunks
+        for job in jobs
+        if (chunks := tuple(one for one in memory.lost.get(job.name, ()) if one in job.this_epoch and one not in held))
+    }
+    return RotationMemory(using, finished, lost)
+
+
+class _Turn:
+    """The values of one step while it is being taken."""
+
+    def __init__(self, chunks: Chunks, memory: RotationMemory, jobs: Sequence[JobView]) -> None:
+        self.chunks = chunks
+        self.memory = memory
+        self._jobs = jobs
+        self.events: list[ChunkEvent] = []
+
+    def complete(self, loaded: bool) -> None:
+        """What was being loaded is there."""
+        chunk = self.chunks.loading
+        if not loaded or chunk < 0:
+            return
+        self.events.append(ChunkEvent(ChunkReason.LOADED, chunk))
+        self.events.extend(ChunkEvent(ChunkReason.MARKED, older) for older in self.chunks.complete)
+        self.chunks = _named((*self.chunks.complete, chunk), -1)
+
+    def let_go(self, now: float, force_after: float) -> None:
+        """Make room for one chunk, if one is wanted and there is none; give up a load that serves nobody."""
+        loading, complete = self.chunks.loading, self.chunks.complete
+        overdue = [chunk for chunk, (_, at) in self.memory.finished.items() if now - at >= force_after]
+        in_the_way = [chunk for chunk in self.chunks.held if chunk in overdue and self._holds_others_up(chunk)]
+        if loading >= 0:
+            if all(loading not in job.upcoming for job in self._jobs):
+                self._drop(ChunkEvent(ChunkReason.UNREFERENCED, loading))
+            elif loading in in_the_way:
+                self._force(loading)
+        elif len(complete) == 2 and self._next() >= 0:
+            referred = {chunk for job in self._jobs for chunk in self._needs(job)[:2]}
+            unused = [chunk for chunk in complete if chunk not in referred]
+            if unused:
+                self._drop(ChunkEvent(ChunkReason.UNREFERENCED, unused[0]))
+            elif in_the_way:
+                self._force(in_the_way[0])
+
+    def start(self) -> None:
+        """Load what is wanted next, if there is room."""
+        if self.chunks.loading >= 0 or len(self.chunks.complete) == 2:
+            return
+        chunk = self._next()
+        if chunk >= 0:
+            self.chunks = _named(self.chunks.complete, chunk)
+            self.events.append(ChunkEvent(ChunkReason.STARTED, chunk))
+
+    def _holds_others_up(self, chunk: int) -> bool:
+        """Whether a job that does not refer to the chunk wants another that is not held."""
+        return any(chunk not in self._needs(job)[:2] and self._wanted(job) >= 0 for job in self._jobs)
+
+    def _force(self, chunk: int) -> None:
+        losers = [job.name for job in self._jobs if chunk in self._needs(job)[:2]]
+        lost = {**self.memory.lost, **{name: (*self.memory.lost.get(name, ()), chunk) for name in losers}}
+        self.memory = replace(self.memory, lost=lost)
+        self._drop(ChunkEvent(ChunkReason.FORCED, chunk, tuple(losers)))
+
+    def _drop(self, event: ChunkEvent) -> None:
+        gone = event.chunk
+        complete = tuple(chunk for chunk in self.chunks.complete if chunk != gone)
+        self.chunks = _named(complete, -1 if self.chunks.loading == gone else self.chunks.loading)
+        finished = {chunk: at for chunk, at in self.memory.finished.items() if chunk != gone}
+        self.memory = replace(self.memory, finished=finished)
+        self.events.append(event)
+
+    def _needs(self, job: JobView) -> tuple[int, ...]:
+        """What a job may have loaded for it, in its order."""
+        lost = self.memory.lost.get(job.name, ()) if len(self._jobs) > 1 else ()
+        return tuple(chunk for chunk in dict.fromkeys(job.upcoming) if chunk not in lost)
+
+    def _wanted(self, job: JobView) -> int:
+        """The first chunk that a job needs and that is not held, -1 for none."""
+        return next((chunk for chunk in self._needs(job) if chunk not in self.chunks.held), -1)
+
+    def _next(self) -> int:
+        """The chunk to load next, -1 for none."""
+        votes: dict[int, list[int]] = {}
+        for job in self._jobs:
+            wanted = self._wanted(job)
+            if wanted >= 0:
+                votes.setdefault(wanted, []).append(job.upcoming.index(wanted))
+        return min(votes, key=lambda chunk: (-len(votes[chunk]), min(votes[chunk]), chunk), default=-1)
