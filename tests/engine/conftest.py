@@ -18,6 +18,8 @@ from gateway.engine.engine import Engine
 from gateway.engine.reads import Ask, Found
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import NullInvalidations
+from gateway.fleet.membership import Membership
+from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
@@ -56,6 +58,12 @@ class Bench:
     async def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """The bytes of an object."""
         return await take(await self.open(key, start, stop))
+
+
+def alone() -> Membership:
+    """A node that has heard of no other, nor asked."""
+    me = Node("me", "http://127.0.0.1:1", 1, "default", NodeState.READY)
+    return Membership("redis://127.0.0.1:1", me, "larder:default:")
 
 
 async def take(body: Body) -> bytes:

@@ -13,7 +13,7 @@ from gateway.api.s3.payload import PayloadForm
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.wire import WireRequest
 from gateway.store import blobs
-from tests.engine.conftest import Bench
+from tests.engine.conftest import Bench, alone
 
 
 def exchange(bench: Bench, host: bytes) -> Exchange:
@@ -27,10 +27,11 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
     """Or the memo of addresses, which is bounded in number, would not be bounded in bytes."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
-    hot = HotReads(bench.engine)
+    members = alone()
+    hot = HotReads(bench.engine, members)
     for length, remembered in ((200, True), (10_000, False)):
         made_up = exchange(bench, b"h" * length)
-        hot.learn(made_up)
+        hot.learn(made_up, members.ring)
         hit = hot.find(made_up.request, made_up.auth, bench.now[0])
         assert (hit is not None) is remembered
         if hit is not None:
@@ -45,9 +46,29 @@ async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) ->
     entry = bench.engine._entries.get(ObjectKey("default", "b", "k"))
     assert entry is not None
     entry.record = replace(entry.record, meta=replace(entry.record.meta, headers=(("x-amz-meta-a", "b\0c"),)))
-    hot = HotReads(bench.engine)
-    hot.learn(asked)
+    members = alone()
+    hot = HotReads(bench.engine, members)
+    hot.learn(asked, members.ring)
     before = set(blobs._held)
     with pytest.raises(ValueError, match="NUL"):
         hot.find(asked.request, asked.auth, bench.now[0])
     assert blobs._held == before
+
+
+async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench) -> None:
+    """Rule: what this node was home of under one ring it answers from here only after the long path has looked again."""
+    bench.origin.put("b", "k", b"x" * 100)
+    await bench.read("k")
+    members = alone()
+    hot = HotReads(bench.engine, members)
+    asked, before = exchange(bench, b"h"), members.ring
+    hot.learn(asked, before)
+    members.ready()
+    assert members.ring is not before
+    assert hot.find(asked.request, asked.auth, bench.now[0]) is None
+    hot.learn(asked, before)
+    assert hot.find(asked.request, asked.auth, bench.now[0]) is None
+    hot.learn(asked, members.ring)
+    hit = hot.find(asked.request, asked.auth, bench.now[0])
+    assert hit is not None
+    hit.release()

@@ -60,7 +60,8 @@ def test_a_principal_is_read_as_it_was_told(tenant: str, origin: str, key: str) 
     """Rule: any name crosses, in ASCII."""
     name, value = principal_header(tenant, OriginIdentity(origin, key))
     assert name == "x-larder-principal"
-    assert value.isascii() and value.isprintable()
+    assert value.isascii()
+    assert value.isprintable()
     principal = read_principal(value)
     assert (principal.tenant, principal.identity) == (tenant, OriginIdentity(origin, key))
 

@@ -19,6 +19,7 @@ from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_qu
 from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
+from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.tally import Tally
 from gateway.engine.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
@@ -33,10 +34,11 @@ _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The two ways to read an object: the one for all requests, and the short one for repeated hits."""
+    """The ways to read an object: the one for all requests, the short one for repeated hits, and the one by its home."""
 
     objects: ObjectReads
     hot: HotReads
+    relayed: RelayedReads
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class S3App:
         self._forwarder = forwarder
         self._access = access
         self._hot = reads.hot
+        self._relayed = reads.relayed
         self._tally = Tally()
         self._domain = domain
         self._limit = limit
@@ -127,9 +130,8 @@ class S3App:
         reason = not_cacheable(exchange)
         outcome = Outcome.BYPASS
         if reason is None:
-            found = await self._reads.read(exchange)
+            found = await self._read(exchange)
             if isinstance(found, Answer):
-                self._hot.learn(exchange)
                 return found
             if isinstance(found, Relay):
                 return relay(exchange, found.response, Outcome.MISS, found.reason)
@@ -137,6 +139,16 @@ class S3App:
             reason = found.reason
             outcome = Outcome.MISS if found.miss else Outcome.BYPASS
         return await self._forwarder.forward(exchange, request_body(receive), outcome, reason)
+
+    async def _read(self, exchange: Exchange) -> Answer | Relay | Forward:
+        """Read an object here, or have its home read it."""
+        home, ring = self._relayed.home(exchange)
+        if home is not None:
+            return await self._relayed.read(exchange, home)
+        found = await self._reads.read(exchange)
+        if isinstance(found, Answer):
+            self._hot.learn(exchange, ring)
+        return found
 
     def _open(self, trace: Trace, auth: Authenticated) -> Exchange:
         """Find out what a verified request is about, and whether the gateway itself forbids it."""

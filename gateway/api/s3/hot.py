@@ -6,7 +6,8 @@ a dictionary look-up each, and leaves everything else to ``ObjectReads``, which 
 requests. It learns addresses from there: an address is put in the memo after the long path has parsed and checked it.
 
 What may change between two requests is looked at in every one: the signature, the generation of the key, freshness and grant,
-and the files of the blobs.
+and the files of the blobs. Which node is home of an object changes with the ring, and then every address is learned again: a copy
+from the time when this node was home, or could not reach the home, is right by itself, but the home may know of a newer one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import entity_head
 from gateway.engine.engine import Engine
 from gateway.engine.entries import Entry
+from gateway.fleet.membership import Membership
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
+from gateway.policies.ring import Ring
 from gateway.store.blobs import OpenBlob
 
 _HARMLESS = frozenset(
@@ -57,11 +60,13 @@ class Hit:
 
 
 class HotReads:
-    """Finds hits that need no waiting."""
+    """Finds hits that need no waiting, of objects whose home is here."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, membership: Membership) -> None:
         self._engine = engine
         self._store = engine.services.store
+        self._membership = membership
+        self._ring = membership.ring
         self._addresses: dict[Address, ObjectKey] = {}
 
     def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | None:
@@ -76,6 +81,8 @@ class HotReads:
         principal = auth.principal
         if request.query or request.method != "GET" or principal.allow or not fields.keys() <= _HARMLESS:
             return None
+        if self._membership.ring is not self._ring:
+            self._forget()
         key = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
         if key is None:
             return None
@@ -105,11 +112,15 @@ class HotReads:
             blob.hold()
         return blobs
 
-    def learn(self, exchange: Exchange) -> None:
-        """Remember the address of a plain read that the long path has answered."""
+    def _forget(self) -> None:
+        self._addresses.clear()
+        self._ring = self._membership.ring
+
+    def learn(self, exchange: Exchange, ring: Ring) -> None:
+        """Remember the address of a plain read that the long path has answered by itself, as ``ring`` wanted it."""
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
-        if key is not None and not request.query and len(host) <= _LONGEST_HOST:
+        if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
             if len(self._addresses) >= _MEMO:
                 self._addresses.clear()
             self._addresses[key.origin, host, request.raw_path] = key

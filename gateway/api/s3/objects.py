@@ -48,7 +48,7 @@ class ObjectReads:
             exchange.auth.principal.identity,
             head=head,
             metadata_first=head or wanted is not None or conditions is not None,
-            forced=_is_forced(exchange),
+            forced=is_forced(exchange),
         )
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
@@ -101,7 +101,8 @@ class ObjectReads:
         return Answer(status, head, body, outcome, reason, length=length)
 
 
-def _is_forced(exchange: Exchange) -> bool:
+def is_forced(exchange: Exchange) -> bool:
+    """Whether the client wants the object checked with the origin, however fresh it is."""
     directives = exchange.request.header(b"cache-control")
     return directives is not None and (b"no-cache" in directives or b"max-age=0" in directives)
 

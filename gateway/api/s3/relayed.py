@@ -1,0 +1,200 @@
+"""Plain reads of objects whose home is another node: asked there, and handed on as they come.
+
+Every object has one home in the fleet, so that it is read from the origin once and kept once. The home decides all there is to
+decide about it (``api/peer/objects.py``); here the client is verified before, and counted and logged after.
+
+What the home cannot do is done without it, and no client hears of that. A node that cannot be reached, or dies before its answer
+begins, is suspected (``Membership.suspect``): its successor in the ring is asked once, and if that fails too, or is this node,
+the object is read here as if there were no fleet. What breaks off later is completed from the origin (``engine/relay.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.errors import AboutCached
+from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.objects import ObjectReads, is_forced
+from gateway.engine.engine import Engine
+from gateway.engine.ranged import Version, read_range
+from gateway.engine.reads import Forward, Relay
+from gateway.engine.relay import RelayedBody, Rest
+from gateway.fleet.membership import Membership
+from gateway.fleet.patient import PatientPeers, PatientResponse
+from gateway.fleet.peers import PeerUnavailable
+from gateway.metrics import RELAYED
+from gateway.model import peer_objects as wire
+from gateway.model.errors import S3_CODES
+from gateway.model.fleet import Node
+from gateway.model.keys import ObjectKey, Principal
+from gateway.model.objects import Header
+from gateway.model.outcomes import Outcome
+from gateway.model.peer_principal import principal_header
+from gateway.model.ranges import parse_range
+from gateway.origin.headers import content_range, relayable
+from gateway.origin.response import OriginResponse
+from gateway.policies.ring import Ring, path_key
+
+log = logging.getLogger("larder.s3")
+
+
+class RelayedReads:
+    """Reads of objects at their homes.
+
+    Args:
+        local: how objects are read here.
+        engine: the way to the origin, and the rules.
+        membership: who is home of what.
+        peers: how other nodes are asked.
+    """
+
+    def __init__(self, local: ObjectReads, engine: Engine, membership: Membership, peers: PatientPeers) -> None:
+        self._local = local
+        self._services = engine.services
+        self._membership = membership
+        self._peers = peers
+
+    def home(self, exchange: Exchange) -> tuple[Node | None, Ring]:
+        """Which other node is to be asked for an object, ``None`` when it is read here; and by which ring."""
+        membership, key = self._membership, exchange.key
+        ring = membership.ring
+        if key is None or membership.alone:
+            return None, ring
+        return membership.home(path_key(key.bucket, key.key)), ring
+
+    async def read(self, exchange: Exchange, home: Node) -> Answer | Relay | Forward:
+        """Answer a plain GET or HEAD of an object whose home is another node.
+
+        Raises:
+            S3Error: the request's conditions or range cannot be met.
+            OriginUnavailable: neither its home nor the origin can be reached.
+        """
+        key = exchange.key
+        assert key is not None
+        asked = _asked(exchange)
+        if not self._services.rules.for_path(key.path).cache or asked is None:
+            return await self._local.read(exchange)
+        answer = await self._ask(exchange, home, asked)
+        if answer is None and (successor := self.home(exchange)[0]) not in (None, home):
+            answer = await self._ask(exchange, successor, asked)
+        return await self._local.read(exchange) if answer is None else answer
+
+    async def _ask(self, exchange: Exchange, home: Node, asked: list[Header]) -> Answer | Forward | None:
+        """What a node answers; ``None`` when it cannot."""
+        key, principal = exchange.key, exchange.auth.principal
+        assert key is not None
+        headers = [*asked, principal_header(principal.tenant, principal.identity)]
+        try:
+            response = await self._peers.request(home, exchange.request.method, wire.object_path(key), headers)
+        except PeerUnavailable as failure:
+            RELAYED.labels("unavailable").inc()
+            log.info("%s cannot be asked for an object: %s", home.id, failure)
+            return None
+        try:
+            answer = await self._answer(exchange, response)
+        except (PeerUnavailable, ValueError) as failure:
+            response.abort()
+            RELAYED.labels("unavailable").inc()
+            log.warning("%s answers %d, which says nothing of the object: %s", home.id, response.status, failure)
+            return None
+        except BaseException:
+            response.abort()
+            raise
+        RELAYED.labels("forwarded" if isinstance(answer, Forward) else "answered").inc()
+        if isinstance(answer, AboutCached):
+            raise answer
+        return answer
+
+    async def _answer(self, exchange: Exchange, response: PatientResponse) -> Answer | Forward | AboutCached:
+        """What another node's answer says.
+
+        Raises:
+            PeerUnavailable, ValueError: nothing of an object.
+        """
+        said = response.header(wire.FORWARD)
+        if response.status == wire.MISDIRECTED and said is not None:
+            told = wire.Told.read(said)
+            if told.reason is None:
+                raise ValueError("a reason is missing")
+            response.release()
+            return Forward(told.reason, miss=told.outcome is Outcome.MISS)
+        if (said := response.header(wire.CACHE)) is None:
+            raise ValueError((await response.read(wire.LONGEST_ERROR)).decode("utf-8", "replace"))
+        told = wire.Told.read(said)
+        if (code := response.header(wire.ERROR)) is not None:
+            return await _error(response, code, told)
+        length = response.header("content-length") or ""
+        size = int(length) if length.isdigit() else None
+        answer = Answer(response.status, _raw(response), b"", told.outcome, told.reason)
+        if exchange.request.method == "HEAD" or response.status in (204, 304):
+            response.release()
+            return answer
+        key = exchange.key
+        assert key is not None
+        body = RelayedBody(response, size, self._rest(key, exchange.auth.principal, response))
+        answer.content, answer.length = body.pieces(), size or 0
+
+        async def let_go() -> None:
+            response.abort()
+
+        answer.cleanup = let_go
+        return answer
+
+    def _rest(self, key: ObjectKey, principal: Principal, response: PatientResponse) -> Rest | None:
+        """How the origin gives what is missing of an answer; ``None`` when that could be of another version."""
+        found = _version(response)
+        if found is None:
+            return None
+        version, (start, stop) = found
+        origin = self._services.origin
+
+        async def rest(sent: int) -> OriginResponse:
+            return await read_range(origin, principal.identity, key, version, (start + sent, stop))
+
+        return rest
+
+
+def _asked(exchange: Exchange) -> list[Header] | None:
+    """What the client asked for, as it is asked on; ``None`` when it is for the origin, or cannot be said in a header."""
+    request = exchange.request
+    span = request.header(b"range")
+    if span is not None and parse_range(span.decode("latin-1")) is None:
+        return None
+    found = [(name, value) for name in wire.ASKED if (value := request.header(name)) is not None]
+    if not all(value.isascii() for _, value in found):
+        return None
+    headers = [(name.decode(), value.decode()) for name, value in found]
+    if is_forced(exchange):
+        headers.append(wire.FORCED)
+    if exchange.wants_checksums:
+        headers.append(wire.CHECKED)
+    return headers
+
+
+def _version(response: PatientResponse) -> tuple[Version, tuple[int, int]] | None:
+    etag, length = response.header("etag") or "", response.header("content-length") or ""
+    if not etag.startswith('"') or not length.isdigit():
+        return None
+    if response.status == 200:
+        return (etag, int(length)), (0, int(length))
+    span = content_range(response.header("content-range") or "") if response.status == 206 else None
+    return None if span is None else ((etag, span[2]), (span[0], span[1] + 1))
+
+
+def _raw(response: PatientResponse) -> RawHeaders:
+    return [
+        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        for name, value in relayable(response.headers)
+        if not name.lower().startswith("x-larder-")
+    ]
+
+
+async def _error(response: PatientResponse, code: str, told: wire.Told) -> AboutCached:
+    if code not in S3_CODES:
+        raise ValueError(f"{code!r} is no error of S3")
+    extra = wire.read_error(await response.read(wire.LONGEST_ERROR))
+    span = response.header("content-range")
+    return AboutCached(
+        code, (told.outcome, told.reason), extra=extra, headers={"Content-Range": span} if span is not None else {}
+    )
