@@ -1,4 +1,7 @@
-"""The composition root: settings become services, services become the ASGI application. Nothing is wired anywhere else."""
+"""The composition root: settings become services, services become the ASGI application.
+
+Nothing is wired anywhere else but in gateway/wiring, which is what of this would make this module too long.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,25 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, limits_of
+from gateway.api.v1.fleet import FleetService, add_fleet
 from gateway.api.v1.identity import Identities
 from gateway.config import Rule, Settings, load_settings
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
+from gateway.fleet.node_id import new_boot
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
+from gateway.server.run import LISTENING
 from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
+from gateway.wiring.fleet import Fleet, Start, join
 
 log = logging.getLogger("larder.app")
 
@@ -75,9 +82,9 @@ def rules_of(rules: tuple[Rule, ...]) -> Rules:
 class Larder:
     """One worker's ASGI application: S3 at ``/``, everything else under ``/-/``; its lifespan owns the services."""
 
-    def __init__(self, settings: Settings, redis_url: str, reload: Callable[[], Settings] | None = None) -> None:
+    def __init__(self, settings: Settings, start: Start, reload: Callable[[], Settings] | None = None) -> None:
         self._settings = settings
-        self._redis_url = redis_url
+        self._start = start
         self._reload = reload
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
@@ -144,8 +151,10 @@ class Larder:
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
         self._trusted_since = time.time()
         stack.push_async_callback(channel.stop)
+        fleet = await join(settings, self._start, stack)
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
+        self._loop(_ready(keeper, fleet))
         authenticator = Authenticator(settings)
         if self._reload is not None:
             self._loop(self._watch(authenticator, origin, services, engine.settle_origins))
@@ -161,8 +170,10 @@ class Larder:
             settings.server.max_in_flight,
         )
         refresh = partial(self._refresh, self._s3, keeper, channel)
-        self._ops = ops_app(self._lifecycle, self._checks(store, channel), refresh)
-        self._serve_datasets(Identities(authenticator), engine, origin)
+        self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
+        identities = Identities(authenticator)
+        self._serve_datasets(identities, engine, origin)
+        add_fleet(self._ops, FleetService(identities, fleet.membership))
         self._loop(_every(_REFRESH, refresh))
         try:
             # A small cache is recovered before the first request; a large one while requests are answered.
@@ -198,19 +209,22 @@ class Larder:
         async def forget(keys: Sequence[ObjectKey]) -> None:
             await self._heard(keys)
 
-        channel = Invalidations(self._redis_url, on_forget=forget, on_gap=gap)
+        channel = Invalidations(self._start.redis, on_forget=forget, on_gap=gap)
         if self._settings.redis.url != "embedded":
             services.trusted_since = lambda: self._trusted_since if channel.healthy else math.inf
         return channel
 
-    def _checks(self, store: Store, channel: Invalidations) -> dict[str, Callable[[], Awaitable[str]]]:
+    def _checks(self, store: Store, channel: Invalidations, fleet: Fleet) -> dict[str, Callable[[], Awaitable[str]]]:
         async def disk() -> str:
             return "" if store.usable else "the cache disk is down; reads go to the origin"
 
         async def redis() -> str:
             return "" if channel.healthy else "Redis is not reachable; cached objects are checked with the origin"
 
-        return {"disk": disk, "redis": redis}
+        async def members() -> str:
+            return fleet.problem()
+
+        return {"disk": disk, "redis": redis, "fleet": members}
 
     @staticmethod
     def _refresh(s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
@@ -257,7 +271,7 @@ class Larder:
             await settle(_endpoints(settings))
             metrics.CONFIG_RELOADS.labels("loaded").inc()
             log.info("rules, credentials and origins were reloaded")
-            fixed = ("server", "cache", "datasets", "redis", "database", "log")
+            fixed = ("server", "cache", "datasets", "redis", "fleet", "database", "log")
             changed = [name for name in fixed if getattr(settings, name) != getattr(self._settings, name)]
             if changed:
                 log.warning("changes of %s need a restart", ", ".join(changed))
@@ -275,6 +289,12 @@ def _endpoints(settings: Settings) -> dict[str, str]:
     return {origin.name: origin.endpoint for origin in settings.origins}
 
 
+async def _ready(keeper: Keeper, fleet: Fleet) -> None:
+    """Be home of something only when it is known what the disk holds, and while there is one."""
+    await keeper.recovered.wait()
+    fleet.membership.ready()
+
+
 async def _every(seconds: float, work: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
@@ -288,7 +308,7 @@ def launch_environment(
 
     ``shared`` is an empty directory for what several workers count together; ``None`` for a single one.
     """
-    launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url}
+    launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url, "boot": new_boot()}
     environment = {CONFIG_VARIABLE: json.dumps(launch)}
     # prometheus_client looks for this when it is imported, so only processes started from here on heed it.
     return environment | ({"PROMETHEUS_MULTIPROC_DIR": str(shared)} if shared else {})
@@ -305,4 +325,5 @@ def create() -> Larder:
 
     settings = load()
     set_up(settings.log.level, settings.log.format)
-    return Larder(settings, launch["redis"], load if path else None)
+    start = Start(launch["redis"], launch["boot"], os.environ[LISTENING])
+    return Larder(settings, start, load if path else None)

@@ -51,6 +51,12 @@ BATCH_ITEMS = Counter(
 BATCH_BYTES = Counter(
     "larder_batch_bytes_total", "Item bytes sent in batches, by result: hit, joined, fetched", ["result"]
 )
+PEER_ITEMS = Counter(
+    "larder_peer_items_total",
+    "Items of batches that other nodes asked for, by result; their clients' node counts them as its own too",
+    ["result"],
+)
+MOVED_ITEMS = Counter("larder_moved_items_total", "Items taken over from another node's cache in place of the origin")
 PREFETCHED = Counter("larder_prefetched_items_total", "Items fetched ahead, by result: stored, failed", ["result"])
 REGISTRATIONS = Counter(
     "larder_dataset_registrations_total", "Registrations of datasets, by result: new, known, refused", ["result"]
@@ -95,7 +101,7 @@ PEER_REQUESTS = Counter(
 )
 PEER_REFUSED = Counter(
     "larder_peer_refused_total",
-    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body, principal",
+    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body",
     ["reason"],
 )
 JOB_REQUESTS = Counter(
@@ -117,7 +123,7 @@ CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and cr
 
 ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
-    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PREFETCHED, REGISTRATIONS, RELAYED, PEER_SERVED,
+    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS, RELAYED, PEER_SERVED,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
     CHANNEL_HEALTHY, FLEET_NODES, FLEET_CONFLICTS,
     PEER_REQUESTS, PEER_REFUSED, JOB_REQUESTS, PLAN_VERSION, MANAGER_LEADING, MANAGER_DEPOSED, CHUNK_ITEMS, CONFIG_RELOADS,

@@ -10,8 +10,9 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.config import Config
 
+from gateway.testing.signed_requests import Signer
 from tests.origins.processes import wait_until
 
 START_WITHIN = 60.0
@@ -28,7 +30,10 @@ STOP_WITHIN = 60.0
 
 @dataclass
 class Settings:
-    """The parts of a configuration that tests vary; ``extra`` is TOML put at the end."""
+    """The parts of a configuration that tests vary.
+
+    ``redis`` is a URL, empty for the embedded one; ``extra`` is TOML put at the end.
+    """
 
     endpoint: str
     cache: Path
@@ -42,6 +47,8 @@ class Settings:
     )
     rules: tuple[Mapping[str, Any], ...] = ()
     server: Mapping[str, Any] = field(default_factory=dict)
+    redis: str = ""
+    fleet: Mapping[str, Any] = field(default_factory=dict)
     extra: str = ""
 
     def toml(self) -> str:
@@ -60,6 +67,8 @@ class Settings:
             ),
             _table("[[origins]]", {"endpoint": self.endpoint, "access_key_id": key, "secret_access_key": secret}),
         ]
+        lines += [_table("[redis]", {"url": self.redis})] if self.redis else []
+        lines += [_table("[fleet]", self.fleet)] if self.fleet else []
         lines += [_table("[[credentials]]", credential) for credential in self.credentials]
         lines += [_table("[[rules]]", rule) for rule in self.rules]
         return "\n".join([*lines, self.extra])
@@ -192,9 +201,85 @@ def gateway(settings: Settings, home: Path) -> Iterator[Running]:
     try:
         yield running
     finally:
-        running.stop()
-        if running.process.stdout is not None:
-            running.process.stdout.close()
+        finish(running)
+
+
+def finish(running: Running) -> None:
+    """Stop a gateway, if it still runs, and let go of what belongs to it."""
+    running.stop()
+    if running.process.stdout is not None:
+        running.process.stdout.close()
+
+
+FLEET_SECRET = "a secret that the nodes of the tests share"
+
+
+@contextmanager
+def fleet(origin_endpoint: str, redis_url: str, count: int, home: Path, **settings: Any) -> Iterator[list[Running]]:
+    """Some gateways that are one fleet, for the time of a test; every one of them sees all as READY.
+
+    Args:
+        origin_endpoint: of the store behind all of them.
+        redis_url: of the Redis that they share.
+        count: how many.
+        home: where each gets a folder ``node-N``, with its cache in it; its id is ``node-N`` too, from 0 on.
+        settings: further ones of ``Settings``; its ``fleet`` is put over secret, id and a quick heartbeat.
+    """
+    nodes = [fleet_node(origin_endpoint, redis_url, number, home, **settings) for number in range(count)]
+    homes = [home / f"node-{number}" for number in range(count)]
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(count) as pool:
+            starts = [pool.submit(start, *each) for each in zip(nodes, homes, strict=True)]
+        for begun in starts:
+            if begun.exception() is None:
+                stack.callback(finish, begun.result())
+        running = [begun.result() for begun in starts]
+        wait_for_fleet(running, {f"node-{number}": "READY" for number in range(count)})
+        yield running
+
+
+def fleet_node(origin_endpoint: str, redis_url: str, number: int, home: Path, **settings: Any) -> Settings:
+    """The configuration of one node of ``fleet``."""
+    name = f"node-{number}"
+    table = {"secret": FLEET_SECRET, "node": name, "heartbeat": "200ms", **settings.get("fleet", {})}
+    return Settings(origin_endpoint, home / name / "cache", redis=redis_url, **{**settings, "fleet": table})
+
+
+def wait_for_fleet(nodes: Sequence[Running], states: Mapping[str, str]) -> None:
+    """Wait until each of these gateways says that the fleet's nodes are in these states.
+
+    A gateway of several workers is asked several times in a row, because each worker hears for itself.
+    """
+    wait_until(
+        lambda: all(members(node) == dict(states) for node in nodes for _ in range(_answers(node))),
+        START_WITHIN,
+        f"a fleet of {dict(states)}",
+    )
+
+
+def _answers(node: Running) -> int:
+    workers = len(_children(node.process.pid))
+    return 1 if workers < 2 else 8 * workers
+
+
+def members(node: Running) -> dict[str, str]:
+    """The states of the fleet's nodes by id, as a worker of a gateway knows them."""
+    return {each["id"]: each["state"] for each in fleet_document(node)["nodes"]}
+
+
+def fleet_document(node: Running) -> Any:
+    """What a worker of a gateway answers to ``GET /-/v1/fleet``."""
+    signed = Signer("GWA", "gateway-secret-a").header("GET", f"{node.endpoint}/-/v1/fleet")
+    connection = node.connection()
+    try:
+        headers = {name.decode(): value.decode() for name, value in signed.headers}
+        connection.request("GET", "/-/v1/fleet", headers=headers)
+        response = connection.getresponse()
+        text = response.read()
+        assert response.status == 200, text
+        return json.loads(text)
+    finally:
+        connection.close()
 
 
 def cache_status(response: Mapping[str, Any]) -> str:

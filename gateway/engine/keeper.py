@@ -21,12 +21,16 @@ class Keeper:
     def __init__(self, store: Store, blocks: Blocks) -> None:
         self._store = store
         self._blocks = blocks
-        self._recovered = False
         self._published: StoreStatus | None = None
         self.ready = asyncio.Event()
+        self.recovered = asyncio.Event()
 
     async def run(self) -> None:
-        """Loop until cancelled. ``ready`` is set once recovery is done, or once another worker is known to do it."""
+        """Loop until cancelled.
+
+        ``ready`` is set once recovery is done, or once another worker is known to do it; ``recovered`` only when it is done, and
+        only in the worker that has done it.
+        """
         while True:
             try:
                 await self._pass()
@@ -36,9 +40,9 @@ class Keeper:
             await asyncio.sleep(_PAUSE)
 
     async def _pass(self) -> None:
-        if self._store.try_lock() and not self._recovered:
+        if self._store.try_lock() and not self.recovered.is_set():
             report = await self._store.recover()
-            self._recovered = True
+            self.recovered.set()
             log.info("recovery finished: %s", report)
         self.ready.set()
         await self._store.sweep()

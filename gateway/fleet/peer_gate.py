@@ -1,4 +1,4 @@
-"""Who may ask at the addresses for other nodes, and for whom they ask."""
+"""Who may ask at the addresses for other nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 from gateway import metrics
 from gateway.model.datasets import ApiError
-from gateway.model.keys import Principal
 from gateway.model.peer_auth import PeerRefused, verify
-from gateway.model.peer_principal import PRINCIPAL, read_principal
 from gateway.model.wire import WireRequest
 
 REFUSED = "x-larder-peer-refused"
@@ -23,26 +21,14 @@ _CODES = {
     "date": "RequestTimeTooSkewed",
     "signature": "SignatureDoesNotMatch",
     "body": "XAmzContentSHA256Mismatch",
-    "principal": "InvalidRequest",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCaller:
-    """A node of this fleet, ``node`` is its id, and for whom it asks; ``None`` where it does not say."""
+    """A node of this fleet; ``node`` is its id."""
 
     node: str
-    principal: Principal | None
-
-    def asks_for(self) -> Principal:
-        """For whom it asks.
-
-        Raises:
-            ApiError: it does not say, but must.
-        """
-        if self.principal is None:
-            raise _refusal(PeerRefused("principal", f"{PRINCIPAL} is missing: say for whom you ask."))
-        return self.principal
 
 
 class PeerGate:
@@ -71,20 +57,7 @@ class PeerGate:
         """
         request = WireRequest(scope["method"], scope["raw_path"], scope["query_string"], list(scope["headers"]))
         try:
-            node = verify(self._secret, request, body, self._now())
-            told = request.header(PRINCIPAL.encode())
-            return PeerCaller(node, None if told is None else _principal(told))
+            return PeerCaller(verify(self._secret, request, body, self._now()))
         except PeerRefused as refused:
-            raise _refusal(refused) from None
-
-
-def _principal(told: bytes) -> Principal:
-    try:
-        return read_principal(told.decode("latin-1"))
-    except ValueError as mistake:
-        raise PeerRefused("principal", str(mistake)) from None
-
-
-def _refusal(refused: PeerRefused) -> ApiError:
-    metrics.PEER_REFUSED.labels(refused.reason).inc()
-    return ApiError(_CODES[refused.reason], refused.detail, headers={REFUSED: refused.reason})
+            metrics.PEER_REFUSED.labels(refused.reason).inc()
+            raise ApiError(_CODES[refused.reason], refused.detail, headers={REFUSED: refused.reason}) from None

@@ -4,12 +4,13 @@ One worker runs in this process. Several are started and replaced by uvicorn's s
 socket, which is bound here, so that an address in use is an error of the configuration and not of a worker.
 
 Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
-second SIGINT does not wait. SIGHUP stops nothing; it reaches every worker, whose application may handle it. Workers end
-with their supervisor, however it ended.
+second SIGINT does not wait. What an application has to do first, it does by ``before_stop``. SIGHUP stops nothing; it
+reaches every worker, whose application may handle it. Workers end with their supervisor, however it ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
 import math
@@ -19,6 +20,7 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +34,9 @@ from uvicorn.supervisors.multiprocess import Multiprocess
 
 from gateway.config import ServerSettings
 from gateway.model.errors import ConfigError
+
+LISTENING = "_LARDER_LISTENING"
+"""The environment variable that tells every worker the address in use, as ``http://host:port``."""
 
 _BACKLOG = 2048
 _PR_SET_PDEATHSIG = 1
@@ -64,7 +69,9 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
     listener = listen(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
-    launch.announce(f"listening on {address_of(listener, tls=bool(settings.tls_cert))}")
+    address = address_of(listener, tls=bool(settings.tls_cert))
+    os.environ[LISTENING] = address
+    launch.announce(f"listening on {address}")
     try:
         if settings.workers > 1:
             _Supervisor(config, sockets=[listener]).run()
@@ -103,6 +110,32 @@ def address_of(listener: socket.socket, *, tls: bool) -> str:
     """The URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def before_stop(work: Callable[[], None]) -> None:
+    """Have the running event loop do something as soon as this process is told to stop; what is in flight goes on.
+
+    Does nothing where the process does not serve by ``serve``, but somebody else looks after its signals.
+    """
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        following = signal.getsignal(number)
+        if callable(following):
+            signal.signal(number, partial(_first, loop, work, following))
+
+
+def _first(
+    loop: asyncio.AbstractEventLoop,
+    work: Callable[[], None],
+    following: Callable[[int, FrameType | None], Any],
+    number: int,
+    frame: FrameType | None,
+) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)
+    following(number, frame)
 
 
 def _config(settings: ServerSettings, launch: Launch) -> Config:

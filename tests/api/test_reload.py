@@ -10,6 +10,7 @@ import pytest
 from gateway.api.s3.auth import Authenticator
 from gateway.app import Larder
 from gateway.config import Credential, Origin, Settings
+from gateway.wiring.fleet import Start
 
 
 def settings(access_key_id: str) -> Settings:
@@ -32,7 +33,7 @@ async def test_no_request_meets_half_of_a_new_configuration(monkeypatch: pytest.
             closing.set_result(authenticator.find("NEW") is not None and authenticator.find("OLD") is None)
             await asyncio.Event().wait()
 
-    larder = Larder(settings("OLD"), "", lambda: settings("NEW"))
+    larder = Larder(settings("OLD"), Start("", "", ""), lambda: settings("NEW"))
     stamps = iter([(1, 0, 0), (2, 0, 0)])
     monkeypatch.setattr(larder, "_stamp", lambda: next(stamps))
     services = SimpleNamespace(rules=None)

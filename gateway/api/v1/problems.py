@@ -129,8 +129,13 @@ def handle_problems(app: FastAPI, router: APIRouter) -> None:
 
     Args:
         app: the application.
-        router: what it has under ``/v1``.
+        router: some of what it has under ``/v1``; to be called with each.
     """
+    known: list[APIRouter] | None = getattr(app.state, "v1_routers", None)
+    if known is not None:
+        known.append(router)
+        return
+    routers = app.state.v1_routers = [router]
     elsewhere: Any = app.exception_handlers.get(HTTPException, http_exception_handler)
 
     async def of_http(request: Request, error: Exception) -> Response:
@@ -139,7 +144,7 @@ def handle_problems(app: FastAPI, router: APIRouter) -> None:
             response: Response = await elsewhere(request, error)
             return response
         if error.status_code == 405:
-            error.headers = {"Allow": ", ".join(sorted(_methods(router, request)))}
+            error.headers = {"Allow": ", ".join(sorted(_methods(routers, request)))}
         return await respond(request, error)
 
     # Not for LarderError itself: of a client that left while it was answered, a handler would make a mistake of ours.
@@ -148,10 +153,11 @@ def handle_problems(app: FastAPI, router: APIRouter) -> None:
     app.add_exception_handler(HTTPException, of_http)
 
 
-def _methods(router: APIRouter, request: Request) -> set[str]:
+def _methods(routers: Iterable[APIRouter], request: Request) -> set[str]:
     """What the address can be asked; routing itself knows only the first route that has it."""
     return {
         method
+        for router in routers
         for route in router.routes
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()

@@ -1,0 +1,104 @@
+"""``/-/v1/fleet``: who is in the fleet. With it a client computes which node is home of what, and asks there first."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from pydantic import BaseModel, Field
+
+from gateway.api.v1.documents import ProblemDocument
+from gateway.api.v1.identity import Identities
+from gateway.api.v1.problems import handle_problems
+from gateway.fleet.membership import Membership
+from gateway.model.datasets import ApiError
+from gateway.model.fleet import NodeState
+from gateway.policies.ring import RING
+
+
+class FleetNode(BaseModel):
+    """One node. Only READY ones are in the ring."""
+
+    id: str = Field(examples=["gw-1"])
+    address: str = Field(description="where it answers, as it says itself", examples=["http://10.0.0.7:9000"])
+    capacity: int = Field(description="of its cache in bytes; its weight in the ring", examples=[8_000_000_000_000])
+    state: NodeState
+
+
+class Fleet(BaseModel):
+    """The fleet as this node knows it; a node that is alone is all of it."""
+
+    zone: str = Field(examples=["default"])
+    ring: int = Field(description="version of the function from nodes and keys to homes", examples=[RING])
+    version: int = Field(description="goes up with every change, in the worker that answers", examples=[3])
+    nodes: list[FleetNode] = Field(description="by id")
+
+
+class FleetService:
+    """What the endpoint does."""
+
+    def __init__(self, identities: Identities, membership: Membership) -> None:
+        self._identities = identities
+        self._membership = membership
+
+    async def admit(self, request: Request) -> None:
+        """Let any verified caller pass.
+
+        Raises:
+            S3Error: it is none.
+            ApiError: InvalidRequest, there is a body or a parameter.
+        """
+        caller = self._identities.admit(request.scope)
+        if request.query_params:
+            raise ApiError("InvalidRequest", "There are no parameters here.")
+        async for piece in request.stream():
+            if piece:
+                raise ApiError("InvalidRequest", "A GET of this address takes no body.")
+        caller.confirm_body(b"")
+
+    def show(self) -> Fleet:
+        """The document."""
+        fleet = self._membership
+        nodes = [
+            FleetNode(id=node.id, address=node.address, capacity=node.capacity, state=node.state)
+            for node in fleet.nodes.values()
+        ]
+        return Fleet(zone=fleet.zone, ring=RING, version=fleet.version, nodes=nodes)
+
+
+def _service(request: Request) -> FleetService:
+    service: FleetService = request.app.state.fleet
+    return service
+
+
+Service = Annotated[FleetService, Depends(_service)]
+
+
+async def _admitted(request: Request, service: Service) -> None:
+    await service.admit(request)
+
+
+router = APIRouter(
+    prefix="/v1",
+    tags=["fleet"],
+    responses={
+        status: {"model": ProblemDocument, "description": meaning}
+        for status, meaning in {
+            400: "InvalidRequest, or S3's codes for a malformed signature",
+            403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
+        }.items()
+    },
+)
+
+
+@router.get("/fleet", summary="Show the fleet", dependencies=[Depends(_admitted)])
+async def show(service: Service) -> Fleet:
+    """The nodes of this zone: what a client needs to compute the ring."""
+    return service.show()
+
+
+def add_fleet(app: FastAPI, service: FleetService) -> None:
+    """Put the endpoint into the application under ``/-``, with its problem documents."""
+    app.state.fleet = service
+    app.include_router(router)
+    handle_problems(app, router)

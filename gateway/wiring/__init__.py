@@ -1,0 +1,1 @@
+"""Parts of the composition root; only gateway/app.py uses them."""

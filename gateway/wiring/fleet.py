@@ -1,0 +1,84 @@
+"""What a worker needs to be part of its node, and its node of a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import Settings
+from gateway.fleet.membership import Membership, Pace
+from gateway.fleet.node_id import kept_id
+from gateway.fleet.peer_gate import PeerGate
+from gateway.fleet.peers import Peers
+from gateway.model.fleet import Node, NodeState
+from gateway.server.run import before_stop
+
+log = logging.getLogger("larder.fleet")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the workers of a node have in common since it was started: where Redis is, a token, and where they listen."""
+
+    redis: str
+    boot: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet: nobody may ask it as a node."""
+
+    membership: Membership
+    peers: Peers
+    gate: PeerGate | None
+
+    def problem(self) -> str:
+        """What is wrong, for /-/readyz; reads are answered all the same."""
+        if self.membership.conflict:
+            return f"{self.membership.conflict}; until then this node serves everything by itself"
+        if self.gate is not None and not self.membership.reachable:
+            return "Redis does not answer; the nodes stay as last known"
+        return ""
+
+
+async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet:
+    """Join the fleet, as a node that is not ready yet; the stack leaves it again.
+
+    A node that is told to stop says at once that it leaves, so that the others ask it for nothing new while it finishes.
+    """
+    chosen = settings.fleet
+    me = Node(
+        id=chosen.node or kept_id(Path(settings.cache.dir), start.boot),
+        address=chosen.advertise or start.address,
+        capacity=settings.cache.capacity,
+        zone=chosen.zone,
+        state=NodeState.JOINING,
+        boot=start.boot,
+    )
+    membership = Membership(start.redis, me, _prefix(settings, me), Pace(chosen.heartbeat, chosen.expire))
+    peers = Peers(membership, chosen.secret)
+    stack.push_async_callback(peers.close)
+    stack.push_async_callback(membership.stop)
+    await membership.start()
+    leaving: list[asyncio.Task[None]] = []
+
+    def leave() -> None:
+        leaving.append(asyncio.get_running_loop().create_task(membership.leave()))
+
+    async def left() -> None:
+        await asyncio.gather(*leaving, membership.leave(), return_exceptions=True)
+
+    before_stop(leave)
+    stack.push_async_callback(left)
+    log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
+    return Fleet(membership, peers, PeerGate(chosen.secret) if settings.in_fleet else None)
+
+
+def _prefix(settings: Settings, me: Node) -> str:
+    """Nodes that share a Redis and no secret are no fleet: each has keys of its own there."""
+    shared = settings.in_fleet or settings.redis.url == "embedded"
+    return f"larder:{me.zone}:" if shared else f"larder:{me.zone}:{me.id}:"
