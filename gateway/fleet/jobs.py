@@ -23,7 +23,7 @@ Everything is bounded: jobs of a zone, ranks of a job, places in a heartbeat, or
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -61,6 +61,8 @@ elseif redis.call('HLEN', K .. 'jobs') >= most then
   return -2
 end
 redis.call('HSET', K .. 'jobs', name, string.format('%.0f', since) .. ' ' .. json)
+local record = cjson.decode(json)
+redis.call('HSET', K .. 'sizes', record.dataset, cjson.encode({record.size, record.items, record.requested}))
 redis.call('ZADD', K .. 'jobs:seen', now, name)
 return known and 0 or 1
 """
@@ -254,6 +256,7 @@ class Jobs:
     """
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+        self._redis = redis
         self._prefix = prefix
         self._silence = silence
         self._register = redis.register_script(_COMMON + _REGISTER)
@@ -289,17 +292,37 @@ class Jobs:
 
     async def find(self, key: str) -> KnownJob | None:
         """One job."""
-        found = await self._known("", key)
+        _, found = await self._known("", key)
         return found[0] if found else None
 
     async def of_tenant(self, tenant: str) -> list[KnownJob]:
         """A tenant's jobs by name."""
-        found = await self._known(f"{tenant}/", "")
+        _, found = await self._known(f"{tenant}/", "")
         return sorted((job for job in found if job.record.tenant == tenant), key=lambda job: job.record.job)
 
-    async def all(self) -> list[KnownJob]:
-        """The jobs of the zone by tenant and name."""
-        return sorted(await self._known("", ""), key=lambda job: job.record.key)
+    async def all(self) -> tuple[float, list[KnownJob]]:
+        """The time, in seconds, and the jobs of the zone by tenant and name."""
+        now, found = await self._known("", "")
+        return now, sorted(found, key=lambda job: job.record.key)
+
+    async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
+        """Bytes, items and requested caching of datasets for which a job registered once, whether or not it is there still."""
+        if not datasets:
+            return {}
+        found = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
+        return {
+            dataset: (int(size), int(items), str(requested))
+            for dataset, text in zip(datasets, found, strict=True)
+            if text is not None
+            for size, items, requested in [json.loads(text)]
+        }
+
+    async def forget_sizes(self, needed: Collection[str]) -> None:
+        """Forget the sizes of datasets that neither a job nor an operator's decision is about."""
+        known = [dataset.decode() for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
+        if gone := [dataset for dataset in known if dataset not in needed]:
+            await self._redis.hdel(f"{self._prefix}sizes", *gone)
+            await self._redis.hdel(f"{self._prefix}sequence", *gone)
 
     async def order(self, key: str, epoch: int, proposal: Sequence[int], active: int | None) -> list[int] | None:
         """The order of chunks that a job's epoch takes, the same for whoever asks; ``None`` when there is no such job.
@@ -317,9 +340,9 @@ class Jobs:
     async def _call(self, script: Any, *arguments: object) -> Any:
         return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
 
-    async def _known(self, prefix: str, key: str) -> list[KnownJob]:
+    async def _known(self, prefix: str, key: str) -> tuple[float, list[KnownJob]]:
         now, found = await self._call(self._list, prefix, key)
-        return [self._job(int(now), *row) for row in found]
+        return int(now) / 1000, [self._job(int(now), *row) for row in found]
 
     def _job(self, now: int, value: bytes, seen: bytes, ranks: Sequence[bytes]) -> KnownJob:
         joined, record = _record(value)

@@ -1,8 +1,8 @@
 """The plan in Redis: the leader writes it, every worker of the zone follows it.
 
 It is written only with the fence that holds: the script looks at the lease and at the fence of the plan that is there, and
-refuses an older one, so a leader that was deposed without noticing changes nothing. Followers ask once per heartbeat whether there
-is another one, and keep what they have when Redis is lost: allocation freezes. They never go back to an older fence,
+refuses an older one, so a leader that was deposed without noticing changes nothing. Followers ask once per heartbeat whether
+there is another one, and keep what they have when Redis is lost: allocation freezes. They never go back to an older fence,
 as a replica that was behind would have them do.
 
 Beside the plan lie what it is made of and how it came about: what the nodes say of the chunks that they load (``Reports``), what

@@ -1,0 +1,393 @@
+"""``/-/v1/jobs``: training jobs register, say how they are doing, and hear what to do. ``/-/v1/plan`` explains it.
+
+A job belongs to a tenant: of others' jobs nobody learns anything, not even that they exist. What a job says is checked here, by
+gateway/api/v1/job_documents.py; what is wrong is refused by the field's name, counted, and changes nothing. With Redis lost all
+of it is answered 503, and training goes on with the directives that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from gateway import metrics
+from gateway.api.received import request_body
+from gateway.api.v1.documents import ProblemDocument
+from gateway.api.v1.identity import Caller, Identities
+from gateway.api.v1.job_documents import (
+    Directives,
+    EpochOrder,
+    EpochRequest,
+    Heartbeat,
+    HeartbeatTaken,
+    Job,
+    JobJoined,
+    JobList,
+    JobRequest,
+    PlanDocument,
+)
+from gateway.api.v1.plan_document import plan_document
+from gateway.api.v1.problems import invalid_request
+from gateway.engine.planned import Planned
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import MOST_JOBS, Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
+from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
+from gateway.model.errors import LarderError
+from gateway.model.keys import Principal
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import JobOrder, Phase
+from gateway.policies.probing import PhaseTotals
+from gateway.store.datasets.registry import Registration
+
+LARGEST_BODY = 64 * 1024
+_RETRY = {"Retry-After": "1"}
+_MEANINGS = {
+    400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
+    403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
+    404: "UnknownJob: register it again; UnknownDataset",
+    409: "JobConflict: the name is taken by a job with another dataset",
+    413: "TooLarge",
+    503: "ServiceUnavailable: Redis cannot be reached; go on, and try again after Retry-After seconds",
+}
+
+T = TypeVar("T", bound=BaseModel)
+Find = Callable[[str, str], Registration | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """What the endpoints work with.
+
+    ``find`` gives a tenant's dataset by name or id; ``heartbeat`` is how often ranks are to be heard of, in seconds;
+    ``capacity`` is that of the fleet, in bytes.
+    """
+
+    jobs: Jobs
+    planned: Planned
+    find: Find
+    heartbeat: float
+    capacity: Callable[[], int]
+
+
+class JobService:
+    """What the endpoints do."""
+
+    def __init__(self, identities: Identities, parts: JobParts) -> None:
+        self._identities = identities
+        self._jobs = parts.jobs
+        self._planned = parts.planned
+        self._find = parts.find
+        self._heartbeat = parts.heartbeat
+        self._capacity = parts.capacity
+
+    def admit(self, request: Request) -> Caller:
+        """The verified caller of a request."""
+        return self._identities.admit(request.scope)
+
+    async def register(self, principal: Principal, asked: JobRequest) -> tuple[JobJoined, bool]:
+        """Register a job, or join it; and whether it is new."""
+        registration = self._find(principal.tenant, asked.dataset)
+        if registration is None:
+            raise UnknownDataset(asked.dataset)
+        record = _record_of(principal, asked, registration)
+        try:
+            new = await self._jobs.register(record)
+        except OtherDataset:
+            raise ApiError(
+                "JobConflict",
+                f"dataset: the job {asked.job!r} is registered with another dataset; choose another name, or DELETE it first.",
+            ) from None
+        except TooManyJobs:
+            raise ApiError("TooLarge", f"There are {MOST_JOBS} jobs; remove some, or wait until they expire.") from None
+        directives = self._directives(record, registration)
+        return JobJoined(job=asked.job, dataset=record.dataset, directives=directives), new
+
+    async def beat(self, principal: Principal, job: str, said: Heartbeat) -> HeartbeatTaken:
+        """Take a heartbeat."""
+        totals = {
+            Phase(name): PhaseTotals(one.steps, one.seconds, one.waited, one.items, one.hits)
+            for name, one in said.phases.items()
+        }
+        queue = -1 if said.queue is None else said.queue
+        beat = Beat(said.rank, said.epoch, tuple(said.upcoming), said.epoch_left, totals, queue)
+        record = await self._jobs.beat(_key(principal, job), beat)
+        if record is None:
+            raise _unknown(job)
+        if said.rank >= record.ranks:
+            raise ApiError(
+                "InvalidRequest", f"rank: the job has {record.ranks} ranks, 0 to {record.ranks - 1}; not {said.rank}."
+            )
+        registration = self._find(principal.tenant, record.dataset)
+        return HeartbeatTaken(directives=self._directives(record, registration))
+
+    async def order(self, principal: Principal, job: str, epoch: int, proposal: list[int]) -> EpochOrder:
+        """The order of an epoch's chunks."""
+        key = _key(principal, job)
+        known = await self._jobs.find(key)
+        if known is None:
+            raise _unknown(job)
+        dataset = self._planned.plans.dataset(known.record.dataset)
+        active = None
+        if dataset is not None and dataset.caching is CachingMode.CHUNKED:
+            chunks = dataset.chunks
+            active = chunks.active if chunks.active >= 0 else chunks.loading
+        order = await self._jobs.order(key, epoch, proposal, active)
+        if order is None:
+            raise _unknown(job)
+        return EpochOrder(order=order)
+
+    async def remove(self, principal: Principal, job: str) -> None:
+        """Forget a job."""
+        if not await self._jobs.remove(_key(principal, job)):
+            raise _unknown(job)
+
+    async def list(self, principal: Principal) -> JobList:
+        """The caller's jobs."""
+        return JobList(jobs=[self._describe(job) for job in await self._jobs.of_tenant(principal.tenant)])
+
+    async def show(self, principal: Principal, job: str) -> Job:
+        """One of the caller's jobs."""
+        known = await self._jobs.find(_key(principal, job))
+        if known is None:
+            raise _unknown(job)
+        return self._describe(known)
+
+    async def plan(self, principal: Principal) -> PlanDocument:
+        """The plan, as far as it concerns the caller."""
+        history = await self._planned.plans.history()
+        mine = {job.record.dataset for job in await self._jobs.of_tenant(principal.tenant)}
+        plan = self._planned.plans.plan
+        named = {str(event["dataset"]) for event in history if "dataset" in event}
+        for dataset in {*plan.datasets, *named} - mine:
+            if self._find(principal.tenant, dataset) is not None:
+                mine.add(dataset)
+        return plan_document(plan, history, principal.tenant, mine, self._capacity())
+
+    def _directives(self, record: JobRecord, registration: Registration | None) -> Directives:
+        plans = self._planned.plans
+        order, of_job = plans.dataset(record.dataset), plans.job(record.tenant, record.job)
+        if of_job is None:
+            of_job = JobOrder(record.caching != "off", Phase.STEADY)
+        if registration is not None:
+            caching = self._planned.of(registration, record.job).caching
+        else:
+            caching = order.caching if order is not None else CachingMode.NONE
+        if not of_job.cache:
+            caching = CachingMode.NONE
+        rotated = order is not None and order.caching is CachingMode.CHUNKED
+        return Directives(
+            caching=caching.value,
+            cache=of_job.cache,
+            phase=of_job.phase.value,
+            chunk=order.chunks.active if order is not None and rotated else -1,
+            plan=plans.plan.version,
+            preload=rotated,
+            heartbeat=self._heartbeat,
+        )
+
+    def _describe(self, known: KnownJob) -> Job:
+        record = known.record
+        order = self._planned.plans.job(record.tenant, record.job)
+        if order is None:
+            order = JobOrder(record.caching != "off", Phase.STEADY)
+        joined = datetime.fromtimestamp(known.joined_at, UTC).isoformat(timespec="milliseconds")
+        return Job(
+            job=record.job,
+            dataset=record.dataset,
+            name=record.name,
+            gpus=record.gpus,
+            batch_size=record.batch_size,
+            ranks=record.ranks,
+            ranks_heard=known.ranks_heard,
+            caching=record.caching,
+            joined_at=joined.replace("+00:00", "Z"),
+            silent=round(max(0.0, known.silent), 3),
+            epoch=known.epoch,
+            upcoming=list(known.upcoming),
+            epoch_left=known.epoch_left,
+            phase=order.phase.value,
+            cache=order.cache,
+            benefit=order.benefit,
+            t_miss=_per_step(known, Phase.PROBE_MISS),
+            t_hit=_per_step(known, Phase.MEASURE),
+        )
+
+
+def _per_step(known: KnownJob, phase: Phase) -> float:
+    totals = known.totals.get(phase, PhaseTotals())
+    return totals.seconds / totals.steps if totals.steps else 0.0
+
+
+def _record_of(principal: Principal, asked: JobRequest, registration: Registration) -> JobRecord:
+    content, identity = registration.content, principal.identity
+    return JobRecord(
+        tenant=principal.tenant,
+        job=asked.job,
+        dataset=content.id,
+        name=registration.name,
+        gpus=asked.gpus,
+        batch_size=asked.batch_size,
+        ranks=asked.ranks,
+        caching=asked.caching,
+        origin=identity.origin,
+        access_key_id=identity.access_key_id,
+        size=content.size,
+        items=content.items,
+        requested=registration.caching,
+    )
+
+
+def _key(principal: Principal, job: str) -> str:
+    if not is_job_name(job):
+        raise _unknown(job)
+    return f"{principal.tenant}/{job}"
+
+
+def _unknown(job: str) -> ApiError:
+    return ApiError(
+        "UnknownJob",
+        f"The job {job[:128]!r} is not known: it was never registered, or silent for too long; register it again.",
+    )
+
+
+@asynccontextmanager
+async def _counted(kind: str) -> AsyncIterator[None]:
+    """Count what becomes of a request, and tell a client that Redis is lost."""
+    try:
+        yield
+    except DOWN:
+        metrics.JOB_REQUESTS.labels(kind, "unavailable").inc()
+        raise ApiError("ServiceUnavailable", "Redis cannot be reached; go on, and try again.", headers=_RETRY) from None
+    except ApiError as error:
+        metrics.JOB_REQUESTS.labels(kind, "unknown" if error.status == 404 else "refused").inc()
+        raise
+    except LarderError:
+        metrics.JOB_REQUESTS.labels(kind, "refused").inc()
+        raise
+    metrics.JOB_REQUESTS.labels(kind, "done").inc()
+
+
+async def _said(request: Request, caller: Caller, kind: type[T]) -> T:
+    """The body, checked."""
+    text = b""
+    async for piece in request_body(request.receive):
+        text += piece
+        if len(text) > LARGEST_BODY:
+            raise ApiError("TooLarge", f"The body may have at most {LARGEST_BODY} bytes.")
+    caller.confirm_body(text)
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise invalid_request(error.errors()) from None
+
+
+def _service(request: Request) -> JobService:
+    service: JobService = request.app.state.jobs
+    return service
+
+
+Service = Annotated[JobService, Depends(_service)]
+
+
+async def _caller(request: Request, service: Service) -> Caller:
+    caller = service.admit(request)
+    if request.query_params:
+        raise ApiError("InvalidRequest", f"There is no parameter {next(iter(request.query_params))[:64]!r} here.")
+    return caller
+
+
+Asking = Annotated[Caller, Depends(_caller)]
+
+
+async def _without_body(request: Request, caller: Asking) -> None:
+    async for piece in request_body(request.receive):
+        if piece:
+            raise ApiError("InvalidRequest", f"A {request.method} of this address takes no body.")
+    caller.confirm_body(b"")
+
+
+def _takes(schema: type[BaseModel]) -> dict[str, object]:
+    """The description of a body that is checked here, because its bytes are signed."""
+    content = {"application/json": {"schema": schema.model_json_schema(ref_template="#/components/schemas/{model}")}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemDocument, "description": text} for status, text in _MEANINGS.items()
+}
+router = APIRouter(prefix="/v1", tags=["jobs"], responses=_PROBLEMS)
+
+
+@router.post(
+    "/jobs",
+    summary="Register a job",
+    responses={201: {"model": JobJoined, "description": "The job is new"}},
+    openapi_extra=_takes(JobRequest),
+)
+async def register(request: Request, response: Response, caller: Asking, service: Service) -> JobJoined:
+    """Every rank registers the same name: the first is answered 201, the others 200."""
+    async with _counted("register"):
+        joined, new = await service.register(caller.principal, await _said(request, caller, JobRequest))
+    response.status_code = 201 if new else 200
+    return joined
+
+
+@router.get("/jobs", summary="List jobs", dependencies=[Depends(_without_body)])
+async def list_jobs(caller: Asking, service: Service) -> JobList:
+    """The jobs of the caller's tenant."""
+    async with _counted("show"):
+        return await service.list(caller.principal)
+
+
+@router.get("/jobs/{job}", summary="Show a job", dependencies=[Depends(_without_body)])
+async def show(job: str, caller: Asking, service: Service) -> Job:
+    """What is known of a job."""
+    async with _counted("show"):
+        return await service.show(caller.principal, job)
+
+
+@router.delete("/jobs/{job}", summary="Remove a job", status_code=204, dependencies=[Depends(_without_body)])
+async def remove(job: str, caller: Asking, service: Service) -> None:
+    """Say that a job has ended; one that says nothing expires."""
+    async with _counted("remove"):
+        await service.remove(caller.principal, job)
+
+
+@router.post("/jobs/{job}/heartbeat", summary="Say how a rank is doing", openapi_extra=_takes(Heartbeat))
+async def heartbeat(job: str, request: Request, caller: Asking, service: Service) -> HeartbeatTaken:
+    """One rank's place and times; the answer says what to do."""
+    async with _counted("heartbeat"):
+        return await service.beat(caller.principal, job, await _said(request, caller, Heartbeat))
+
+
+@router.post("/jobs/{job}/epochs/{epoch}", summary="Agree on the order of an epoch", openapi_extra=_takes(EpochRequest))
+async def order(
+    job: str,
+    epoch: Annotated[int, Path(ge=0, lt=2**31)],
+    request: Request,
+    caller: Asking,
+    service: Service,
+) -> EpochOrder:
+    """The order of chunks that all ranks of the job take in this epoch: decided for whoever asks first."""
+    async with _counted("order"):
+        said = await _said(request, caller, EpochRequest)
+        return await service.order(caller.principal, job, epoch, said.order)
+
+
+@router.get("/plan", summary="Show the plan", dependencies=[Depends(_without_body)])
+async def plan(caller: Asking, service: Service) -> PlanDocument:
+    """What the fleet does for the caller's datasets and jobs, what it was decided from, and what changed lately."""
+    async with _counted("plan"):
+        return await service.plan(caller.principal)
+
+
+def add_jobs(app: FastAPI, service: JobService) -> None:
+    """Put the endpoints into the application under ``/-``; its problem documents are those of ``/v1``."""
+    app.state.jobs = service
+    app.include_router(router)
