@@ -5,8 +5,8 @@ dataset has three options, and the budget goes to the highest ratio of benefit t
 
 *What a gain is.* The paper calls g = b x gpus the GPUs saved, with b = t_miss / t_hit, so that a job which gains nothing (b = 1)
 would still claim space in proportion to its GPUs. We take g = gpus x (b - 1): the GPUs that would be needed on top to do without
-the cache. A job below ``LEAST_BENEFIT`` counts nothing. The gain of two chunks is stated on its own, because it is lower: the
-paper's "co-operative miss", 2.35 instead of 3.88 for ResNet50 (Table 3).
+the cache; a job below ``probing.LEAST_BENEFIT`` adds nothing. The gain of two chunks is stated on its own, because it is lower:
+the paper's "co-operative miss", 2.35 instead of 3.88 for ResNet50 (Table 3).
 
 *Upgrades.* Going from two chunks to all of it is a move of its own: what it adds, by the bytes it adds. That orders the paper's
 example (section 7.6: 16 GPUs for each of three datasets, chunks of 15 GB) by gain per GB as
@@ -35,8 +35,6 @@ from dataclasses import dataclass
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import WhyCaching
 
-LEAST_BENEFIT = 1.05
-"""t_miss / t_hit below which a job gains nothing worth its space."""
 MOST_EXCHANGES = 64
 """Moves that did not fit and for which room is sought: those that would bring most."""
 
