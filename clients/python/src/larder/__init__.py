@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         UnknownDataset,
     )
     from larder.frames import ItemFailure
+    from larder.heart import JobDirectives
+    from larder.job import Job
     from larder.loader import Loader
     from larder.planner import Shard, merge_states
     from larder.retry import Retry
@@ -69,6 +71,8 @@ __all__ = [
     "ItemRefused",
     "ItemUnavailable",
     "ItemUntransformable",
+    "Job",
+    "JobDirectives",
     "LarderError",
     "LarderWarning",
     "ListedObject",
@@ -101,6 +105,8 @@ _MODULES = {
     "Fetched": "batch",
     "ItemFailure": "frames",
     "ItemLocation": "dataset",
+    "Job": "job",
+    "JobDirectives": "heart",
     "ListedObject": "s3",
     "Loader": "loader",
     "ObjectHead": "s3",

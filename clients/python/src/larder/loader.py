@@ -14,13 +14,14 @@ Without a framework::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict, Unpack
 
 from larder.background import Background
 from larder.dataset import DatasetInfo
 from larder.errors import StateError
+from larder.job import Agreement, Job
 from larder.keys import Keys
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 from larder.run import Batch, EpochRun, Work
@@ -28,6 +29,9 @@ from larder.source import Access, DatasetName, GatewaySource, Reader, Source
 from larder.stats import Stats
 
 __all__ = ["Batch", "EpochRun", "Loader", "LoaderOptions", "Shard"]
+
+Once = Callable[[str, Callable[[], list[Any]]], list[Any]]
+"""Gives a value of JSON types by its name, made by the first who asks."""
 
 ALONE = Shard(0, 1, 0, 1)
 """A process that loads everything itself."""
@@ -52,10 +56,12 @@ class LoaderOptions(TypedDict, total=False):
             ``"pad"``: the last batch is filled up with repetitions. Every rank gets equally many batches.
         group: ``"mixed"``: batches from all over a chunk; ``"unit"``: from one stretch of the dataset, as far as possible.
         layout: how items form chunks (``"auto"``): ``"striped"`` for caches that rotate chunks, ``"shuffled"`` for all others,
-            ``"auto"`` by what the gateway says of the dataset when it is first asked. It must be the same on all ranks.
+            ``"auto"`` by what the gateway says of the dataset when it is first asked, and striped with a `Job`, whose dataset
+            may be rotated at any time. It must be the same on all ranks.
         on_missing: an item that cannot be had (``"raise"``): raise, or ``"skip"`` it and count it.
         ahead: 1: the next batch is fetched while the last is used. 0: it is not.
-        job: name of the training run, for the gateway's decisions ("").
+        job: the training run, a `larder.Job` or only its name, for the gateway's decisions (""). With a `Job` all ranks take the
+            chunks of an epoch in the order that the fleet gives.
         access: credentials, timeouts and what to do without the gateway.
         source: where items come from instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
     """
@@ -67,7 +73,7 @@ class LoaderOptions(TypedDict, total=False):
     layout: str
     on_missing: str
     ahead: int
-    job: str
+    job: str | Job
     access: Access
     source: Source
 
@@ -84,7 +90,7 @@ class Settings:
     layout: str = "auto"
     on_missing: str = "raise"
     ahead: int = 1
-    job: str = ""
+    job: str | Job = ""
     access: Access | None = None
     source: Source | None = None
 
@@ -98,6 +104,11 @@ class Settings:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {getattr(self, name)!r}")
+
+    @property
+    def job_name(self) -> str:
+        """Name of the training run."""
+        return self.job if isinstance(self.job, str) else self.job.name
 
     @classmethod
     def of(cls, batch_size: int, options: Mapping[str, Any]) -> Settings:
@@ -137,6 +148,7 @@ class Loader:
         self._info: DatasetInfo | None = None
         self._reader: Reader | None = None
         self._keys: Keys | None = None
+        self._agreed: Agreement | None = None
 
     @property
     def known(self) -> DatasetInfo | None:
@@ -187,11 +199,12 @@ class Loader:
 
         Raises:
             StateError: the state is of another dataset or epoch, or does not fit the shard.
+            GatewayUnavailable: the loader has a `Job`, and nobody says which order the epoch has.
         """
         start = self.start(epoch, shard.rank, shard.world) if state is None else self.restored(state, shard)
         if start.epoch != epoch:
             raise StateError(f"the state is of epoch {start.epoch}, but epoch {epoch} was asked for")
-        return self.run(start, shard)
+        return self.run(self.begin(start), shard)
 
     def batches(self, rank: int = 0, world: int = 1) -> int:
         """How many batches a rank gets in a whole epoch."""
@@ -214,15 +227,40 @@ class Loader:
             raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.items}")
         return progress.of_rank(shard.rank, shard.world).settled(self.settings.batch_size, self.settings.tail)
 
+    def begin(self, start: Progress, once: Once | None = None) -> Progress:
+        """A state as its epoch begins: with the order of chunks that the fleet gives to the job, if there is a `Job`.
+
+        The order of an epoch of which something was delivered stays what it was.
+
+        Args:
+            start: of a rank.
+            once: asks once for all processes that load for this rank.
+
+        Raises:
+            GatewayUnavailable: nobody says which order the epoch has; a rank that guessed could deliver items twice.
+        """
+        job = self.settings.job
+        if isinstance(job, str):
+            return start
+        free = start.layout.kind == "striped" and not start.begun
+        proposal = replace(start, chunks=None).order().numbers if free else None
+        asked = f"{'order' if free else 'advice'}/{start.epoch}"
+        agreed = (once or _directly)(asked, lambda: list(job.agree(start.epoch, proposal)))
+        self._agreed = Agreement(*agreed)
+        return replace(start, chunks=tuple(agreed[0])) if free else start
+
     def run(self, start: Progress, shard: Shard, own: Progress | None = None) -> EpochRun:
         """The batches that are left after ``start``, and after ``own`` of this very worker."""
         settings = self.settings
-        chunked = self.info.caching == "chunked"
+        agreed = self._agreed or Agreement(None, self.info.caching, preload=False)
+        chunked = agreed.caching == "chunked" and not agreed.preload
         plan = EpochPlan(
             start.order(),
             shard,
             batch_size=settings.batch_size,
             substitute=settings.substitute,
+            # What the fleet has loaded is one chunk, and it waits for that to be used up before it loads the one after the next.
+            reach=0 if agreed.caching == "chunked" and agreed.preload else 1,
             tail=settings.tail,
             progress=start,
             own=own,
@@ -239,7 +277,8 @@ class Loader:
     def _layout(self) -> Layout:
         info, kind = self.info, self.settings.layout
         if kind == "auto":
-            kind = "striped" if info.caching == "chunked" else "shuffled"
+            rotated = info.caching == "chunked" or not isinstance(self.settings.job, str)
+            kind = "striped" if rotated else "shuffled"
         return Layout(info.items, info.partitions, info.units, kind, int(info.id[:16], 16))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -250,3 +289,7 @@ class Loader:
         self.__dict__.update(state)
         if self._info is not None:
             self.stats.order.items = self._info.items
+
+
+def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:
+    return make()

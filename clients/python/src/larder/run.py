@@ -21,6 +21,7 @@ from larder.errors import ItemError, ItemUnavailable, LarderError
 from larder.frames import HIT, JOINED, ItemFailure
 from larder.planner import Candidates, EpochPlan, Progress
 from larder.planner.numbers import GrowingSet
+from larder.planner.upcoming import Outlook, Upcoming
 from larder.source import Reader
 from larder.stats import Stats
 
@@ -54,6 +55,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.data)
 
+    @property
+    def hits(self) -> int:
+        """How many of the items were in the cache."""
+        return int(np.count_nonzero(self.flags & HIT))
+
 
 class Work(NamedTuple):
     """What a run works with: ``background`` is ``None`` for one that fetches only when asked, ``chunked`` if the gateway wants
@@ -81,7 +87,7 @@ class RunSettings(Protocol):
         """What happens when an item cannot be had."""
 
     @property
-    def job(self) -> str:
+    def job_name(self) -> str:
         """Name of the training run."""
 
 
@@ -91,6 +97,7 @@ class Tracker:
     def __init__(self, start: Progress) -> None:
         self._start = start
         self._places = GrowingSet(start.done)
+        self._outlook = Outlook(start)
         self._skipped = self._padded = 0
 
     def add(self, places: NDArray[np.int64], skipped: int, padded: int) -> None:
@@ -98,6 +105,12 @@ class Tracker:
         self._places.add(places)
         self._skipped += skipped
         self._padded += padded
+
+    def upcoming(self) -> Upcoming | None:
+        """Which chunks come next for the rank; ``None`` if chunks are nothing that a cache could know."""
+        if self._start.layout.kind == "shuffled":
+            return None
+        return self._outlook.after(int(self._places.now().nth_missing(np.zeros(1, np.int64))[0]))
 
     @property
     def progress(self) -> Progress:
@@ -161,6 +174,11 @@ class EpochRun:
         """How far this worker has come: what it has handed out, and nothing else."""
         self._write_down()
         return self._tracker.progress
+
+    def upcoming(self) -> Upcoming | None:
+        """Which chunks come next; for a run that is a rank's only worker."""
+        self._write_down()
+        return self._tracker.upcoming()
 
     def state_dict(self) -> dict[str, Any]:
         """The state to save: JSON types; for a run that is a rank's only worker. At the end of the epoch it is the next one."""
@@ -261,7 +279,7 @@ class EpochRun:
             mode="exact" if exact else "substitute",
             take=None if exact else take,
             epoch=self.epoch,
-            job=self._settings.job,
+            job=self._settings.job_name,
         )
         slots = _slots(asked, fetched.indices)
         filling.places.append(self._plan.deliver(fetched.indices))

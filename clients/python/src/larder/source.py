@@ -22,7 +22,7 @@ from larder.s3 import S3
 from larder.stats import Stats
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
-_OUTAGE = 120.0
+OUTAGE = 120.0
 """Seconds: how long a gateway may be away, as when it restarts, before a training job gives up."""
 
 
@@ -103,7 +103,7 @@ class GatewaySource:
         dataset = self._dataset
         if isinstance(dataset, DatasetInfo):
             return dataset
-        if not _is_file(dataset):
+        if not is_file(dataset):
             return self._known(os.fspath(dataset))
         text = os.fspath(dataset)
         return self._client.register(PurePosixPath(text).stem, text, caching=self._access.caching)
@@ -126,7 +126,7 @@ class GatewaySource:
             credentials=access.credentials,
             timeout=access.timeout,
             retry=access.retry,
-            outage=_OUTAGE if access.retry is None and access.fallback is None else 0.0,
+            outage=OUTAGE if access.retry is None and access.fallback is None else 0.0,
             fallback=access.fallback,
             digest_file=self._digest_file(),
             stats=stats,
@@ -138,10 +138,11 @@ class GatewaySource:
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
         dataset = self._dataset
-        if self._access.digest_file is not None or isinstance(dataset, DatasetInfo) or not _is_file(dataset):
+        if self._access.digest_file is not None or isinstance(dataset, DatasetInfo) or not is_file(dataset):
             return self._access.digest_file
         return dataset
 
 
-def _is_file(dataset: str | os.PathLike[str]) -> bool:
+def is_file(dataset: str | os.PathLike[str]) -> bool:
+    """Whether a dataset is named by its digest file."""
     return not isinstance(dataset, str) or "/" in dataset or dataset.endswith((".parquet", ".digest"))

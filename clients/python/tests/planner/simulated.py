@@ -57,6 +57,7 @@ class Session:
     substitute: int = 10
     tail: str = "short"
     answer: Answer = canonical
+    reach: int = 1
     delivered: list[np.ndarray] = field(default_factory=list)
     repeated: int = 0
     counts: list[int] = field(default_factory=list)
@@ -75,6 +76,7 @@ class Session:
                 Shard(rank, self.world, worker, self.workers),
                 batch_size=self.batch_size,
                 substitute=self.substitute,
+                reach=self.reach,
                 tail=self.tail,
                 progress=start,
             )

@@ -13,6 +13,7 @@ BATCHES = st.sampled_from([1, 2, 3, 4, 16, 64])
 FACTORS = st.sampled_from([1, 2, 10, 10**6])
 WORLDS = st.integers(1, 5)
 WORKERS = st.integers(1, 4)
+REACHES = st.integers(0, 2)
 
 
 @st.composite
@@ -32,10 +33,10 @@ answers = st.one_of(st.just(contrary), st.just(canonical), st.integers(0, 2**32)
 
 
 @settings(max_examples=150)
-@given(orders(), WORLDS, WORKERS, BATCHES, FACTORS, st.sampled_from(["short", "pad"]), answers)
-def test_one_session(order, world, workers, batch_size, substitute, tail, answer):
+@given(orders(), WORLDS, WORKERS, BATCHES, FACTORS, st.sampled_from(["short", "pad"]), answers, REACHES)
+def test_one_session(order, world, workers, batch_size, substitute, tail, answer, reach):
     """One uninterrupted epoch delivers every item once over all ranks and workers, in as many batches as were promised."""
-    session = Session(fresh(order), world, workers, batch_size, substitute, tail, answer)
+    session = Session(fresh(order), world, workers, batch_size, substitute, tail, answer, reach)
     ends = session.run()
     assert np.array_equal(all_items([session]), np.arange(order.layout.items))
     assert session.counts == session.promised
@@ -109,12 +110,12 @@ steps = st.tuples(WORLDS, WORKERS, BATCHES, FACTORS, st.integers(0, 12))
 
 
 @settings(max_examples=150)
-@given(orders(), st.lists(steps, min_size=1, max_size=4), st.sampled_from(["short", "pad"]), answers)
-def test_resumes_with_another_world(order, plan, tail, answer):
+@given(orders(), st.lists(steps, min_size=1, max_size=4), st.sampled_from(["short", "pad"]), answers, REACHES)
+def test_resumes_with_another_world(order, plan, tail, answer, reach):
     """Stopped at any batch several times, and each time resumed with other ranks, workers and batches: nothing lost or twice."""
     state, sessions = fresh(order), []
     for world, workers, batch_size, substitute, count in plan:
-        sessions.append(Session(state, world, workers, batch_size, substitute, tail, answer))
+        sessions.append(Session(state, world, workers, batch_size, substitute, tail, answer, reach))
         state = whole(sessions[-1].run(count))
         if state.epoch > order.epoch:
             break

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simulated import canonical, contrary, next_batch
 
 import larder.planner
@@ -324,3 +326,21 @@ def test_it_is_pure():
                 imported.add(node.module)
     assert {name for name in imported if not name.startswith("larder.planner")} <= allowed
     assert allowed - {"larder.errors", "numpy", "numpy.typing"} <= set(sys.stdlib_module_names) | {"collections.abc"}
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 400), st.integers(1, 3), st.integers(1, 16), st.sampled_from([1, 3, 10]))
+def test_one_chunk_after_the_other(items, workers, batch_size, substitute):
+    """Rule: without reach, no item of a chunk is asked for before all of the worker's own in the chunk before are delivered."""
+    order = EpochOrder(Layout(items), seed=3, epoch=1)
+    chunk_of = {int(item): at for at, chunk in enumerate(order.chunks) for item in order.items(chunk.start, chunk.stop)}
+    for worker in range(workers):
+        plan = EpochPlan(
+            order, Shard(0, 1, worker, workers), batch_size=batch_size, substitute=substitute, reach=0, dataset="d"
+        )
+        came = []
+        while (candidates := plan.candidates()) is not None:
+            assert len({chunk_of[int(item)] for item in candidates.indices}) == 1
+            came += [chunk_of[int(item)] for item in candidates.indices[-candidates.take :]]
+            plan.deliver(candidates.indices[-candidates.take :])
+        assert came == sorted(came)

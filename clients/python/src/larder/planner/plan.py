@@ -57,8 +57,9 @@ class EpochPlan:
         order: the epoch's order.
         shard: whose share this is. Ranks and workers of one job must agree on everything else given here.
         batch_size: items of a batch.
-        substitute: candidates per item of a batch; 1 keeps to the order. Substitutes come from the share's own pending items,
-            and from no later chunk than the one after that of the first pending item.
+        substitute: candidates per item of a batch; 1 keeps to the order. Substitutes come from the share's own pending items.
+        reach: how many chunks after that of the first pending item they may come from. With 0 a chunk is used up before the next
+            one begins, so that a cache which rotates chunks can let go of it.
         tail: what happens at the end. ``"short"``: the last batch of a rank has what is left, and a rank with one item less than
             the others splits its last batch rather than having one less. ``"drop"``: only full batches, as many for every
             rank; what is left at the end of the order is not delivered. ``"pad"``: the last batch of every rank is
@@ -83,6 +84,7 @@ class EpochPlan:
         *,
         batch_size: int,
         substitute: int = 10,
+        reach: int = 1,
         tail: str = "short",
         progress: Progress | None = None,
         own: Progress | None = None,
@@ -98,6 +100,7 @@ class EpochPlan:
         self._shard = shard
         self._batch_size = batch_size
         self._substitute = substitute
+        self._reach = reach
         self._tail = tail
         self._following = following
         batches = self._start.batches(batch_size, tail)
@@ -234,7 +237,7 @@ class EpochPlan:
         wanted = min(MOST_CANDIDATES, self._substitute * take)
         first = self._order.place_of(self._window.position())
         chunks = self._order.chunks
-        bound = chunks[min(first + 1, len(chunks) - 1)].stop
+        bound = chunks[min(first + self._reach, len(chunks) - 1)].stop
         indices = self._window.first(wanted, bound)
         return Candidates(indices, min(take, len(indices)), chunks[first].number, self._batch)
 

@@ -58,6 +58,19 @@ class Making(NamedTuple):
             self.loader.info = DatasetInfo(**self.rounds.once("dataset", lambda: asdict(self.loader.info)))
         return self.loader.info
 
+    def begin(self, epoch: int, start: Mapping[str, Any] | None, shard: Shard, *, agreed: bool = False) -> Progress:
+        """The state in which an epoch begins, in the order that all ranks and workers agree on.
+
+        Args:
+            epoch: its number.
+            start: a saved state of it.
+            shard: whose.
+            agreed: the saved state is of this very iteration, with the order that was agreed on then.
+        """
+        loader = self.loader
+        fresh = loader.start(epoch, shard.rank, shard.world) if start is None else loader.restored(start, shard)
+        return fresh if agreed and start is not None else loader.begin(fresh, self.rounds.once)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
@@ -193,6 +206,8 @@ class Iteration:
         """The state of this worker alone."""
         if self._run is None and self._restored is not None:
             return self._restored.to_json()
+        if self._run is None and not isinstance(self._making.loader.settings.job, str):
+            self._begin()  # the order that other workers begin with must be in this one's state too
         own = None if self._run is None else self._run.progress.to_json()
         over = self._run is not None and self._run.over
         epoch = self._round.epoch
@@ -207,10 +222,9 @@ class Iteration:
             restored, now.epoch, now.start = None, epoch, None
         elif restored is not None:
             now.start = None if restored.start is None else dict(restored.start)
-        if now.start is None:
-            start = loader.start(epoch, shard.rank, shard.world)
-        else:
-            start = loader.restored(now.start, shard)
+        start = self._making.begin(epoch, now.start, shard, agreed=restored is not None)
+        if start.chunks is not None:
+            now.start = start.to_json()
         own = None
         if restored is not None and restored.own is not None:
             own = Progress.from_json(restored.own, dataset=loader.info.id)

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypedDict, Unpack, cast
 import numpy as np
 from torch.utils.data import Dataset
 
+from larder.job import Job
 from larder.loader import Loader, LoaderOptions
 from larder.run import delivered, item_error
 from larder.source import Access, DatasetName, Source
@@ -25,7 +26,7 @@ class MapOptions(TypedDict, total=False):
         on_missing: an item that cannot be had (``"raise"``): raise, or ``"skip"`` it, so that the batch gets smaller.
         on_error: the same for a transform that raises.
         keys: whether items come with bucket and key (``False``).
-        job: name of the training run, for the gateway's decisions ("").
+        job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and what to do without the gateway.
         source: as in `larder.loader.LoaderOptions`.
     """
@@ -34,7 +35,7 @@ class MapOptions(TypedDict, total=False):
     on_missing: str
     on_error: str
     keys: bool
-    job: str
+    job: str | Job
     access: Access
     source: Source
 
@@ -106,7 +107,7 @@ class CachedMapDataset(Dataset[Any]):
         wanted = np.array([self._checked(index) for index in indices], np.uint32)
         if not len(wanted):
             return []
-        fetched = loader.reader.fetch(wanted, mode="exact", ordered=True, job=loader.settings.job)
+        fetched = loader.reader.fetch(wanted, mode="exact", ordered=True, job=loader.settings.job_name)
         if fetched.failed and not (skip and loader.settings.on_missing == "skip"):
             raise item_error(next(iter(fetched.failed.values())))
         for name, value in delivered(fetched.flags, fetched.data).items():

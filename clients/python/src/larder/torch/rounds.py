@@ -49,6 +49,7 @@ _HEADER = struct.Struct("<QQ")
 worker that is killed while it writes leaves what was there before."""
 _PLACES = (1 << 12, 1 << 24)
 _ONCE = 1 << 40
+_KEPT = 4
 
 
 @dataclass(slots=True)
@@ -182,7 +183,10 @@ class Rounds:
                 rounds[self._owner()] = now
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """A value of JSON types that is made once for all processes that share this; the others wait for it."""
+        """A value of JSON types that is made once for all processes that share this; the others wait for it.
+
+        Of values whose names have the same beginning before a ``/``, only the newest few are kept.
+        """
         # A lock beyond the file's end, so that whoever only asks for the epoch does not wait for a slow gateway.
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _ONCE)
         try:
@@ -190,6 +194,9 @@ class Rounds:
                 values = rounds.setdefault("once", {})
             if name not in values:
                 values[name] = make()
+                family = [other for other in values if "/" in other and other.split("/")[0] == name.split("/")[0]]
+                for other in family[:-_KEPT]:
+                    del values[other]
                 with self._locked() as rounds:
                     rounds["once"] = values
             value: T = values[name]

@@ -18,6 +18,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from larder.errors import LarderError, StateError
 from larder.loader import Shard
+from larder.planner.upcoming import Upcoming
 from larder.run import Tracker
 from larder.stats import Stats
 from larder.torch.dataset import CachedDataset
@@ -105,6 +106,10 @@ class WatchedLoader:
         self._epochs().seek(state)
         if self._pass is not None and self._pass.begun:
             self._pass.cancel("a state was loaded while this iteration was under way; begin a new one")
+
+    def upcoming(self) -> Upcoming | None:
+        """Which chunks come next, by what the loop has received; ``None`` before the first batch, or if there are no chunks."""
+        return self._pass.upcoming() if isinstance(self._pass, _EpochPass) else None
 
     def stats(self) -> Stats:
         """What was counted for the batches that the loop has received, and how long it waited for them."""
@@ -198,10 +203,7 @@ class _EpochPass(_Pass):
         making.info()
         self._stats.order.items = making.loader.info.items
         shard = Shard(*self._dataset.ranks(), 0, 1)
-        if self._start is None:
-            self._tracker = Tracker(making.loader.start(self._epoch, shard.rank, shard.world))
-        else:
-            self._tracker = Tracker(making.loader.restored(self._start, shard))
+        self._tracker = Tracker(making.begin(self._epoch, self._start, shard))
 
     def receive(self, tag: Tag) -> None:
         """The loop gets a batch with this tag."""
@@ -223,6 +225,10 @@ class _EpochPass(_Pass):
         progress = self._tracker.progress
         settled = progress.next_epoch() if self.ended else progress.settled(settings.batch_size, settings.tail)
         return settled.to_json()
+
+    def upcoming(self) -> Upcoming | None:
+        """Which chunks come next."""
+        return None if self._tracker is None else self._tracker.upcoming()
 
     @property
     def complete(self) -> bool:

@@ -1,0 +1,253 @@
+"""What tells the fleet that a job is there: its registration, and heartbeats from a thread of their own.
+
+The fleet is asked for advice; it is never needed. Whatever goes wrong in the thread is counted and tried again with the next
+heartbeat, and training goes on with the directives that were heard last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from larder.api import Api, Busy
+from larder.connection import TRANSIENT
+from larder.errors import LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
+from larder.planner.upcoming import Upcoming
+from larder.timing import PHASES, Timing
+
+_JSON = {"Content-Type": "application/json"}
+_CREATED = frozenset({200, 201})
+_SHORTEST, _LONGEST = 0.1, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectives:
+    """What the fleet asks of a job.
+
+    Args:
+        caching: mode in force for the dataset: ``full``, ``static``, ``chunked`` or ``none``.
+        cache: whether the job's reads use the cache now; it is the gateways that act on it.
+        phase: what its mini-batches are counted as: ``probe-miss``, ``measure`` or ``steady``.
+        chunk: where jobs that begin now should begin; -1: anywhere.
+        plan: version of the fleet's plan.
+        preload: the fleet loads chunks by itself: nothing need be announced.
+        heartbeat: seconds from one heartbeat to the next.
+    """
+
+    caching: str
+    cache: bool
+    phase: str
+    chunk: int
+    plan: int
+    preload: bool
+    heartbeat: float
+
+    @classmethod
+    def from_json(cls, document: object) -> JobDirectives:
+        """Read what a gateway says.
+
+        Raises:
+            ValueError: a field is missing or no such thing; the message names it.
+        """
+        if not isinstance(document, Mapping):
+            raise ValueError(f'"directives" is {document!r}')
+        found: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
+        for name, kind in {"caching": str, "cache": bool, "chunk": int, "plan": int, "preload": bool}.items():
+            if not isinstance(found[name], kind):
+                raise ValueError(f'"{name}" of the directives is {found[name]!r}')
+        if found["phase"] not in PHASES:
+            raise ValueError(f'"phase" of the directives is {found["phase"]!r}')
+        if isinstance(found["heartbeat"], bool) or not isinstance(found["heartbeat"], int | float):
+            raise ValueError(f'"heartbeat" of the directives is {found["heartbeat"]!r}')
+        found["heartbeat"] = min(max(float(found["heartbeat"]), _SHORTEST), _LONGEST)
+        return cls(**found)
+
+
+class Named(Protocol):
+    """What a job calls its dataset."""
+
+    def __call__(self) -> str:
+        """Its name or id; asking may make requests."""
+
+    def forget(self) -> bool:
+        """The gateway does not know it; whether asking again makes it known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a job says of itself."""
+
+    name: str
+    dataset: Named
+    batch_size: int
+    gpus: int
+    ranks: int
+    rank: int
+    caching: str
+
+    def document(self) -> dict[str, object]:
+        """As it is sent."""
+        return {
+            "job": self.name,
+            "dataset": self.dataset(),
+            "gpus": self.gpus,
+            "batch_size": self.batch_size,
+            "ranks": self.ranks,
+            "caching": self.caching,
+        }
+
+
+class Heart:
+    """A rank's side of a job: what it knows, and what it says of itself.
+
+    Args:
+        api: of the gateway, without patience of its own.
+        registration: what the job says of itself.
+    """
+
+    def __init__(self, api: Api, registration: Registration) -> None:
+        self.api = api
+        self.registration = registration
+        self.timing = Timing()
+        self.place = Upcoming()
+        self.place_wanted = True
+        """Whether the next heartbeat waits for a place; it is the training loop that knows it."""
+        self.directives: JobDirectives | None = None
+        self.stopped = threading.Event()
+        self.counts = {"heartbeats": 0, "failed": 0, "registered": 0}
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"api": self.api, "registration": self.registration}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+        self._process = 0
+
+    @property
+    def own(self) -> bool:
+        """Whether this is the process that the job was made in, and no copy in a worker."""
+        return self._process == os.getpid()
+
+    def begin(self) -> None:
+        """Start the thread, if it is not there; a copy has none."""
+        if self._thread is None and self.own and not self.stopped.is_set():
+            self._thread = threading.Thread(target=self.run, name="larder-job", daemon=True)
+            self._thread.start()
+
+    def run(self) -> None:
+        """Beat until stopped."""
+        while True:
+            try:
+                self.beat()
+            except (LarderError, ValueError, *TRANSIENT):
+                self.counts["failed"] += 1
+            directives = self.directives
+            if self.stopped.wait(1.0 if directives is None else directives.heartbeat):
+                return
+
+    def beat(self) -> None:
+        """Register if that was not done, and say where the rank is."""
+        if self.directives is None:
+            self.register()
+        try:
+            document = self._post("heartbeat", self._said())
+        except RequestRefused as error:
+            if error.code != "UnknownJob" or self.stopped.is_set():
+                raise
+            self.register()
+            return
+        self.place_wanted = True
+        self.counts["heartbeats"] += 1
+        self.heard(document)
+
+    def register(self) -> JobDirectives:
+        """Register the job, or join it.
+
+        Raises:
+            Busy: asking again later may help, as may what is in ``TRANSIENT``.
+            RequestRefused: the gateway said no.
+            UnexpectedAnswer: what answered is no gateway.
+        """
+        try:
+            document = self._exchange("/-/v1/jobs", self.registration.document(), _CREATED)
+        except UnknownDataset:
+            if not self.registration.dataset.forget():
+                raise
+            document = self._exchange("/-/v1/jobs", self.registration.document(), _CREATED)
+        self.counts["registered"] += 1
+        return self.heard(document)
+
+    def order(self, epoch: int, proposal: tuple[int, ...]) -> tuple[int, ...]:
+        """Which order the chunks of an epoch have. Raises as ``register``."""
+        found = self._post(f"epochs/{epoch}", {"order": list(proposal)}).get("order")
+        if not isinstance(found, list) or not all(type(chunk) is int for chunk in found):
+            raise UnexpectedAnswer(self.api.endpoint, 200, f'"order" is {found!r}')
+        if sorted(found) != sorted(proposal):
+            raise UnexpectedAnswer(self.api.endpoint, 200, f"the order of {len(proposal)} chunks is {found!r}")
+        return tuple(found)
+
+    def leave(self, seconds: float) -> None:
+        """Stop, and say good-bye, which takes so many seconds at most and may fail."""
+        self.stopped.set()
+        if self.directives is None:
+            return
+        leaving = threading.Thread(target=self._leave, name="larder-job-leaves", daemon=True)
+        leaving.start()
+        leaving.join(seconds)
+
+    def _leave(self) -> None:
+        try:
+            self._say_good_bye()
+        except (LarderError, ValueError, *TRANSIENT):
+            self.counts["failed"] += 1
+
+    def _say_good_bye(self) -> None:
+        if self.registration.ranks > 1:
+            self.place = Upcoming(self.place.epoch)
+            self._post("heartbeat", self._said())
+            return
+        with self.api.exchange("DELETE", self._path(""), expected=frozenset({204})) as response:
+            response.read()
+
+    def heard(self, document: Mapping[str, Any]) -> JobDirectives:
+        """Take in the directives of an answer."""
+        try:
+            directives = JobDirectives.from_json(document.get("directives"))
+        except ValueError as error:
+            raise UnexpectedAnswer(self.api.endpoint, 200, str(error)) from error
+        self.timing.change(directives.phase)
+        self.directives = directives
+        return directives
+
+    def _said(self) -> dict[str, object]:
+        place = self.place
+        return {
+            "rank": self.registration.rank,
+            "epoch": place.epoch,
+            "upcoming": list(place.chunks),
+            "epoch_left": place.epoch_left,
+            "phases": self.timing.as_json(),
+        }
+
+    def _post(self, what: str, document: Mapping[str, object]) -> dict[str, Any]:
+        return self._exchange(self._path(f"/{what}"), document, frozenset({200}))
+
+    def _exchange(self, path: str, document: Mapping[str, object], expected: frozenset[int]) -> dict[str, Any]:
+        body = json.dumps(document).encode()
+        try:
+            with self.api.exchange("POST", path, headers=_JSON, body=body, expected=expected) as response:
+                return self.api.parsed(response.status, response.read())
+        except RequestRefused as error:
+            if not self.api.renewable(error):
+                raise
+            raise Busy(f"the credentials have expired: {error}") from error
+
+    def _path(self, what: str) -> str:
+        return f"/-/v1/jobs/{quote(self.registration.name, safe='')}{what}"

@@ -1,0 +1,83 @@
+"""Jobs in memory, at the addresses where a gateway has them, for a fake gateway to serve."""
+
+import json
+import threading
+from dataclasses import dataclass, field
+
+from fake_gateway import Asked, Handler
+
+STEADY = {
+    "caching": "chunked",
+    "cache": True,
+    "phase": "steady",
+    "chunk": -1,
+    "plan": 1,
+    "preload": True,
+    "heartbeat": 0.1,
+}
+
+
+@dataclass
+class FakeJobs:
+    """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
+
+    ``orders``: by epoch, where the fleet decides otherwise than proposed; ``away``: how many requests are answered 503;
+    ``gone``: whether all are broken off.
+    """
+
+    directives: dict[str, object] = field(default_factory=lambda: dict(STEADY))
+    orders: dict[int, list[int]] = field(default_factory=dict)
+    known: dict[str, dict[str, object]] = field(default_factory=dict)
+    decided: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    beats: list[dict[str, object]] = field(default_factory=list)
+    registrations: list[dict[str, object]] = field(default_factory=list)
+    proposals: list[tuple[int, list[int]]] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    away: int = 0
+    gone: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __call__(self, handler: Handler, asked: Asked) -> None:
+        """Answer one request."""
+        with self.changed:
+            self._answer(handler, asked)
+            self.changed.notify_all()
+
+    def wait(self, what, seconds: float = 30.0) -> None:
+        """Until something is so, which only a request can change."""
+        with self.changed:
+            assert self.changed.wait_for(what, seconds)
+
+    def _answer(self, handler: Handler, asked: Asked) -> None:
+        if self.gone:
+            handler.close_connection = True
+            return
+        if self.away:
+            self.away -= 1
+            handler.send_problem(503, "ServiceUnavailable", "Redis is away")
+            return
+        _, _, version, what, *rest = asked.path.split("/")
+        assert (version, what) == ("v1", "jobs"), asked.path
+        document = json.loads(asked.body) if asked.body else {}
+        if not rest:
+            new = document["job"] not in self.known
+            self.known[document["job"]] = document
+            self.registrations.append(document)
+            handler.send_json(
+                {"job": document["job"], "dataset": document["dataset"], "directives": self.directives},
+                201 if new else 200,
+            )
+        elif rest[0] not in self.known:
+            handler.send_problem(404, "UnknownJob", "register it again")
+        elif asked.method == "DELETE":
+            self.removed.append(rest[0])
+            del self.known[rest[0]]
+            handler.send(204)
+        elif rest[1] == "heartbeat":
+            self.beats.append(document)
+            handler.send_json({"directives": self.directives})
+        else:
+            epoch = int(rest[2])
+            self.proposals.append((epoch, document["order"]))
+            order = self.decided.setdefault((rest[0], epoch), self.orders.get(epoch, document["order"]))
+            handler.send_json({"order": order})

@@ -1,0 +1,463 @@
+"""A job: registered, timed, heard of, and given the order of its epochs; what the fleet does not answer never stops training."""
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fake_gateway import FakeBatchGateway, Store, serving
+from fake_jobs import STEADY, FakeJobs
+
+import larder
+from larder.loader import Loader, Shard
+from larder.planner import EpochOrder, Layout
+from larder.planner.upcoming import Outlook, Upcoming
+from larder.testing import MemorySource
+from larder.timing import Timing, Totals
+
+KEY = larder.Credentials("key", "secret")
+NO_PATIENCE = larder.Retry(attempts=1, base=0)
+PATIENT = larder.Retry(attempts=50, base=0.01, longest=0.01)
+
+
+@pytest.fixture
+def jobs():
+    """Jobs in memory, served."""
+    with serving(FakeBatchGateway(Store({}))) as server:
+        found = FakeJobs()
+        server.other = found
+        found.endpoint = server.endpoint
+        yield found
+
+
+def job_at(jobs, name="run", **options):
+    """A job there."""
+    options = {"batch_size": 16, "credentials": KEY, "retry": PATIENT, **options}
+    return larder.Job(jobs.endpoint, name, "train", **options)
+
+
+def loader_of(job, items=103, **options):
+    """A loader of items in memory, with a job."""
+    source = options.pop("source", None) or MemorySource(items, caching="chunked")
+    return Loader("memory:", "train", batch_size=16, source=source, job=job, **options)
+
+
+def test_a_job_is_registered_when_it_is_used(jobs):
+    """Rule: nothing is asked before the first use; then the job says all that it was given."""
+    job = job_at(jobs, gpus=8, ranks=2, rank=1, caching="on")
+    assert (jobs.registrations, job.directives) == ([], None)
+    assert job.agree(0, (1, 0)) == ((1, 0), "chunked", True)
+    assert jobs.registrations[0] == {
+        "job": "run",
+        "dataset": "train",
+        "gpus": 8,
+        "batch_size": 16,
+        "ranks": 2,
+        "caching": "on",
+    }
+    assert job.directives == larder.JobDirectives(**STEADY)
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", ""),
+        ("name", "a/b"),
+        ("name", "x" * 129),
+        ("gpus", 0),
+        ("gpus", 65537),
+        ("gpus", 1.5),
+        ("batch_size", 0),
+        ("batch_size", 2**20 + 1),
+        ("ranks", -1),
+        ("rank", 2),
+        ("rank", -1),
+        ("caching", "maybe"),
+    ],
+)
+def test_what_a_job_cannot_be(jobs, name, value):
+    """Rule: an argument that the fleet would refuse is refused at once, by its name."""
+    with pytest.raises(ValueError, match=name):
+        job_at(jobs, **{"ranks": 2, name: value})
+
+
+def test_the_order_of_an_epoch_is_the_fleets(jobs):
+    """Rule: the epoch's chunks come in the order that the gateway answers, whatever the job proposed."""
+    given = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    jobs.orders[3] = given
+    with job_at(jobs) as job:
+        loader = loader_of(job, 1000)
+        start = loader.begin(loader.start(3, 0, 1))
+        assert [chunk.number for chunk in start.order().chunks] == given
+        assert start.layout.kind == "striped"
+    ((epoch, proposal),) = jobs.proposals
+    assert (epoch, sorted(proposal)) == (3, list(range(10)))
+
+
+def test_all_ranks_and_workers_take_the_same_order(jobs):
+    """Rule: each asks for itself, all get the answer of the first, and over them every item comes once."""
+    came = []
+    for rank in (0, 1):
+        with job_at(jobs, ranks=2, rank=rank) as job:
+            jobs.orders[0] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7] if rank == 0 else [*range(10)]
+            for worker in (0, 1):
+                for batch in loader_of(job).epoch(0, shard=Shard(rank, 2, worker, 2)):
+                    came += batch.indices.tolist()
+    assert sorted(came) == list(range(103))
+
+
+def test_a_resumed_epoch_keeps_its_order(jobs):
+    """Rule: of what was delivered in part the order is in the state, and the fleet is not asked again."""
+    jobs.orders[0] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
+    with job_at(jobs) as job:
+        run = loader_of(job).epoch(0)
+        first = [index for _ in range(3) for index in next(run).indices.tolist()]
+        state = run.state_dict()
+        assert state["chunks"] == jobs.orders[0]
+        jobs.orders[0] = [*range(10)]
+        jobs.decided.clear()
+        rest = [index for batch in loader_of(job).epoch(0, state=state) for index in batch.indices.tolist()]
+    assert sorted(first + rest) == list(range(103))
+    assert len(jobs.proposals) == 1
+
+
+def test_an_epoch_that_was_saved_before_its_first_batch_is_asked_for_again(jobs):
+    """Rule: nothing was delivered, so the order is open: another rank may have been saved before it had one."""
+    with job_at(jobs) as job:
+        state = loader_of(job).epoch(0).state_dict()
+        jobs.orders[0] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
+        jobs.decided.clear()
+        assert loader_of(job).epoch(0, state=state).state_dict()["chunks"] == jobs.orders[0]
+
+
+def test_the_order_is_waited_for(jobs):
+    """Rule: while the gateway cannot say, it is asked again; nothing is guessed."""
+    jobs.away = 4
+    jobs.orders[0] = [1, 0]
+    with job_at(jobs) as job:
+        assert job.agree(0, (0, 1)).chunks == (1, 0)
+
+
+def test_an_order_that_nobody_gives(jobs):
+    """Rule: when patience has an end, an error comes, and no epoch in an order of one's own."""
+    jobs.away = 1000
+    with job_at(jobs, retry=NO_PATIENCE) as job, pytest.raises(larder.GatewayUnavailable, match="Redis is away"):
+        loader_of(job).epoch(0)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 0], "01", [0, True], None])
+def test_an_order_that_is_none(jobs, order):
+    """Rule: an answer that does not name each chunk once is refused: items would be lost or come twice."""
+    jobs.decided["run", 0] = order
+    with job_at(jobs) as job, pytest.raises(larder.UnexpectedAnswer, match="order"):
+        job.agree(0, (0, 1))
+
+
+def test_a_forgotten_job_is_registered_again(jobs):
+    """Rule: whoever is told UnknownJob registers: with a heartbeat, and before an epoch."""
+    with job_at(jobs) as job:
+        job.agree(0, (0, 1))
+        jobs.wait(lambda: jobs.beats)
+        jobs.known.clear()
+        jobs.wait(lambda: len(jobs.registrations) > 1 and jobs.known)
+        jobs.directives["heartbeat"] = 60.0
+        seen = len(jobs.beats)
+        jobs.wait(lambda: len(jobs.beats) > seen)
+        jobs.known.clear()
+        assert job.agree(1, (0, 1)).chunks == (0, 1)
+    assert len(jobs.registrations) >= 3
+
+
+def test_heartbeats_that_fail_are_counted(jobs):
+    """Rule: the gateway is gone, and training notices nothing but a count; when it is back, heartbeats go on."""
+    with job_at(jobs) as job:
+        job.agree(0, (0, 1))
+        jobs.gone = True
+        asked = threading.Event()
+        while not job.stats()["failed"]:
+            job.step()
+            asked.wait(0.01)
+        jobs.gone = False
+        seen = len(jobs.beats)
+        jobs.wait(lambda: len(jobs.beats) > seen)
+
+
+def test_what_a_heartbeat_says(jobs):
+    """Rule: rank, epoch, the chunks to come with the first two of the next epoch, and the totals by phase."""
+    jobs.orders[5] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
+    with job_at(jobs, ranks=2, rank=1) as job:
+        loader = loader_of(job, 1000)
+        loop = iter(job.watch(loader.epoch(5, shard=Shard(1, 2, 0, 1))))
+        for _ in range(10):
+            next(loop)
+        jobs.wait(lambda: len(jobs.beats) > 1)  # the answer to the first one was read, which wants to know the place
+        next(loop)
+        seen = len(jobs.beats)
+        jobs.wait(lambda: len(jobs.beats) > seen + 1)
+        beat = jobs.beats[-1]
+    following = EpochOrder(Layout(1000, order_seed=int(loader.info.id[:16], 16)), seed=0, epoch=6).numbers
+    assert (beat["rank"], beat["epoch"]) == (1, 5)
+    left = beat["upcoming"][: beat["epoch_left"]]
+    assert left == jobs.orders[5][-len(left) :]
+    assert 0 < len(left) < 10
+    assert tuple(beat["upcoming"][beat["epoch_left"] :]) == following[:2]
+    (totals,) = beat["phases"].values()
+    assert 0 < totals["steps"] <= 10
+    assert totals["items"] == totals["steps"] * 16
+    assert 0 <= totals["hits"] <= totals["items"]
+    assert 0 <= totals["waited"] <= totals["seconds"]
+
+
+def test_upcoming():
+    """Rule: the chunk in use is that of the first place that was not delivered; at the end only the next epoch is left."""
+    order = EpochOrder(Layout(100), seed=0, epoch=0, chunks=(3, 1, 4, 0, 5, 9, 2, 6, 8, 7))
+    outlook = Outlook(larder.planner.Progress.start("d" * 64, order, 0, 2))
+    beyond = EpochOrder(Layout(100), seed=0, epoch=1).numbers[:2]
+    assert outlook.after(0) == Upcoming(0, (*order.numbers, *beyond), 10)
+    assert outlook.after(4) == Upcoming(0, (*order.numbers, *beyond), 10)
+    assert outlook.after(5) == Upcoming(0, (*order.numbers[1:], *beyond), 9)
+    assert outlook.after(50) == Upcoming(0, beyond, 0)
+
+
+def test_directives_change(jobs):
+    """Rule: what a heartbeat's answer says is in force from then on."""
+    with job_at(jobs) as job:
+        job.agree(0, (0, 1))
+        jobs.directives |= {"phase": "measure", "caching": "full", "preload": False, "plan": 2}
+        seen = len(jobs.beats)
+        jobs.wait(lambda: len(jobs.beats) > seen + 2)
+        assert job.directives == larder.JobDirectives(**jobs.directives)
+        assert job.agree(1, (0, 1)) == ((0, 1), "full", False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("phase", "other"), ("caching", 5), ("cache", "yes"), ("heartbeat", "1s"), ("plan", None)]
+)
+def test_directives_that_are_none(jobs, field, value):
+    """Rule: an answer that makes no sense is refused by the name of the field."""
+    jobs.directives[field] = value
+    with job_at(jobs) as job, pytest.raises(larder.UnexpectedAnswer, match=field):
+        job.agree(0, (0, 1))
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_chunks_that_the_fleet_loads_are_not_announced(jobs, preload):
+    """Rule: of a rotated dataset the next chunk is announced only while the fleet does not load it by itself."""
+    jobs.directives["preload"] = preload
+    with job_at(jobs) as job:
+        loader = loader_of(job)
+        for _ in loader.epoch(0):
+            pass
+    assert bool(loader.reader.prefetched) is not preload
+
+
+def test_timing_by_phase():
+    """Rule: mini-batches count for the phase that they were read in; those under way when it changes count for none."""
+    timing = Timing()
+    timing.add(9.0)
+    timing.change("probe-miss")
+    for _ in range(5):
+        timing.add(1.0, 0.5, 10, 0)
+    timing.change("measure")
+    for _ in range(5):
+        timing.add(0.25, 0.5, 10, 11)
+    assert timing.totals == {
+        "probe-miss": Totals(3, 3.0, 1.5, 30, 0),
+        "measure": Totals(3, 0.75, 0.75, 30, 30),
+    }
+
+
+def test_timing_from_the_first_phase():
+    """Rule: with the phase known before the first mini-batch, every one of them counts."""
+    timing = Timing()
+    timing.change("probe-miss")
+    timing.add(1.0)
+    assert timing.totals == {"probe-miss": Totals(1, 1.0)}
+
+
+def test_a_watched_loop_is_the_loop(jobs):
+    """Rule: the batches, their number and the loader's own attributes are those of what is watched."""
+    with job_at(jobs) as job:
+        loader = loader_of(job)
+        plain = [batch.indices.tolist() for batch in loader.epoch(0)]
+        watched = job.watch(loader.epoch(0))
+        assert sum(map(len, plain)) == sum(len(batch) for batch in watched)
+        assert watched.state_dict()["epoch"] == 1
+        assert len(job.watch([1, 2, 3])) == 3
+        assert list(job.watch([1, 2, 3])) == [1, 2, 3]
+
+
+def test_an_error_of_the_loop_is_the_loops(jobs):
+    """Rule: what is raised inside goes through, and the epoch goes on where it was."""
+    fail = [True]
+
+    def before(indices):
+        if fail.pop() if fail else False:
+            raise larder.GatewayUnavailable("there", 1, OSError("gone"))
+
+    with job_at(jobs) as job:
+        run = job.watch(loader_of(job, source=MemorySource(103, before=before), ahead=0).epoch(0))
+        loop, came = iter(run), 0
+        with pytest.raises(larder.GatewayUnavailable):
+            next(loop)
+        for batch in loop:
+            came += len(batch)
+    assert came == 103
+
+
+def test_loops_of_ones_own(jobs):
+    """Rule: ``step`` counts from call to call, ``timing`` what is inside it, with the waiting that ``loaded`` ends."""
+    with job_at(jobs) as job:
+        job.agree(0, (0, 1))
+        for _ in range(4):
+            job.step(items=8, hits=2)
+        with job.timing() as step:
+            step.loaded(next(loader_of(job).epoch(1)))
+        (totals,) = job.stats()["phases"].values()
+    assert (totals["steps"], totals["items"]) == (4, 3 * 8 + 16)
+    assert totals["waited"] > 0
+
+
+def test_leaving(jobs):
+    """Rule: a job that is left is deleted, once, and its thread has ended; a second ``close`` is nothing."""
+    with job_at(jobs) as job:
+        job.agree(0, (0, 1))
+        job.close()
+        job.step()
+    assert jobs.removed == ["run"]
+
+
+def test_leaving_one_of_several_ranks(jobs):
+    """Rule: a rank does not take the job from the others: it says that it needs no chunk any more."""
+    with job_at(jobs, ranks=2) as job:
+        job.agree(0, (0, 1))
+    assert jobs.removed == []
+    assert jobs.beats[-1]["upcoming"] == []
+
+
+def test_leaving_by_an_error(jobs):
+    """Rule: after a crash the job is not deleted: it may be resumed before it expires."""
+
+    def crash():
+        with job_at(jobs) as job:
+            job.agree(0, (0, 1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        crash()
+    assert jobs.removed == []
+
+
+def test_leaving_while_nobody_answers(jobs):
+    """Rule: saying good-bye is bounded and raises nothing."""
+    job = job_at(jobs)
+    job.agree(0, (0, 1))
+    release = threading.Event()
+    jobs_lock_held = threading.Thread(target=lambda: _hold(jobs, release))
+    jobs_lock_held.start()
+    job.close()
+    release.set()
+    jobs_lock_held.join()
+
+
+def _hold(jobs, release):
+    with jobs.changed:
+        release.wait()
+
+
+def test_a_job_that_was_never_used_is_left_without_a_request(jobs):
+    """Rule: nobody was told of it, so nobody is told that it is over."""
+    with job_at(jobs):
+        pass
+    assert (jobs.registrations, jobs.removed) == ([], [])
+
+
+def _child(job, connection):
+    found = job.agree(0, (0, 1)).chunks
+    job.step()
+    job.close()
+    connection.send((found, threading.active_count()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_copy_is_inert(jobs, method):
+    """Rule: in a worker process the job asks for orders, has no thread, and neither beats nor says good-bye."""
+    jobs.orders[0] = [1, 0]
+    job = job_at(jobs)
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=_child, args=(job, there))
+    process.start()
+    found, threads = here.recv()
+    process.join()
+    assert (found, threads) == ((1, 0), 1)
+    assert (jobs.beats, jobs.removed) == ([], [])
+
+
+def test_pickling(jobs):
+    """Rule: a pickled job keeps what it is, and is a copy in every process."""
+    job = job_at(jobs)
+    copy = pickle.loads(pickle.dumps(job))
+    assert (copy.name, copy.agree(0, (0, 1)).chunks) == ("run", (0, 1))
+    copy.close()
+    assert jobs.removed == []
+
+
+PROGRAM = """
+import larder, sys
+job = larder.Job({endpoint!r}, "run", "train", batch_size=1, credentials=larder.Credentials("key", "secret"))
+job.agree(0, (0, 1))
+{end}
+"""
+
+
+@pytest.mark.parametrize(("end", "removed"), [("", []), ("job.close()", ["run"])])
+def test_the_end_of_the_interpreter(jobs, end, removed):
+    """Rule: the thread does not keep a program from ending; the job is deleted if it was closed, else it expires."""
+    source = PROGRAM.format(endpoint=jobs.endpoint, end=end)
+    environment = {**os.environ, "PYTHONPATH": str(Path(larder.__file__).parents[1])}
+    subprocess.run([sys.executable, "-W", "error", "-c", source], check=True, timeout=50, env=environment)
+    assert jobs.removed == removed
+
+
+def test_a_job_that_nobody_has_any_more_ends_its_thread(jobs):
+    """Rule: dropping a job ends its heartbeats, as closing does."""
+    job = job_at(jobs)
+    job.agree(0, (0, 1))
+    (thread,) = (each for each in threading.enumerate() if each.name == "larder-job")
+    del job
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_name_only_is_as_it_was(jobs):
+    """Rule: a loader whose job is only a name asks nobody for anything."""
+    loader = loader_of("run")
+    assert loader.epoch(0).state_dict()["chunks"] is None
+    assert jobs.registrations == []
+
+
+def test_time_passes(jobs):
+    """Rule: seconds are those of a clock that only grows, from asking to asking; waiting is what happens inside."""
+    waits = iter([0.0, 0.02, 0.02])
+
+    def slow():
+        for pause in waits:
+            time.sleep(pause)
+            yield object()
+
+    with job_at(jobs) as job:
+        job.agree(0, (0, 1))
+        for _ in job.watch(slow()):
+            time.sleep(0.01)
+        (totals,) = job.stats()["phases"].values()
+    assert totals["steps"] == 2
+    assert totals["waited"] >= 0.04
+    assert totals["seconds"] >= totals["waited"] + 0.02
