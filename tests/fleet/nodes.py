@@ -1,0 +1,96 @@
+"""Three real gateways that are one fleet, whose nodes can be killed and started again; and paths by their homes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gateway.policies.ring import Ring, path_key
+from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
+from tests.scenarios.clients import Got, get
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import Origin
+
+COUNT = 3
+
+
+class Nodes:
+    """The nodes of a fleet by number.
+
+    Args:
+        running: all of them.
+        home: the directory that they were started in.
+        settings: that they were started with.
+    """
+
+    def __init__(
+        self, origin: Origin, redis: RedisServer, running: Sequence[Running], home: Path, settings: dict[str, Any]
+    ) -> None:
+        self.origin = origin
+        self.redis = redis
+        self.running = list(running)
+        self._home = home
+        self._settings = settings
+        self._revived: list[Running] = []
+
+    def path(self, home: int, name: str, without: Sequence[int] = ()) -> str:
+        """A path whose home is node ``home`` when all but ``without`` are there."""
+        return next(self.paths(home, name, without))
+
+    def paths(self, home: int, name: str, without: Sequence[int] = ()) -> Iterator[str]:
+        """Paths as ``path`` gives one, without end."""
+        ring = Ring({f"node-{number}": 1 for number in range(COUNT)})
+        gone = [f"node-{number}" for number in without]
+        for serial in itertools.count():
+            key = f"{name}/{serial}"
+            if ring.ranked(path_key("bucket", key), 1, without=gone) == [f"node-{home}"]:
+                yield f"/bucket/{key}"
+
+    def get(self, number: int, path: str, **headers: str) -> Got:
+        """Read through one node, over a connection of its own."""
+        return get(self.running[number], path, **headers)
+
+    def served(self, number: int) -> float:
+        """How many reads of other nodes it has answered."""
+        return self.running[number].metric("larder_peer_requests_served_total", what="object")
+
+    def relayed(self, number: int, event: str) -> float:
+        """How many reads it has asked of other nodes, by event."""
+        return self.running[number].metric("larder_relayed_reads_total", event=event)
+
+    def await_all(self, *, gone: Sequence[int] = ()) -> None:
+        """Wait until every node that is there sees just those that are."""
+        there = [number for number in range(COUNT) if number not in gone]
+        wait_for_fleet([self.running[number] for number in there], {f"node-{number}": "READY" for number in there})
+
+    def revive(self, number: int) -> None:
+        """Start a node again that has ended, with the cache that it had."""
+        settings = fleet_node(self.origin.endpoint, self.redis.url, number, self._home, **self._settings)
+        self.running[number] = start(settings, self._home / f"node-{number}")
+        self._revived.append(self.running[number])
+        self.await_all()
+
+    def close(self) -> None:
+        """Stop what was started here."""
+        for running in self._revived:
+            finish(running)
+
+
+@contextmanager
+def nodes(home: Path, **settings: Any) -> Iterator[Nodes]:
+    """A fleet with an origin and a Redis of its own."""
+    settings = {"fleet": {"expire": "1s"}, **settings}
+    with (
+        Origin() as origin,
+        RedisServer() as redis,
+        fleet(origin.endpoint, redis.url, COUNT, home, **settings) as running,
+    ):
+        made = Nodes(origin, redis, running, home, settings)
+        try:
+            yield made
+        finally:
+            origin.heal()
+            made.close()

@@ -1,0 +1,205 @@
+"""Objects read through a fleet: whichever node is asked, the answer is a single gateway's, and the origin is asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.fleet.nodes import COUNT, Nodes, nodes
+from tests.scenarios.clients import Client, finish, get
+from tests.scenarios.world import KIB, MIB, content, credentials, eventually
+
+_OF_THE_REQUEST = {"date", "x-amz-request-id", "x-larder-request-id"}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three nodes."""
+    rules = ({"match": "bucket/uncached/**", "cache": False},)
+    allowed = {"access_key_id": "GWP", "secret_access_key": "gateway-secret-p", "allow": ["*/p/**"]}
+    with nodes(tmp_path_factory.mktemp("fleet"), rules=rules, credentials=(*credentials("a", "b"), allowed)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("size", [0, 100, 110 * KIB, 3 * MIB + 5])
+def test_every_node_gives_the_same_answer(fleet: Nodes, size: int) -> None:
+    """Rule: status, headers and bytes do not tell which node was asked, and the cache is one: others hit."""
+    path = fleet.path(0, f"same-{size}")
+    body = fleet.origin.put(path, content(size, path))
+    first = fleet.get(1, path)
+    assert (first.status, first.body, first.cache) == (200, body, "MISS; reason=cold")
+    eventually(lambda: fleet.get(1, path).cache, lambda cache: cache == "HIT", "what was read to be kept")
+    answers = [fleet.get(number, path) for number in range(COUNT)]
+    assert [(got.cache, got.body) for got in answers] == [("HIT", body)] * COUNT
+    told = [{name: value for name, value in got.headers.items() if name not in _OF_THE_REQUEST} for got in answers]
+    assert told == [told[0]] * COUNT
+    assert fleet.origin.count("GET", path) == 1
+
+
+def test_a_part_of_an_object(fleet: Nodes) -> None:
+    """Rule: ranges, conditions and headers alone are answered by the home as by any gateway."""
+    path = fleet.path(1, "part")
+    body = fleet.origin.put(path, content(2 * MIB, path))
+    etag = fleet.get(0, path).headers["etag"]
+    with Client(fleet.running[0].endpoint) as client:
+        got = client.ask("GET", path, {"range": "bytes=1000000-1100000", "if-match": etag})
+        assert (got.status, got.body) == (206, body[1_000_000:1_100_001])
+        assert got.headers["content-range"] == f"bytes 1000000-1100000/{len(body)}"
+        head = client.ask("HEAD", path)
+        assert (head.status, head.headers["content-length"], head.body) == (200, str(len(body)), b"")
+        unmodified = client.ask("GET", path, {"if-none-match": etag})
+        assert (unmodified.status, unmodified.body, unmodified.headers["etag"]) == (304, b"", etag)
+    assert fleet.origin.count("GET", path) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [({"if-match": '"other"'}, 412, "PreconditionFailed"), ({"range": "bytes=5000-"}, 416, "InvalidRange")],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_refusal_of_the_home_is_the_clients_own(
+    fleet: Nodes, method: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """Rule: an S3 error about a cached object names the client's resource and request, as if it had been found here."""
+    path = fleet.path(1, f"refusal-{method}-{status}")
+    fleet.origin.put(path, content(1000, path))
+    fleet.get(0, path)
+    with Client(fleet.running[0].endpoint) as client:
+        got = client.ask(method, path, headers)
+    with Client(fleet.running[1].endpoint) as client:
+        at_home = client.ask(method, path, headers)
+    assert (got.status, got.cache) == (at_home.status, at_home.cache)
+    assert got.status == status
+    assert got.headers.get("content-range") == at_home.headers.get("content-range")
+    if method == "GET":
+        assert f"<Code>{code}</Code>".encode() in got.body
+        assert f"<Resource>{path}</Resource>".encode() in got.body
+        assert f"<RequestId>{got.headers['x-amz-request-id']}</RequestId>".encode() in got.body
+        assert (b"<ActualObjectSize>1000<" in got.body) == (status == 416)
+
+
+def test_what_the_origin_refuses_is_handed_on(fleet: Nodes) -> None:
+    """Rule: what is not there is not there through any node, in the origin's own words."""
+    path = fleet.path(2, "missing")
+    fleet.origin.put("/bucket/other", b"makes the bucket")
+    answers = [fleet.get(number, path) for number in range(COUNT)]
+    assert [(got.status, got.cache) for got in answers] == [(404, "MISS; reason=not-found")] * COUNT
+    assert {b"<Code>NoSuchKey</Code>" in got.body for got in answers} == {True}
+
+
+def test_what_is_not_for_the_cache_is_forwarded_by_the_node_that_was_asked(fleet: Nodes) -> None:
+    """Rule: the home is not asked for what no home keeps, or says why it does not; the reason is told as by a single gateway."""
+    uncached = fleet.path(1, "uncached/rule")
+    fleet.origin.put(uncached, b"rule")
+    private = fleet.path(1, "private")
+    fleet.origin.s3.put("bucket", private.removeprefix("/bucket/"), b"private", [("Cache-Control", "private")])
+    asked = [(uncached, {}), (private, {}), (private, {"range": "bytes=0-1"}), (private, {"range": "bytes=0-1,3-4"})]
+    for path, headers in asked:
+        answers = []
+        for number in range(COUNT):
+            with Client(fleet.running[number].endpoint) as client:
+                answers.append(client.ask("GET", path, headers))
+        told = [(got.status, got.body, got.cache) for got in answers]
+        assert told == [told[0]] * COUNT
+        assert not told[0][2].startswith("HIT")
+
+
+def test_a_hundred_readers_of_the_whole_fleet_make_one_origin_read(fleet: Nodes) -> None:
+    """Rule: readers of a cold object share one read, through whichever nodes they come, also when the first of them leaves."""
+    path = fleet.path(1, "crowd")
+    body = fleet.origin.put(path, content(3 * MIB, path))
+    hang = fleet.origin.hang(path, after=2 * MIB)
+    with ExitStack() as stack:
+        first = Client(fleet.running[0].endpoint)
+        first.send("GET", path)
+        first.begin().read(1000)
+        crowd = [stack.enter_context(Client(fleet.running[number % COUNT].endpoint)) for number in range(100)]
+        for client in crowd:
+            client.send("GET", path)
+        begun = [client.begin() for client in crowd]
+        had = [response.read(1000) for response in begun]
+        first.close()
+        hang.gate.open()
+        answers = [finish(response, before) for response, before in zip(begun, had, strict=True)]
+    assert all(got.whole and got.body == body for got in answers)
+    assert (fleet.origin.count("GET", path), fleet.origin.count("HEAD", path)) == (1, 0)
+
+
+def test_a_read_is_counted_where_its_client_is(fleet: Nodes) -> None:
+    """Rule: a relayed read is one request of one node; its home counts that it was asked by another."""
+    path = fleet.path(2, "counted")
+    fleet.origin.put(path, content(1000, path))
+    fleet.get(0, path)
+    client, home = fleet.running[0], fleet.running[2]
+    before = (client.metric("larder_requests_total"), home.metric("larder_requests_total"), fleet.served(2))
+    assert fleet.get(0, path).cache == "HIT"
+    after = (client.metric("larder_requests_total"), home.metric("larder_requests_total"), fleet.served(2))
+    assert after == (before[0] + 1, before[1], before[2] + 1)
+
+
+def test_tenants_stay_apart_on_whichever_node(fleet: Nodes) -> None:
+    """Rule: the home asks the origin about every tenant's own keys; one's yes is nobody else's, and a no takes nothing away."""
+    path = fleet.path(1, "secret")
+    body = fleet.origin.put(path, content(1000, path))
+    fleet.origin.s3.deny("origin-key-b", "bucket/secret/*")
+    assert fleet.get(0, path).body == body
+    for number in range(COUNT):
+        refused = get(fleet.running[number], path, "GWB", "gateway-secret-b")
+        assert (refused.status, b"AccessDenied" in refused.body) == (403, True)
+        assert (fleet.get(number, path).body, fleet.get(number, path).cache) == (body, "HIT")
+    fleet.origin.s3.allow_again()
+    granted = get(fleet.running[2], path, "GWB", "gateway-secret-b")
+    assert (granted.body, granted.cache) == (body, "HIT; reason=revalidated")
+    assert fleet.origin.count("GET", path) == 1 + COUNT, "one that was kept, and those that were refused"
+
+
+def test_an_allow_list_holds_at_the_node_that_was_asked(fleet: Nodes) -> None:
+    """Rule: what a key may not touch is refused before anybody else is asked."""
+    path = fleet.path(1, "q")
+    body = fleet.origin.put(path, content(1000, path))
+    assert fleet.get(0, path).body == body
+    before = fleet.served(1)
+    assert get(fleet.running[0], path, "GWP", "gateway-secret-p").status == 403
+    assert fleet.served(1) == before
+
+
+def test_no_read_after_a_write_is_stale(fleet: Nodes) -> None:
+    """Rule: an acknowledged write is what every node gives, whichever took it, whoever is home, and however often."""
+    for home in range(COUNT):
+        path = fleet.path(home, "written")
+        for turn in range(2 * COUNT):
+            body = content(1000 + turn, (path, turn))
+            with Client(fleet.running[turn % COUNT].endpoint) as writer:
+                assert writer.put(path, body).status == 200
+            for number in range(COUNT):
+                assert [fleet.get(number, path).body for _ in range(2)] == [body, body]
+
+
+def test_a_client_that_claims_to_be_a_node_is_refused(fleet: Nodes) -> None:
+    """Rule: only who has the fleet's secret may ask as a node; an access key is not enough."""
+    path = fleet.path(0, "claimed")
+    fleet.origin.put(path, content(1000, path))
+    with Client(fleet.running[0].endpoint) as client:
+        got = client.ask("GET", f"/-/peer/v1/objects/default{path}")
+    assert got.status == 403
+    assert fleet.origin.count("GET", path) == 0
+
+
+def test_with_redis_lost_the_last_known_homes_are_asked(fleet: Nodes) -> None:
+    """Rule: without Redis the ring stays, and the home asks the origin about what it cannot know to be fresh."""
+    path = fleet.path(1, "lost")
+    body = fleet.origin.put(path, content(1000, path))
+    assert [fleet.get(number, path).body for number in range(COUNT)] == [body] * COUNT
+    fleet.redis.kill()
+    try:
+        eventually(
+            lambda: fleet.get(0, path), lambda got: got.cache == "HIT; reason=revalidated", "a check with the origin"
+        )
+        before = fleet.served(1)
+        assert [fleet.get(number, path).body for number in range(COUNT)] == [body] * COUNT
+        assert fleet.served(1) == before + 2
+    finally:
+        fleet.redis.start()
+    assert fleet.origin.count("GET", path) == 1
