@@ -29,6 +29,7 @@ from gateway.testing.origin_faults import (
     Trickle,
     WrongContentRange,
 )
+from gateway.testing.origin_pace import PIECE, Pace
 from gateway.testing.origin_s3 import Answer, Buckets, Stored, error
 
 _LONGEST = 128 * 1024
@@ -69,6 +70,8 @@ class FakeOrigin:
         self.port = 0
         self.seen: list[Seen] = []
         self.public: list[str] = []
+        self.pace: Pace | None = None
+        """How fast bodies are sent (faults inside a body are for origins without a pace); None: as fast as they go."""
         self._denied: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
         self._max_body = max_body
@@ -139,7 +142,7 @@ class FakeOrigin:
         faults = [fault for fault in self._faults if fault.take(asked.method, raw_path)]
         access_key_id, answer = self._answer(asked, faults)
         self.seen.append(Seen(asked.method, raw_path, query, headers, answer.status, access_key_id, len(body)))
-        return await _send(request, answer, faults)
+        return await _send(request, answer, faults, self.pace)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         pieces: list[bytes] = []
@@ -187,7 +190,9 @@ def _distort(answer: Answer, fault: Fault) -> None:
     answer.headers = [(name, changes.get(name.lower(), value)) for name, value in answer.headers]
 
 
-async def _send(request: web.BaseRequest, answer: Answer, faults: list[Fault]) -> web.StreamResponse:
+async def _send(request: web.BaseRequest, answer: Answer, faults: list[Fault], pace: Pace | None) -> web.StreamResponse:
+    if pace is not None:
+        await pace.before_answer()
     for fault in faults:
         if isinstance(fault, Hang) and fault.after < 0:
             await fault.gate.pass_through()
@@ -202,9 +207,19 @@ async def _send(request: web.BaseRequest, answer: Answer, faults: list[Fault]) -
         response.content_length = len(answer.body)
     await response.prepare(request)
     if request.method != "HEAD" and answer.body:
-        await _send_body(request, response, answer.body, faults)
+        if pace is not None:
+            await _send_paced(response, answer.body, pace)
+        else:
+            await _send_body(request, response, answer.body, faults)
     await response.write_eof()
     return response
+
+
+async def _send_paced(response: web.StreamResponse, body: bytes, pace: Pace) -> None:
+    for start in range(0, len(body), PIECE):
+        piece = body[start : start + PIECE]
+        await pace.send(len(piece))
+        await response.write(piece)
 
 
 async def _send_body(request: web.BaseRequest, response: web.StreamResponse, body: bytes, faults: list[Fault]) -> None:

@@ -1,0 +1,15 @@
+"""All of it, one after the other: ``make evaluate``; or those that are named: ``python -m evaluation multi_job probing``."""
+
+import sys
+import time
+from importlib import import_module
+
+NAMES = ("scenarios", "multi_job", "small_cache", "probing", "allocation")
+
+for name in sys.argv[1:] or NAMES:
+    if name not in NAMES:
+        sys.exit(f"no evaluation is called {name!r}; there are {', '.join(NAMES)}")
+    began = time.monotonic()
+    print(f"{name} ...", flush=True)
+    import_module(f"evaluation.{name}").run()
+    print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)

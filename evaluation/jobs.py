@@ -1,0 +1,200 @@
+"""Training runs without training: the real loader, and a pause where the GPU would compute. Each job is a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import boto3
+import numpy as np
+from botocore.config import Config
+
+from evaluation.fleet import CREDENTIALS, Fleet
+from evaluation.origin import BUCKET, KEY, SECRET, Data, Origin
+from larder import Job
+from larder.loader import Loader
+from larder.source import Access
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A job: ``compute`` seconds per mini-batch, ``epochs`` of them (0: until it is stopped), begun ``start`` seconds late."""
+
+    name: str
+    data: Data
+    batch: int
+    compute: float = 0.0
+    epochs: int = 1
+    start: float = 0.0
+    gpus: int = 4
+    substitute: int = 10
+    ahead: int = 1
+    caching: str = "auto"
+    seed: int = 0
+
+
+@dataclass
+class Log:
+    """What a job did: when each mini-batch was over, its items and how many of them were hits."""
+
+    name: str
+    began: float = 0.0
+    times: list[float] = field(default_factory=list)
+    items: list[int] = field(default_factory=list)
+    hits: list[int] = field(default_factory=list)
+    epochs: list[float] = field(default_factory=list)
+    """Seconds of each whole epoch."""
+    seen: list[list[int]] = field(default_factory=list)
+    """The items of each whole epoch in the order in which they came."""
+
+    def rate(self, since: float, until: float) -> float:
+        """Mini-batches per second between two moments."""
+        return sum(since <= at < until for at in self.times) / (until - since)
+
+    def hit_ratio(self, since: float = 0.0, until: float = float("inf")) -> float:
+        """Share of items that came from the cache between two moments."""
+        chosen = [place for place, at in enumerate(self.times) if since <= at < until]
+        return sum(self.hits[place] for place in chosen) / max(1, sum(self.items[place] for place in chosen))
+
+    def note(self, items: int, hits: int) -> None:
+        """A mini-batch is over."""
+        self.times.append(time.monotonic())
+        self.items.append(items)
+        self.hits.append(hits)
+
+
+def together(runs: Sequence[Callable[[threading.Event], Log]], seconds: float = 0.0) -> list[Log]:
+    """Let jobs run at the same time, to their ends or for so many seconds."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(runs)) as pool:
+        begun = [pool.submit(run, stop) for run in runs]
+        if seconds:
+            time.sleep(seconds)
+            stop.set()
+        return [each.result() for each in begun]
+
+
+def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Callable[[threading.Event], Log]:
+    """A job that reads through the gateways, with the loader."""
+    endpoint = fleet.endpoints[number % len(fleet.endpoints)]
+
+    def run(stop: threading.Event) -> Log:
+        if stop.wait(training.start):
+            return Log(training.name)
+        log = Log(training.name, began=time.monotonic())
+        with Job(
+            endpoint,
+            training.name,
+            training.data.name,
+            batch_size=training.batch,
+            gpus=training.gpus,
+            caching=training.caching,
+            credentials=CREDENTIALS,
+        ) as job:
+            loader = Loader(endpoint, training.data.name, batch_size=training.batch, **_options(training, job))
+            _train(training, log, stop, lambda epoch: job.watch(loader.epoch(epoch)))
+        return log
+
+    return run
+
+
+def _options(training: Training, job: Job) -> dict[str, Any]:
+    return {
+        "job": job,
+        "seed": training.seed,
+        "substitute": training.substitute,
+        "ahead": training.ahead,
+        "access": Access(credentials=CREDENTIALS),
+    }
+
+
+def _train(training: Training, log: Log, stop: threading.Event, batches: Callable[[int], Any]) -> None:
+    for epoch in count():
+        if training.epochs and epoch == training.epochs:
+            return
+        began, seen = time.monotonic(), []
+        for batch in batches(epoch):
+            if training.compute:
+                time.sleep(training.compute)
+            log.note(len(batch), batch.hits)
+            seen += batch.indices.tolist()
+            if stop.is_set():
+                return
+        log.epochs.append(time.monotonic() - began)
+        log.seen.append(seen)
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """A mini-batch that was read object by object."""
+
+    indices: np.ndarray[Any, Any]
+    hits: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def s3_client(endpoint: str, key: str, secret: str, connections: int) -> Any:
+    """boto3, for an endpoint on this machine."""
+    options = Config(s3={"addressing_style": "path"}, max_pool_connections=connections, read_timeout=300)
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        region_name="us-east-1",
+        config=options,
+    )
+
+
+def plain_reads(
+    endpoint: str, keys: tuple[str, str], training: Training, threads: int
+) -> Callable[[threading.Event], Log]:
+    """A job that knows nothing of caches: boto3 in ``threads`` threads reads every object in an order of its own.
+
+    Mini-batches are read one ahead, as a ``DataLoader`` has it.
+    """
+    data = training.data
+    client = s3_client(endpoint, *keys, connections=threads)
+
+    def read(number: int) -> bool:
+        answer = client.get_object(Bucket=BUCKET, Key=data.key(number))
+        answer["Body"].read()
+        return str(answer["ResponseMetadata"]["HTTPHeaders"].get("x-larder-cache", "")).startswith("HIT")
+
+    def run(stop: threading.Event) -> Log:
+        if stop.wait(training.start):
+            return Log(training.name)
+        log = Log(training.name, began=time.monotonic())
+        with ThreadPoolExecutor(threads) as pool:
+
+            def batches(epoch: int) -> Any:
+                order = np.random.default_rng([training.seed, epoch]).permutation(data.items)
+                cuts = [order[at : at + training.batch] for at in range(0, data.items, training.batch)]
+                ahead = [[pool.submit(read, number) for number in cut.tolist()] for cut in cuts[:1]]
+                for place, cut in enumerate(cuts):
+                    if place + 1 < len(cuts):
+                        ahead.append([pool.submit(read, number) for number in cuts[place + 1].tolist()])
+                    yield _Plain(cut, sum(each.result() for each in ahead.pop(0)))
+
+            _train(training, log, stop, batches)
+        return log
+
+    return run
+
+
+def straight_to(store: Origin, training: Training, threads: int = 4) -> Callable[[threading.Event], Log]:
+    """A job that reads the origin itself."""
+    return plain_reads(store.endpoint, (KEY, SECRET), training, threads)
+
+
+def s3_through(fleet: Fleet, training: Training, number: int = 0, threads: int = 4) -> Callable[[threading.Event], Log]:
+    """A job that reads objects through a gateway, as any S3 client does: the cache is plain LRU for it."""
+    endpoint = fleet.endpoints[number % len(fleet.endpoints)]
+    return plain_reads(endpoint, (CREDENTIALS.access_key_id, CREDENTIALS.secret_access_key), training, threads)

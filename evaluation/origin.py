@@ -1,0 +1,111 @@
+"""An object store of limited bandwidth, in a process of its own, which counts what is read of it."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from gateway.testing.origin import OriginThread
+from gateway.testing.origin_auth import User
+from gateway.testing.origin_pace import Pace
+from larder.digest.writer import Row, write
+
+KEY, SECRET = "origin", "origin-secret"
+BUCKET = "data"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset of random items of one length."""
+
+    name: str
+    items: int
+    length: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all items."""
+        return self.items * self.length
+
+    def key(self, number: int) -> str:
+        """Of an item."""
+        return f"{self.name}/{number:06}"
+
+    def contents(self) -> Iterator[bytes]:
+        """The items, the same every time."""
+        generator = np.random.default_rng(list(self.name.encode()))
+        for _ in range(self.items):
+            yield generator.bytes(self.length)
+
+    def digests(self, directory: Path) -> Path:
+        """Its digest file."""
+        path = directory / f"{self.name}.parquet"
+        rows = [
+            Row(hashlib.sha256(item).digest(), BUCKET, self.key(number), None, self.length, "", self.length, None)
+            for number, item in enumerate(self.contents())
+        ]
+        write(path, rows, "objects")
+        return path
+
+
+class Origin:
+    """What the other processes see of it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.port: int = connection.recv()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def reads(self, data: Data) -> int:
+        """GETs of a dataset's items so far."""
+        return int(self._ask("reads", data.name))
+
+    def limit(self, bandwidth: float, latency: float = 0.0) -> None:
+        """Send so many bytes per second from now on; 0: as fast as they go."""
+        self._ask("limit", bandwidth, latency)
+
+    def _ask(self, *question: object) -> object:
+        self._connection.send(question)
+        return self._connection.recv()
+
+
+@contextmanager
+def origin(data: Sequence[Data], bandwidth: float, latency: float = 0.0) -> Iterator[Origin]:
+    """A store with these datasets."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, tuple(data)), daemon=True)
+    process.start()
+    try:
+        running = Origin(here)
+        running.limit(bandwidth, latency)
+        yield running
+    finally:
+        here.send(None)
+        process.join(10)
+
+
+def _serve(connection: Connection, data: tuple[Data, ...]) -> None:
+    with OriginThread([User(KEY, SECRET)]) as store:
+        for each in data:
+            for number, item in enumerate(each.contents()):
+                store.put(BUCKET, each.key(number), item)
+        connection.send(store.port)
+        while (question := connection.recv()) is not None:
+            if question[0] == "reads":
+                connection.send(store.count("GET", f"/{BUCKET}/{question[1]}/"))
+            else:
+                _, bandwidth, latency = question
+                store.pace = Pace(bandwidth, latency) if bandwidth else None
+                connection.send(None)

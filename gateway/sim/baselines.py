@@ -1,0 +1,132 @@
+"""What Larder is compared with: no cache, one that never evicts, LRU, and Belady's MIN.
+
+All of them serve each job in its own order, which is random and uniform, item by item, as a loader that knows of no cache asks.
+Evictions free a hundredth of the cache at a time, as sorting for every single item would take longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.plan import Phase
+from gateway.sim.clock import Clock
+from gateway.sim.items import Items, Numbers, Space
+from gateway.sim.job import JobRun
+from gateway.sim.order import Order, shuffled
+
+LUMP = 0.01
+"""Share of the cache that is freed at a time; never less than what is needed."""
+
+
+class NoCache:
+    """Every job reads everything itself."""
+
+    substitutes = False
+    shares = False
+
+    def serves(self, job: JobRun) -> bool:
+        """Never."""
+        return False
+
+    def keep(self, items: Items, numbers: Numbers) -> None:
+        """Nothing is kept."""
+
+    def touch(self, items: Items, numbers: Numbers) -> None:
+        """Nothing is hit."""
+
+    def order(self, job: JobRun, epoch: int) -> Order:
+        """Uniform."""
+        return shuffled(job.items.count, job.generator(epoch))
+
+    def phase(self, job: JobRun) -> Phase:
+        """Nothing is found out."""
+        return Phase.STEADY
+
+    def joined(self, job: JobRun) -> None:
+        """Of no consequence."""
+
+    def left(self, job: JobRun) -> None:
+        """Of no consequence."""
+
+
+class NeverEvict(NoCache):
+    """Keeps what comes first."""
+
+    shares = True
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def serves(self, job: JobRun) -> bool:
+        """Always."""
+        return True
+
+    def keep(self, items: Items, numbers: Numbers) -> None:
+        """Store as many as still fit."""
+        self._space.add(items, numbers[: self._space.room(items)])
+
+
+class _Evicting(NoCache):
+    """Stores everything, and then evicts what has the highest rank."""
+
+    shares = True
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def serves(self, job: JobRun) -> bool:
+        """Always."""
+        return True
+
+    def keep(self, items: Items, numbers: Numbers) -> None:
+        """Store, and make room."""
+        self._space.add(items, numbers)
+        self.touch(items, numbers)
+        over = self._space.used - self._space.capacity
+        if over > 0:
+            self._evict(max(over, LUMP * self._space.capacity))
+
+    def _evict(self, size: float) -> None:
+        held = [(items, np.flatnonzero(items.resident)) for items in self._space.datasets.values()]
+        ranks = np.concatenate([self._ranks(items, numbers) for items, numbers in held])
+        sizes = np.concatenate([np.full(len(numbers), items.size) for items, numbers in held])
+        order = np.argsort(-ranks, kind="stable")
+        gone = order[: int(np.searchsorted(np.cumsum(sizes[order]), size)) + 1]
+        start = 0
+        for items, numbers in held:
+            here = gone[(gone >= start) & (gone < start + len(numbers))] - start
+            self._space.remove(items, numbers[here])
+            start += len(numbers)
+
+    def _ranks(self, items: Items, numbers: Numbers) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+
+class Lru(_Evicting):
+    """Evicts what was used least recently."""
+
+    def __init__(self, space: Space, clock: Clock) -> None:
+        super().__init__(space)
+        self._clock = clock
+
+    def touch(self, items: Items, numbers: Numbers) -> None:
+        """Remember when."""
+        items.used[numbers] = self._clock.now
+
+    def _ranks(self, items: Items, numbers: Numbers) -> NDArray[np.float64]:
+        return -items.used[numbers]
+
+
+class Belady(_Evicting):
+    """Evicts what will be used last (Belady 1966), by the true orders of all jobs and their pace so far."""
+
+    def __init__(self, space: Space, jobs: Callable[[], Sequence[JobRun]]) -> None:
+        super().__init__(space)
+        self._jobs = jobs
+
+    def _ranks(self, items: Items, numbers: Numbers) -> NDArray[np.float64]:
+        uses = [job.next_uses()[numbers] for job in self._jobs() if job.running and job.items is items]
+        return np.min(uses, axis=0) if uses else np.full(len(numbers), np.inf)

@@ -1,0 +1,57 @@
+"""``larder-gateway simulate``: a scenario's table on the terminal, and its pictures in files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from gateway.sim.figures import PlotsUnavailable
+from gateway.sim.plots import draw
+from gateway.sim.report import as_json, as_text
+from gateway.sim.run import simulate
+from gateway.sim.scenario import built_in, load_scenario
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser's others."""
+    command = commands.add_parser(
+        "simulate",
+        help="run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies",
+        description=f"Built-in scenarios: {', '.join(built_in())}. docs/evaluation/scenarios.md says how to write one.",
+    )
+    command.add_argument("scenario", help="TOML file, or the name of a built-in scenario")
+    command.add_argument("--seed", type=_seed, help="random numbers; instead of the scenario's")
+    command.add_argument("--out", type=Path, help="write the plots (PNG) into this directory")
+    command.add_argument("--json", action="store_true", help="print everything that was measured as JSON")
+    command.set_defaults(command=run)
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if seed < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return seed
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate and print.
+
+    Raises:
+        ConfigError: the scenario is wrong.
+    """
+    scenario = load_scenario(options.scenario)
+    results = simulate(scenario, options.seed)
+    if options.json:
+        print(json.dumps(as_json(scenario, results), indent=1))
+    else:
+        print(as_text(scenario, results))
+    if options.out is not None:
+        try:
+            for path in draw(scenario, results, options.out, Path(options.scenario).stem):
+                print(f"wrote {path}", file=sys.stderr)
+        except PlotsUnavailable as error:
+            print(error, file=sys.stderr)
+    return 0

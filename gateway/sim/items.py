@@ -1,0 +1,98 @@
+"""What of each dataset is in the cache, and what is on its way there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.datasets import unit_starts
+from gateway.sim.clock import Action
+from gateway.sim.scenario import DatasetSpec
+
+Numbers = NDArray[np.int64]
+
+
+class Fetch:
+    """Items that somebody reads from the origin, and who waits for them."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+        self.waiting: list[Action] = []
+        self.hurry: Action | None = None
+        """What to call when somebody waits for it."""
+
+
+class Items:
+    """One dataset's items, by number."""
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        self.spec = spec
+        self.count = spec.items
+        self.size = spec.size / spec.items
+        """Bytes of one."""
+        self.resident = np.zeros(self.count, np.bool_)
+        self.fetching = np.zeros(self.count, np.bool_)
+        self.used = np.zeros(self.count)
+        """When each was last read, for LRU."""
+        self._fetches: dict[int, Fetch] = {}
+
+    def begin(self, numbers: Numbers) -> Fetch:
+        """Somebody fetches these; others may join until ``end``."""
+        fetch = Fetch(numbers)
+        self.fetching[numbers] = True
+        self._fetches.update(dict.fromkeys(numbers.tolist(), fetch))
+        return fetch
+
+    def end(self, fetch: Fetch) -> None:
+        """They have come; who waited goes on."""
+        self.fetching[fetch.numbers] = False
+        for number in fetch.numbers.tolist():
+            del self._fetches[number]
+        for action in fetch.waiting:
+            action()
+
+    def fetches(self, numbers: Numbers) -> list[Fetch]:
+        """The different fetches that bring these."""
+        return list(dict.fromkeys(self._fetches[number] for number in numbers.tolist()))
+
+
+def chunk_numbers(count: int, partitions: int, units: int) -> Numbers:
+    """The chunk of each item (Quiver, section 5.1)."""
+    starts = unit_starts(count, partitions, units)
+    sizes = np.diff(starts, append=count)
+    return np.repeat(np.tile(np.arange(units, dtype=np.int64), partitions), sizes)
+
+
+class Space:
+    """The bytes of the cache, shared by all datasets."""
+
+    def __init__(self, capacity: float, datasets: Mapping[str, Items]) -> None:
+        self.capacity = capacity
+        self.used = 0.0
+        self.datasets = datasets
+
+    def room(self, items: Items) -> int:
+        """How many more items of a dataset fit."""
+        return max(0, int((self.capacity - self.used) / items.size + 1e-6))
+
+    def add(self, items: Items, numbers: Numbers) -> None:
+        """They are in the cache now; those that were there before count once."""
+        new = numbers[~items.resident[numbers]]
+        items.resident[new] = True
+        self.used += len(new) * items.size
+
+    def remove(self, items: Items, numbers: Numbers) -> None:
+        """They are no longer in the cache."""
+        old = numbers[items.resident[numbers]]
+        items.resident[old] = False
+        self.used -= len(old) * items.size
+
+    def fill(self, generator: np.random.Generator) -> None:
+        """Begin with a cache that was in use: of every dataset the same random share, as much as there is space for."""
+        total = sum(items.spec.size for items in self.datasets.values())
+        share = min(1.0, self.capacity / total)
+        for items in self.datasets.values():
+            count = min(items.count, int(share * items.count + 1e-6))
+            self.add(items, generator.permutation(items.count)[:count])

@@ -1,0 +1,284 @@
+"""One training job: a loader that makes mini-batches ahead, and a GPU that uses them up.
+
+The loader makes one mini-batch at a time: it takes what the cache gives it, joins what others fetch, and fetches the rest itself.
+With ``prefetch`` of 0 it begins when the GPU has finished, so that nothing of the loading is hidden; otherwise it is up to so
+many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from gateway.policies.batch import choose
+from gateway.policies.plan import Phase
+from gateway.sim.clock import Clock
+from gateway.sim.items import Items, Numbers
+from gateway.sim.link import Link
+from gateway.sim.order import Order, Window
+from gateway.sim.scenario import JobSpec
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a job counted in one phase; ``reads`` are the items that it fetched from the origin itself."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    items: int = 0
+    hits: int = 0
+    reads: int = 0
+
+
+class Way(Protocol):
+    """How items are cached in a run."""
+
+    substitutes: bool
+    """Whether a batch may be made of whichever candidates are at hand."""
+    shares: bool
+    """Whether who needs what another one fetches waits for it."""
+
+    def serves(self, job: JobRun) -> bool:
+        """Whether this job gets hits, and what it fetches may be kept."""
+
+    def keep(self, items: Items, numbers: Numbers) -> None:
+        """These have come from the origin: store what should be."""
+
+    def touch(self, items: Items, numbers: Numbers) -> None:
+        """These were hit."""
+
+    def order(self, job: JobRun, epoch: int) -> Order:
+        """The order of a job's epoch."""
+
+    def phase(self, job: JobRun) -> Phase:
+        """What is being found out about a job."""
+
+    def joined(self, job: JobRun) -> None:
+        """A job begins."""
+
+    def left(self, job: JobRun) -> None:
+        """A job has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What jobs share: the time, the road to the origin, the way of caching, and bytes per second of hits (0: no limit)."""
+
+    clock: Clock
+    link: Link
+    way: Way
+    hit_bandwidth: float
+    seed: int
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A mini-batch that is being made: how many parts of it are still to come."""
+
+    size: int
+    hits: int
+    reads: int
+    parts: int = 0
+
+
+@dataclass(slots=True)
+class _Made:
+    """Mini-batches that wait for the GPU, and what it is doing."""
+
+    ready: list[_Loading] = field(default_factory=list)
+    loading: bool = False
+    computing: bool = False
+    idle_since: float = 0.0
+    step_began: float = 0.0
+    waited: float = 0.0
+
+
+class JobRun:
+    """A job of a run. ``number`` tells it from the others of the run, and with the seed decides the order of its data."""
+
+    def __init__(self, spec: JobSpec, number: int, index: int, items: Items, around: Surroundings) -> None:
+        self.spec = spec
+        self.name = f"{spec.name}-{index}" if spec.count > 1 else spec.name
+        self.items = items
+        self.joined_at = self.ended_at = 0.0
+        self.running = False
+        self.epoch = 0
+        self.steps = 0
+        """Mini-batches that are finished."""
+        self.totals: dict[Phase, Totals] = {}
+        self._around = around
+        self._number = number
+        self._take = max(1, round(spec.batch * spec.grouped / items.size))
+        self._generator = np.random.default_rng([around.seed, number, 0])
+        self._made = _Made()
+        self._window = Window(Order(np.zeros(0, np.int64), (0,), (0,)))
+        self._ahead: tuple[int, Order] | None = None
+
+    @property
+    def window(self) -> Window:
+        """What of the epoch is pending."""
+        return self._window
+
+    def generator(self, epoch: int) -> np.random.Generator:
+        """Random numbers that belong to this job and epoch."""
+        return np.random.default_rng([self._around.seed, self._number, 1 + epoch])
+
+    def begin(self) -> None:
+        """Join the others and load the first mini-batch."""
+        now = self._around.clock.now
+        self.running = True
+        self.joined_at = self._made.idle_since = self._made.step_began = now
+        self._around.way.joined(self)
+        self._window = Window(self._order(0))
+        self._load()
+
+    def next_uses(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Seconds until this job reads each item, if it goes on at its pace so far: the order of this epoch and of the next."""
+        order = self._window.order.items
+        position, count = self._window.position, len(order)
+        until = np.empty(count)
+        following = self._order(self.epoch + 1).items
+        until[following] = np.arange(count) + (count - position)
+        until[order[position:]] = np.arange(count - position)
+        return until * (self.pace() / self._take)
+
+    def pace(self) -> float:
+        """Seconds of a step so far, or as planned while there was none."""
+        steps = self.steps // self.spec.grouped
+        if not steps:
+            return self.spec.compute * self.spec.grouped
+        return sum(totals.seconds for totals in self.totals.values()) / steps
+
+    def _order(self, epoch: int) -> Order:
+        if self._ahead is None or self._ahead[0] != epoch:
+            self._ahead = (epoch, self._around.way.order(self, epoch))
+        return self._ahead[1]
+
+    # --- loading
+
+    def _load(self) -> None:
+        if not self._window.left:
+            self.epoch += 1
+            if self.epoch == self.spec.epochs:
+                self._finish_if_idle()
+                return
+            self._window = Window(self._order(self.epoch))
+        self._made.loading = True
+        way = self._around.way
+        serves = way.serves(self)
+        candidates = self._window.candidates(self._take * (self.spec.substitute if way.substitutes else 1))
+        take = min(self._take, len(candidates))
+        hits, missing = self._pick(candidates, take, serves)
+        self._window.take(np.concatenate([hits, missing]))
+        self._fetch(candidates[hits], candidates[missing], serves)
+
+    def _pick(self, candidates: Numbers, take: int, serves: bool) -> tuple[Numbers, Numbers]:
+        """Which candidates are hits, and which are to be fetched or joined."""
+        items = self.items
+        resident = items.resident[candidates] if serves else np.zeros(len(candidates), np.bool_)
+        if not self._around.way.substitutes:
+            slots = np.arange(take)
+            return slots[resident[:take]], slots[~resident[:take]]
+        if serves and np.count_nonzero(resident) >= take:
+            return np.flatnonzero(resident)[:take], np.zeros(0, np.int64)
+        order = self._generator.permutation(len(candidates))
+        choice = choose(order, resident, items.fetching[candidates])
+        hits = choice.resident[:take]
+        return hits, choice.others[: take - len(hits)]
+
+    def _fetch(self, hits: Numbers, missing: Numbers, serves: bool) -> None:
+        around, items = self._around, self.items
+        shared = items.fetching[missing] if around.way.shares else np.zeros(len(missing), np.bool_)
+        own = missing[~shared]
+        loading = _Loading(len(hits) + len(missing), len(hits), len(own))
+        others = items.fetches(missing[shared])
+        loading.parts = len(others) + bool(len(own)) + 1
+
+        def came() -> None:
+            loading.parts -= 1
+            if not loading.parts:
+                self._loaded(loading)
+
+        for fetch in others:
+            fetch.waiting.append(came)
+            if fetch.hurry is not None:
+                fetch.hurry()
+        if len(own):
+            self._read(own, serves, came)
+        if len(hits) and serves:
+            around.way.touch(items, hits)
+        rate = around.hit_bandwidth
+        around.clock.after(len(hits) * items.size / rate if rate else 0.0, came)
+
+    def _read(self, own: Numbers, serves: bool, came: Callable[[], None]) -> None:
+        around, items = self._around, self.items
+        fetch = items.begin(own) if around.way.shares else None
+
+        def read() -> None:
+            if serves:
+                around.way.keep(items, own)
+            if fetch is not None:
+                items.end(fetch)
+            came()
+
+        around.link.send(len(own) * items.size, read, cap=self._cap())
+
+    def _cap(self) -> float:
+        """Bytes per second of this job's own reads, such that a mini-batch of misses takes as long as the scenario says."""
+        spec = self.spec
+        if not spec.miss:
+            return 0.0
+        seconds = (spec.miss - (0.0 if spec.prefetch else spec.compute)) * spec.grouped
+        return self._take * self.items.size / seconds
+
+    def _loaded(self, loading: _Loading) -> None:
+        made = self._made
+        made.loading = False
+        made.ready.append(loading)
+        if not made.computing:
+            self._compute()
+        elif len(made.ready) < self.spec.prefetch:
+            self._load()
+
+    # --- computing
+
+    def _compute(self) -> None:
+        made, clock = self._made, self._around.clock
+        batch = made.ready.pop(0)
+        made.waited += clock.now - made.idle_since
+        made.computing = True
+        seconds = self.spec.compute * self.spec.grouped * batch.size / self._take
+        clock.after(seconds, lambda: self._computed(batch))
+        if self.spec.prefetch and not made.loading and (self._window.left or self._more()):
+            self._load()
+
+    def _computed(self, batch: _Loading) -> None:
+        made, now = self._made, self._around.clock.now
+        made.computing = False
+        totals = self.totals.setdefault(self._around.way.phase(self), Totals())
+        totals.steps += self.spec.grouped
+        totals.seconds += now - made.step_began
+        totals.waited += made.waited
+        totals.items += batch.size
+        totals.hits += batch.hits
+        totals.reads += batch.reads
+        self.steps += self.spec.grouped
+        made.step_began = made.idle_since = now
+        made.waited = 0.0
+        if made.ready:
+            self._compute()
+        elif not made.loading:
+            self._load()
+
+    def _more(self) -> bool:
+        return self.epoch + 1 != self.spec.epochs
+
+    def _finish_if_idle(self) -> None:
+        if not self._made.computing and not self._made.ready:
+            self.running = False
+            self.ended_at = self._around.clock.now
+            self._around.way.left(self)

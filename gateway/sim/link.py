@@ -1,0 +1,102 @@
+"""A bandwidth that several transfers share fairly (max-min): each gets an equal part, and what one cannot use goes to the others.
+
+That is what TCP does among connections of one kind, roughly, and what object stores do among requests. Transfers in the
+background get what the others leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from gateway.sim.clock import Action, Clock
+
+_NOTHING = 0.5
+"""Bytes: what is left of a transfer that is complete, for all that sums of fractions can tell."""
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Bytes on their way."""
+
+    left: float
+    cap: float
+    background: bool
+    done: Action
+    rate: float = field(default=0.0)
+
+
+class Link:
+    """The road to the origin.
+
+    Args:
+        clock: the time.
+        bandwidth: bytes per second for all transfers together.
+        latency: seconds before the first byte of a transfer.
+    """
+
+    def __init__(self, clock: Clock, bandwidth: float, latency: float = 0.0) -> None:
+        self.sent = 0.0
+        """Bytes of all transfers that were begun."""
+        self._clock = clock
+        self._bandwidth = bandwidth
+        self._latency = latency
+        self._transfers: list[Transfer] = []
+        self._since = 0.0
+        self._version = 0
+
+    def send(self, size: float, done: Action, *, cap: float = 0.0, background: bool = False) -> Transfer:
+        """Transfer ``size`` bytes, at ``cap`` bytes per second at most (0: no limit of its own), and call ``done`` then."""
+        self.sent += size
+        transfer = Transfer(float(size), cap or inf, background, done)
+        if self._latency:
+            self._clock.after(self._latency, partial(self._begin, transfer))
+        else:
+            self._begin(transfer)
+        return transfer
+
+    def hurry(self, transfer: Transfer) -> None:
+        """Somebody waits for a transfer that was begun in the background."""
+        if transfer.background:
+            self._advance()
+            transfer.background = False
+            self._share()
+
+    def _begin(self, transfer: Transfer) -> None:
+        self._advance()
+        self._transfers.append(transfer)
+        self._share()
+
+    def _advance(self) -> None:
+        elapsed = self._clock.now - self._since
+        self._since = self._clock.now
+        for transfer in self._transfers:
+            transfer.left -= transfer.rate * elapsed
+
+    def _share(self) -> None:
+        left = _fill([each for each in self._transfers if not each.background], self._bandwidth)
+        _fill([each for each in self._transfers if each.background], left)
+        self._version += 1
+        moving = [each.left / each.rate for each in self._transfers if each.rate > 0]
+        if moving:
+            self._clock.after(max(0.0, min(moving)), partial(self._finish, self._version))
+
+    def _finish(self, version: int) -> None:
+        if version != self._version:
+            return
+        self._advance()
+        finished = [each for each in self._transfers if each.left <= _NOTHING]
+        self._transfers = [each for each in self._transfers if each.left > _NOTHING]
+        self._share()
+        for transfer in finished:
+            transfer.done()
+
+
+def _fill(transfers: list[Transfer], bandwidth: float) -> float:
+    """Give each its fair rate, the narrowest first; returns what is left of the bandwidth."""
+    transfers.sort(key=lambda each: each.cap)
+    for place, transfer in enumerate(transfers):
+        transfer.rate = min(transfer.cap, bandwidth / (len(transfers) - place))
+        bandwidth -= transfer.rate
+    return bandwidth

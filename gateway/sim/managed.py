@@ -1,0 +1,251 @@
+"""Larder itself: the manager's plan, decided by the gateways' own policies, and carried out at once.
+
+Every ``interval`` the manager gets what jobs and nodes would have reported, and ``policies.manager.decide`` makes a plan of it.
+As on the nodes, what is stored and what leaves follows from the plan: items of a dataset that is held whole, of chunks that are
+held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave, unless the scenario switches it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.policies.datasets import CachingMode, decide
+from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings
+from gateway.policies.manager import decide as decide_plan
+from gateway.policies.plan import JobOrder, Phase, Plan
+from gateway.policies.probing import PhaseTotals
+from gateway.sim.clock import Clock
+from gateway.sim.items import Items, Numbers, Space, chunk_numbers
+from gateway.sim.job import JobRun
+from gateway.sim.link import Link
+from gateway.sim.order import Order, striped
+
+TENANT = "sim"
+LUMPS = 50
+"""Parts in which a chunk is preloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Managing:
+    """How the manager of a run works. ``preload`` in bytes per second: 0 has no limit, below 0 is off."""
+
+    settings: ManagerSettings
+    interval: float
+    preload: float
+    requested: Mapping[str, str]
+    seed: int
+
+
+class Managed:
+    """A way of caching."""
+
+    substitutes = True
+    shares = True
+
+    def __init__(self, clock: Clock, space: Space, link: Link, managing: Managing, jobs: Sequence[JobRun]) -> None:
+        self.plan = Plan()
+        self.spans: dict[str, dict[int, list[list[float]]]] = {name: {} for name in space.datasets}
+        """By dataset and chunk: when items of it were in the cache, as pairs of times."""
+        self.most_chunks: dict[str, int] = dict.fromkeys(space.datasets, 0)
+        """By dataset: the most chunks that had items in the cache at a time while it was rotated."""
+        self.starts: dict[str, int] = {}
+        """By job: the chunk that it began with."""
+        self._clock = clock
+        self._space = space
+        self._link = link
+        self._managing = managing
+        self._jobs = jobs
+        self._cuts: dict[str, tuple[tuple[int, int], Numbers]] = {}
+        self._preloading: set[str] = set()
+        self._generator = np.random.default_rng([managing.seed, 10**6])
+
+    # --- what jobs ask
+
+    def serves(self, job: JobRun) -> bool:
+        """Unless the plan refuses this job the cache, or its dataset is not cached."""
+        order = self.job_order(job)
+        if order is not None and (not order.cache or order.phase is Phase.PROBE_MISS):
+            return False
+        return self._caching(job.items) is not CachingMode.NONE
+
+    def phase(self, job: JobRun) -> Phase:
+        """As the plan says."""
+        order = self.job_order(job)
+        return Phase.STEADY if order is None else order.phase
+
+    def keep(self, items: Items, numbers: Numbers) -> None:
+        """Store what the plan has room for."""
+        caching = self._caching(items)
+        if caching is CachingMode.CHUNKED:
+            held = self._held(items)
+            numbers = numbers[np.isin(self._chunk_of(items)[numbers], held)]
+        elif caching is CachingMode.NONE:
+            return
+        self._space.add(items, numbers[: self._space.room(items)])
+
+    def touch(self, items: Items, numbers: Numbers) -> None:
+        """The plan does not ask when something was used."""
+
+    def order(self, job: JobRun, epoch: int) -> Order:
+        """The chunks of a dataset come in one sequence for all its jobs, from the active chunk on."""
+        items = job.items
+        sequence = self._sequence(items, epoch)
+        order = self.plan.datasets.get(items.spec.name)
+        if order is not None and order.caching is CachingMode.CHUNKED and order.chunks.active >= 0:
+            others = [other for other in self._jobs if other.running and other.items is items and other is not job]
+            leader = min(others, key=lambda other: other.joined_at, default=None)
+            if leader is not None and leader.window.left:
+                sequence = leader.window.order.chunks
+            start = sequence.index(order.chunks.active)
+            sequence = (*sequence[start:], *sequence[:start])
+        if not epoch:
+            self.starts.setdefault(job.name, sequence[0])
+        return striped(self._chunk_of(items), sequence, job.generator(epoch))
+
+    def joined(self, job: JobRun) -> None:
+        """A new job: the plan is made anew."""
+        self.decide()
+
+    def left(self, job: JobRun) -> None:
+        """Seen with the next decision."""
+
+    # --- the manager
+
+    def run(self) -> None:
+        """Decide now, and again after every interval."""
+        self.decide()
+        self._clock.after(self._managing.interval, self.run)
+
+    def decide(self) -> None:
+        """One decision, and what follows from it."""
+        self.plan = decide_plan(self.plan, self._facts(), self._clock.now, self._managing.settings)
+        for items in self._space.datasets.values():
+            self._evict(items)
+            self._observe(items)
+        for items in self._space.datasets.values():
+            self._preload(items)
+
+    def _facts(self) -> Facts:
+        datasets = {
+            name: DatasetFacts(
+                size=items.spec.size,
+                items=items.count,
+                requested=self._managing.requested[name],
+                loaded=self._loaded(items),
+                resident_share=float(np.count_nonzero(items.resident)) / items.count,
+            )
+            for name, items in self._space.datasets.items()
+        }
+        jobs = {f"{TENANT}/{job.name}": self._job_facts(job) for job in self._jobs if job.running}
+        return Facts(capacity=int(self._space.capacity), datasets=datasets, jobs=jobs)
+
+    def _job_facts(self, job: JobRun) -> JobFacts:
+        upcoming = job.window.upcoming() if job.window.left else ()
+        following = self._sequence(job.items, job.epoch + 1)[:2]
+        return JobFacts(
+            tenant=TENANT,
+            job=job.name,
+            dataset=job.items.spec.name,
+            gpus=job.spec.gpus,
+            upcoming=(*upcoming, *following),
+            epoch_left=len(upcoming),
+            totals={
+                phase: PhaseTotals(of.steps, of.seconds, of.waited, of.items, of.hits)
+                for phase, of in job.totals.items()
+            },
+            joined_at=job.joined_at,
+        )
+
+    # --- what nodes do
+
+    def _evict(self, items: Items) -> None:
+        caching = self._caching(items)
+        if caching is CachingMode.NONE:
+            self._space.remove(items, np.flatnonzero(items.resident))
+        elif caching is CachingMode.CHUNKED:
+            resident = np.flatnonzero(items.resident)
+            chunks = self._chunk_of(items)[resident]
+            self._space.remove(items, resident[~np.isin(chunks, self._held(items))])
+
+    def _preload(self, items: Items) -> None:
+        name = items.spec.name
+        order = self.plan.datasets.get(name)
+        if self._managing.preload < 0 or name in self._preloading or order is None or order.chunks.loading < 0:
+            return
+        missing = np.flatnonzero((self._chunk_of(items) == order.chunks.loading) & ~items.resident & ~items.fetching)
+        if not len(missing):
+            return
+        lump = self._generator.permutation(missing)[: max(1, items.count // (order.units * LUMPS))]
+        fetch = items.begin(lump)
+        self._preloading.add(name)
+        others = sum(1 for other in self.plan.datasets.values() if other.chunks.loading >= 0)
+
+        def came() -> None:
+            self._preloading.discard(name)
+            self.keep(items, lump)
+            items.end(fetch)
+            self._preload(items)
+
+        cap = self._managing.preload / others
+        transfer = self._link.send(len(lump) * items.size, came, cap=cap, background=True)
+        fetch.hurry = lambda: self._link.hurry(transfer)
+
+    def _observe(self, items: Items) -> None:
+        """Write down which chunks have items in the cache."""
+        name = items.spec.name
+        if self._caching(items) is not CachingMode.CHUNKED:
+            return
+        here = np.unique(self._chunk_of(items)[items.resident]).tolist()
+        self.most_chunks[name] = max(self.most_chunks[name], len(here))
+        now, before = self._clock.now, self._clock.now - self._managing.interval * 1.5
+        for chunk in here:
+            spans = self.spans[name].setdefault(chunk, [])
+            if spans and spans[-1][1] >= before:
+                spans[-1][1] = now
+            else:
+                spans.append([now, now])
+
+    # --- looking things up
+
+    def _caching(self, items: Items) -> CachingMode:
+        order = self.plan.datasets.get(items.spec.name)
+        if order is not None:
+            return order.caching
+        return decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity)).caching
+
+    def job_order(self, job: JobRun) -> JobOrder | None:
+        """What the plan says of a job."""
+        return self.plan.jobs.get(f"{TENANT}/{job.name}")
+
+    def _held(self, items: Items) -> tuple[int, ...]:
+        order = self.plan.datasets.get(items.spec.name)
+        return () if order is None else order.chunks.held
+
+    def _loaded(self, items: Items) -> bool:
+        order = self.plan.datasets.get(items.spec.name)
+        if order is None or order.chunks.loading < 0:
+            return False
+        return bool(items.resident[self._chunk_of(items) == order.chunks.loading].all())
+
+    def _cut(self, items: Items) -> tuple[int, int]:
+        order = self.plan.datasets.get(items.spec.name)
+        if order is not None:
+            return order.partitions, order.units
+        plan = decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity))
+        return plan.partitions, plan.units
+
+    def _chunk_of(self, items: Items) -> Numbers:
+        cut = self._cut(items)
+        known = self._cuts.get(items.spec.name)
+        if known is None or known[0] != cut:
+            known = self._cuts[items.spec.name] = (cut, chunk_numbers(items.count, *cut))
+        return known[1]
+
+    def _sequence(self, items: Items, epoch: int) -> tuple[int, ...]:
+        """The order of the chunks that any job of the dataset would take."""
+        place = list(self._space.datasets).index(items.spec.name)
+        generator = np.random.default_rng([self._managing.seed, 10**6 + 1, place, epoch])
+        return tuple(generator.permutation(self._cut(items)[1]).tolist())

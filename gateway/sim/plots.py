@@ -1,0 +1,94 @@
+"""A simulation's pictures, as the paper draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gateway.sim.figures import pyplot
+from gateway.sim.run import RunResult, speedup
+from gateway.sim.scenario import Mode, Scenario
+
+COLOURS = {
+    Mode.LARDER: "#1b7f5c",
+    Mode.LRU: "#c0732a",
+    Mode.NONE: "#888888",
+    Mode.STATIC: "#7a6bb0",
+    Mode.BELADY: "#3b78a8",
+}
+
+
+def draw(scenario: Scenario, results: Sequence[RunResult], directory: Path, name: str) -> list[Path]:
+    """Write the pictures that a scenario has; returns their paths.
+
+    Raises:
+        PlotsUnavailable: there is no matplotlib.
+        OSError: the directory cannot be written.
+    """
+    plt = pyplot()
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = [_progress(plt, results, directory / f"{name}-progress.png")]
+    if bars := _speedups(scenario, results):
+        drawn.append(_bars(plt, bars, directory / f"{name}-speedup.png"))
+    for result in results:
+        for dataset, spans in result.spans.items():
+            if spans:
+                path = directory / f"{name}-chunks-{result.run.name}-{dataset}.png".replace(" ", "-")
+                drawn.append(_chunks(plt, result, dataset, path))
+    return drawn
+
+
+def _speedups(scenario: Scenario, results: Sequence[RunResult]) -> list[tuple[RunResult, float]]:
+    by_name = {result.run.name: result for result in results}
+    found = []
+    for result in results:
+        baseline = scenario.baseline(result.run)
+        if baseline is not None and baseline.name in by_name:
+            found.append((result, speedup(result, by_name[baseline.name])))
+    return found
+
+
+def _bars(plt: Any, bars: list[tuple[RunResult, float]], path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 0.6 + 0.35 * len(bars)))
+    for place, (result, ratio) in enumerate(bars):
+        axes.barh(place, ratio, color=COLOURS[result.run.mode])
+        axes.text(ratio, place, f" {ratio:.2f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(bars)), [result.run.name for result, _ in bars], fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.5)
+    axes.set_xlabel("throughput, relative to no cache")
+    return _save(plt, figure, path)
+
+
+def _progress(plt: Any, results: Sequence[RunResult], path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for result in results:
+        total = [sum(steps) for steps in zip(*result.progress.values(), strict=True)]
+        axes.plot(result.times, total, label=result.run.name, linewidth=1)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("mini-batches of all jobs")
+    axes.legend(fontsize=7)
+    return _save(plt, figure, path)
+
+
+def _chunks(plt: Any, result: RunResult, dataset: str, path: Path) -> Path:
+    """Which chunk was in the cache when, and how far the jobs were: the paper's Figure 7, on its side."""
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for chunk, spans in result.spans[dataset].items():
+        for begin, end in spans:
+            axes.plot([begin, end], [chunk, chunk], color="#1b7f5c", linewidth=4, solid_capstyle="butt")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(f"chunk of {dataset} in the cache")
+    other = axes.twinx()
+    for steps in result.progress.values():
+        other.plot(result.times, steps, color="#c0732a", linewidth=0.8)
+    other.set_ylabel("mini-batches of each job")
+    return _save(plt, figure, path)
+
+
+def _save(plt: Any, figure: Any, path: Path) -> Path:
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    return path

@@ -1,0 +1,221 @@
+"""What is simulated, as a TOML file says it: datasets, jobs, an origin, a fleet, and the runs that are compared.
+
+A run is all of it under one way of caching. The first run of the mode ``none`` with the same jobs is what speedups refer to.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from gateway.model.errors import ConfigError
+from gateway.model.units import parse_duration, parse_size
+from gateway.policies.datasets import CachingMode
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._ -]{1,64}$")]
+MOST_ITEMS = 1_000_000
+
+
+class Mode(StrEnum):
+    """How items are cached in a run."""
+
+    LARDER = "larder"
+    """The manager's plan; batches of what is at hand."""
+    LRU = "lru"
+    """One cache for all, which evicts what was used least recently; each job reads in its own order."""
+    NONE = "none"
+    """No cache: each job reads everything from the origin."""
+    STATIC = "static"
+    """What came first stays."""
+    BELADY = "belady"
+    """Belady's MIN: what will be used last is evicted, as the orders of all jobs say."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OriginSpec(_Table):
+    """The store behind the cache."""
+
+    bandwidth: Annotated[Size, Field(gt=0, description="Bytes per second, shared fairly by all reads")]
+    latency: Annotated[Seconds, Field(description="Seconds before the first byte of a read")] = 0.0
+
+
+class FleetSpec(_Table):
+    """The cache, all nodes together."""
+
+    capacity: Annotated[Size, Field(gt=0, description="Bytes that may be cached")]
+    bandwidth: Annotated[Size, Field(ge=0, description="Bytes per second that a job gets hits with; 0: no limit")] = 0
+    preload: Annotated[
+        Literal["off"] | Size,
+        Field(description='Bytes per second that chunks are preloaded with; 0: no limit; "off": only jobs load them'),
+    ] = 0
+
+
+class ManagerSpec(_Table):
+    """The manager's settings, as in the section [manager] of a gateway's configuration."""
+
+    interval: Annotated[Seconds, Field(gt=0, description="Seconds between two decisions")] = 1.0
+    probe_batches: Annotated[
+        int, Field(ge=0, description="Mini-batches that a new job is refused hits; 0: no probes")
+    ] = 100
+    force_eviction: Annotated[Seconds, Field(gt=0, description="Seconds after the first job has finished a chunk")] = (
+        60.0
+    )
+
+
+class DatasetSpec(_Table):
+    """A dataset, all items of one size."""
+
+    name: Name
+    size: Annotated[Size, Field(gt=0, description="Bytes")]
+    item: Annotated[Size, Field(gt=0, description="Bytes of one item; larger ones are simulated faster")] = 10_000_000
+    caching: Annotated[Literal["auto"] | CachingMode, Field(description="As it is registered")] = "auto"
+
+    @property
+    def items(self) -> int:
+        """How many there are."""
+        return max(1, round(self.size / self.item))
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        if self.items > MOST_ITEMS:
+            raise ValueError(f"{self.items} items are more than {MOST_ITEMS}; make item larger")
+        return self
+
+
+class JobSpec(_Table):
+    """One job, or several of a kind. Times are of one mini-batch."""
+
+    name: Name
+    dataset: Name
+    count: Annotated[int, Field(ge=1, le=1000, description="How many of them")] = 1
+    gpus: Annotated[int, Field(ge=1, le=65536)] = 1
+    batch: Annotated[Size, Field(gt=0, description="Bytes of a mini-batch")]
+    compute: Annotated[Seconds, Field(gt=0, description="Seconds with all of it in the cache")]
+    miss: Annotated[
+        Seconds, Field(ge=0, description="Seconds with nothing in it; 0: as the origin's bandwidth has it")
+    ] = 0.0
+    prefetch: Annotated[
+        int, Field(ge=0, le=1000, description="Mini-batches loaded ahead; 0: loading hides nowhere")
+    ] = 0
+    substitute: Annotated[int, Field(ge=1, le=1000, description="Candidates per item of a batch")] = 10
+    grouped: Annotated[int, Field(ge=1, le=1000, description="Mini-batches simulated as one step")] = 1
+    start: Annotated[Seconds, Field(description="When it begins")] = 0.0
+    epochs: Annotated[int, Field(ge=0, description="0: until the end")] = 0
+
+    @model_validator(mode="after")
+    def _slower_without(self) -> Self:
+        if 0 < self.miss <= self.compute:
+            raise ValueError("miss must be more than compute, or 0")
+        return self
+
+
+class RunSpec(_Table):
+    """One way of caching."""
+
+    name: Name
+    mode: Mode
+    capacity: Annotated[Size, Field(ge=0, description="Instead of the fleet's; 0: as it says")] = 0
+    jobs: Annotated[tuple[Name, ...], Field(description="The kinds that take part; none: all")] = ()
+    warm: Annotated[bool, Field(description="Whether the cache begins with as many items as it holds")] = False
+    caching: Annotated[Literal["", "auto"] | CachingMode, Field(description="Instead of what the datasets say")] = ""
+    probe_batches: Annotated[int | None, Field(ge=0, description="Instead of the manager's")] = None
+    preload: Annotated[Literal["", "off"] | Size, Field(description="Instead of the fleet's")] = ""
+
+
+class Scenario(_Table):
+    """A whole file."""
+
+    title: str
+    text: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    duration: Annotated[Seconds, Field(gt=0, description="Virtual seconds")]
+    measure_from: Annotated[Seconds, Field(description="What comes before is not measured")] = 0.0
+    steps: Annotated[int, Field(ge=1, description="Mini-batches per job that the table gives a time for")] = 1000
+    origin: OriginSpec
+    fleet: FleetSpec
+    manager: ManagerSpec = ManagerSpec()
+    datasets: Annotated[tuple[DatasetSpec, ...], Field(min_length=1)]
+    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
+    runs: Annotated[tuple[RunSpec, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        for what, tables in (("datasets", self.datasets), ("jobs", self.jobs), ("runs", self.runs)):
+            names = [table.name for table in tables]
+            if twice := next((name for name in names if names.count(name) > 1), ""):
+                raise ValueError(f"{what}: the name {twice!r} comes twice")
+        sizes = {dataset.name: dataset for dataset in self.datasets}
+        for job in self.jobs:
+            if job.dataset not in sizes:
+                raise ValueError(f"jobs: {job.name}: there is no dataset {job.dataset!r}")
+            if job.batch * job.grouped > sizes[job.dataset].size:
+                raise ValueError(f"jobs: {job.name}: batch is larger than the dataset")
+        kinds = {job.name for job in self.jobs}
+        for run in self.runs:
+            if strange := [name for name in run.jobs if name not in kinds]:
+                raise ValueError(f"runs: {run.name}: there is no job {strange[0]!r}")
+        if self.measure_from >= self.duration:
+            raise ValueError("measure_from must be less than duration")
+        return self
+
+    def jobs_of(self, run: RunSpec) -> tuple[JobSpec, ...]:
+        """The kinds of jobs that take part in a run."""
+        return tuple(job for job in self.jobs if not run.jobs or job.name in run.jobs)
+
+    def baseline(self, run: RunSpec) -> RunSpec | None:
+        """The run without a cache that has all of this one's jobs."""
+        names = {job.name for job in self.jobs_of(run)}
+        without = (other for other in self.runs if other.mode is Mode.NONE)
+        return next((other for other in without if names <= {job.name for job in self.jobs_of(other)}), None)
+
+
+def built_in() -> tuple[str, ...]:
+    """The names of the scenarios that come with Larder."""
+    folder = resources.files("gateway.sim") / "scenarios"
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def load_scenario(name: str) -> Scenario:
+    """Read a scenario: a file, or a built-in one by its name.
+
+    Raises:
+        ConfigError: there is none, or it is wrong; the message names the field.
+    """
+    path = Path(name)
+    if name in built_in():
+        text = (resources.files("gateway.sim") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
+    elif path.is_file():
+        text = path.read_text(encoding="utf-8")
+    else:
+        raise ConfigError(f"there is no scenario {name!r}: give a TOML file, or one of {', '.join(built_in())}")
+    return parse_scenario(text, name)
+
+
+def parse_scenario(text: str, name: str = "scenario") -> Scenario:
+    """Read a scenario's text.
+
+    Raises:
+        ConfigError: it is wrong; the message names the field.
+    """
+    try:
+        return Scenario.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not TOML: {error}") from error
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{name}: {_problem(dict(each))}" for each in error.errors())) from error
+
+
+def _problem(error: dict[str, Any]) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
