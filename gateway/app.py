@@ -30,6 +30,7 @@ from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, limits_of
 from gateway.api.v1.fleet import FleetService, add_fleet
+from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
 from gateway.config import Rule, Settings, load_settings
 from gateway.engine.engine import Engine
@@ -193,6 +194,7 @@ class Larder:
         )
         self._stack.callback(registry.close)
         add_datasets(self._ops, DatasetService(identities, registry, origin, bounds_of(settings)))
+        add_homes(self._ops)
         batches = BatchEndpoint(engine.batches, settings.cache.capacity)
         self._data = DataApp(identities, registry, batches, store, settings.server.max_in_flight)
 

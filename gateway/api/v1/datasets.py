@@ -269,7 +269,7 @@ def _parameters(*known: str) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-def _checks(*parameters: str, body: bool = False) -> list[Any]:
+def checks(*parameters: str, body: bool = False) -> list[Any]:
     """Who asks, before anything else about the request is looked at."""
     return [Depends(_caller), Depends(_parameters(*parameters)), *([] if body else [Depends(_without_body)])]
 
@@ -282,7 +282,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=_PROBLEMS)
     summary="Register a dataset",
     responses={201: {"model": Dataset, "description": "The name is new"}},
     openapi_extra={"requestBody": REGISTER_BODY},
-    dependencies=_checks("caching", body=True),
+    dependencies=checks("caching", body=True),
 )
 async def register(
     name: str,
@@ -306,19 +306,19 @@ async def register(
     return service.describe(registration)
 
 
-@router.get("/datasets", summary="List datasets", dependencies=_checks())
+@router.get("/datasets", summary="List datasets", dependencies=checks())
 async def list_datasets(caller: Asking, service: Service) -> Datasets:
     """The datasets of the caller's tenant."""
     return await service.list(caller.principal)
 
 
-@router.get("/datasets/{name}", summary="Show a dataset", dependencies=_checks())
+@router.get("/datasets/{name}", summary="Show a dataset", dependencies=checks())
 async def show(name: str, caller: Asking, service: Service) -> Dataset:
     """One dataset by its name or its id."""
     return service.describe(service.found(caller.principal, name))
 
 
-@router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=_checks())
+@router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=checks())
 async def remove(name: str, caller: Asking, service: Service) -> None:
     """Forget a name. Nothing at the origin changes, and what is cached of its items stays until its room is needed."""
     await service.remove(caller.principal, name)
@@ -328,7 +328,7 @@ async def remove(name: str, caller: Asking, service: Service) -> None:
     "/datasets/{name}/items",
     summary="List items",
     response_model=Items,
-    dependencies=_checks("start", "count"),
+    dependencies=checks("start", "count"),
 )
 async def items(
     name: str,
