@@ -70,10 +70,9 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
         size: bytes of all items, as far as they are known.
         capacity: bytes of the cache.
     """
-    room = USABLE * capacity
-    units = max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, int(room))))
-    units = min(units, MOST_UNITS)
-    fits_twice = 2 * size <= int(room) * units
+    room = int(USABLE * capacity)
+    units = units_of(size, room)
+    fits_twice = 2 * size <= room * units
     if requested != "auto":
         return DatasetPlan(CachingMode(requested), PARTITIONS, units, PlanReason.REQUESTED)
     if size <= room:
@@ -81,6 +80,11 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
     if fits_twice:
         return DatasetPlan(CachingMode.CHUNKED, PARTITIONS, units, PlanReason.TOO_LARGE)
     return DatasetPlan(CachingMode.STATIC, PARTITIONS, units, PlanReason.CHUNK_TOO_LARGE)
+
+
+def units_of(size: int, room: int) -> int:
+    """How many chunks a dataset of ``size`` bytes is cut into, if two of them are to fit into ``room`` bytes where possible."""
+    return min(max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, room))), MOST_UNITS)
 
 
 def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:

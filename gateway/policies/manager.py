@@ -1,12 +1,41 @@
-"""The manager's decision as a function: ``decide(before: Plan, facts: Facts, now: float, settings: ManagerSettings) -> Plan``."""
+"""The manager's decision: which dataset gets which space, which chunks are held, which jobs are probed, all in one plan.
+
+Quiver, sections 4.5 and 5, put together: ``probing`` measures what each job gains, ``allocation`` shares the space out by that,
+``chunks`` rotates what is held in part. ``decide`` is a function of the last plan, of what is known now, and of the time. What it
+must remember (``remembered``) is in the plan, so whoever leads next goes on from the plan in Redis. Where the paper leaves a
+choice:
+
+- *Before anything is measured* a job counts as one that gains as much as ``assumed_benefit`` says: a new dataset deserves a try.
+  As two chunks are the cheapest way to gain, every new dataset gets those before any gets all it asks for.
+- *What two chunks bring* is what a job gained when it was measured with two chunks, *what all brings* what it gained with all.
+  Where only one is known, two chunks are taken to bring half: 0.47, 0.46 and 0.90 in the paper's Table 3.
+- *Moving space costs refills.* A dataset in use counts ``hysteresis`` times its gain, so others take its space only if they bring
+  that much more; and a fleet that has become smaller is believed after ``patience`` only, as most nodes that go come back.
+- *The cut into chunks stays* while jobs use a dataset, because they have laid out their epochs by it. It is the one that a
+  gateway without a plan decides on (``datasets.units_of``), so that a job may begin before the first plan.
+- *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
+  to get what nobody else wants.
+- *A dataset without jobs* keeps what it has while there is room.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from gateway.policies.plan import Phase
-from gateway.policies.probing import PhaseTotals, ProbeSettings
+from gateway.policies.allocation import Allocation, Candidate, allocate
+from gateway.policies.chunks import ChunkEvent, JobView, RotationMemory, rotate
+from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
+from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
+from gateway.policies.remembered import Known, Memory
+
+CHUNKED_SHARE = 0.5
+"""Share of the gain of a dataset held whole that two chunks are taken to bring, until it is known."""
+IN_USE = (CachingMode.FULL, CachingMode.CHUNKED)
+"""Modes whose space is not taken away lightly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +77,8 @@ class JobFacts:
 class Facts:
     """All that a decision is made from.
 
-    ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark.
-
-    ``datasets`` by id, ``jobs`` by ``tenant/job``.
+    ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
+    ``jobs`` by ``tenant/job``.
     """
 
     capacity: int
@@ -71,3 +99,251 @@ class ManagerSettings:
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
     """How long the fleet may be smaller (a node restarts) before datasets lose their space."""
+
+
+def decide(before: Plan, facts: Facts, now: float, settings: ManagerSettings) -> Plan:
+    """The plan after ``before``: its version is higher by one if nodes or jobs see any difference.
+
+    Args:
+        before: the last plan, as decided or as read from Redis; the fence is kept.
+        facts: what is known now.
+        now: seconds of a clock that all leaders share.
+        settings: how to decide.
+    """
+    memory = Memory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
+    jobs = _probed(before, memory.jobs, facts, now, settings.probe)
+    spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
+    datasets, rotations, events = _rotated(before, facts, spaces.orders(), memory.rotations, jobs, now, settings)
+    told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
+    seen = (datasets, told) != (dict(before.datasets), dict(before.jobs))
+    return replace(
+        before,
+        version=before.version + seen,
+        datasets=datasets,
+        jobs=told,
+        memory=replace(memory, jobs=jobs, rotations=rotations).to_json(),
+        inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
+    )
+
+
+def _told(fact: JobFacts, known: Known) -> JobOrder:
+    if fact.wants == "auto":
+        return known.probe.order
+    return JobOrder(fact.wants == "on", Phase.STEADY)
+
+
+def _uses_cache(fact: JobFacts, known: Known) -> bool:
+    """Whether chunks are held for it: also while it is refused hits, as it will soon have them."""
+    if fact.wants != "auto":
+        return fact.wants == "on"
+    return known.probe.cache or known.probe.stage is Stage.MEASURING
+
+
+# --- jobs
+
+
+def _by_dataset(facts: Facts) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for name in sorted(facts.jobs):
+        found[facts.jobs[name].dataset].append(name)
+    return found
+
+
+def _probed(
+    before: Plan, memory: Mapping[str, Known], facts: Facts, now: float, settings: ProbeSettings
+) -> dict[str, Known]:
+    """What is known of each job after its last report. One job of a dataset is refused hits at a time."""
+    jobs = {}
+    for dataset, names in _by_dataset(facts).items():
+        order = before.datasets.get(dataset)
+        held = CachingMode.FULL if order is None else order.caching
+        known = {name: _remembered(memory, name, dataset) for name in names}
+        probing = [name for name in names if facts.jobs[name].wants == "auto"]
+        turn = _next_turn({name: known[name] for name in probing}, facts, now, settings)
+        for name in names:
+            if name in probing:
+                probe = step(
+                    known[name].probe,
+                    facts.jobs[name].totals,
+                    resident=held is not CachingMode.NONE,
+                    turn=name == turn,
+                    now=now,
+                    settings=settings,
+                )
+                jobs[name] = _noted(replace(known[name], probe=probe), known[name].probe.measurements, held)
+            else:
+                jobs[name] = Known(dataset)
+    return jobs
+
+
+def _remembered(memory: Mapping[str, Known], name: str, dataset: str) -> Known:
+    known = memory.get(name)
+    return known if known is not None and known.dataset == dataset else Known(dataset)
+
+
+def _next_turn(known: Mapping[str, Known], facts: Facts, now: float, settings: ProbeSettings) -> str:
+    """The job that may be probed now: new ones first, in the order of their coming."""
+    if any(one.probe.stage is Stage.REFUSING for one in known.values()):
+        return ""
+    waiting = [name for name, one in known.items() if due(one.probe, now, settings)]
+    return min(
+        waiting,
+        key=lambda name: (known[name].probe.stage is not Stage.WAITING, facts.jobs[name].joined_at, name),
+        default="",
+    )
+
+
+def _noted(known: Known, measurements: int, held: CachingMode) -> Known:
+    """With a new measurement written down under the mode that it was made in."""
+    if known.probe.measurements == measurements:
+        return known
+    if held is CachingMode.CHUNKED:
+        return replace(known, chunked=known.probe.benefit)
+    return replace(known, full=known.probe.benefit)
+
+
+# --- space
+
+
+class _Spaces:
+    """The allocation, from what the jobs gain to what the datasets get."""
+
+    def __init__(
+        self, before: Plan, facts: Facts, jobs: Mapping[str, Known], capacity: int, settings: ManagerSettings
+    ) -> None:
+        self._before = before
+        self._facts = facts
+        self._capacity = capacity
+        self._settings = settings
+        self._gains = {
+            dataset: self._gain_of(dataset, {name: jobs[name] for name in names})
+            for dataset, names in _by_dataset(facts).items()
+            if dataset in facts.datasets
+        }
+        chosen = {name for name, fact in facts.datasets.items() if fact.override in ("pin", "never")}
+        self._candidates = {name: self._candidate(name) for name in sorted(chosen | set(self._gains))}
+
+    def orders(self) -> dict[str, DatasetOrder]:
+        """What each dataset gets; chunks are not decided on yet."""
+        allocations = allocate(list(self._candidates.values()), self._capacity)
+        orders = {name: self._order(name, allocation) for name, allocation in allocations.items()}
+        free = self._capacity - sum(one.granted for one in allocations.values())
+        for name in sorted(set(self._facts.datasets) - set(orders)):
+            idle = self._before.datasets.get(name)
+            if idle is None:
+                continue
+            if 0 < idle.granted <= free:
+                free -= idle.granted
+                orders[name] = replace(idle, why=WhyCaching.NO_JOBS)
+            else:
+                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.NO_JOBS, granted=0)
+        return dict(sorted(orders.items()))
+
+    def inputs(self) -> dict[str, Any]:
+        """What the allocation was made from, for those who want to know."""
+        return {
+            name: {
+                "size": one.size,
+                "chunk": one.chunk,
+                "gain": round(one.gain, 6),
+                "chunked_gain": round(one.chunked_gain, 6),
+                "override": one.override,
+                "requested": one.requested,
+                "resident": round(self._facts.datasets[name].resident_share, 3),
+            }
+            for name, one in self._candidates.items()
+        }
+
+    def _units(self, dataset: str) -> int:
+        order = self._before.datasets.get(dataset)
+        if order is not None and dataset in self._gains and order.why is not WhyCaching.NO_JOBS:
+            return order.units
+        return units_of(self._facts.datasets[dataset].size, self._capacity)
+
+    def _candidate(self, dataset: str) -> Candidate:
+        fact = self._facts.datasets[dataset]
+        full, chunked = self._gains.get(dataset, (0.0, 0.0))
+        chunk = -(-fact.size // self._units(dataset))
+        return Candidate(dataset, fact.size, chunk, full, chunked, fact.override, fact.requested)
+
+    def _order(self, dataset: str, allocation: Allocation) -> DatasetOrder:
+        return DatasetOrder(allocation.caching, PARTITIONS, self._units(dataset), allocation.why, allocation.granted)
+
+    def _gain_of(self, dataset: str, jobs: Mapping[str, Known]) -> tuple[float, float]:
+        """What a dataset brings whole, and in two chunks: the GPUs that its jobs would need on top without it."""
+        order = self._before.datasets.get(dataset)
+        weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
+        full = chunked = 0.0
+        for name, known in jobs.items():
+            fact = self._facts.jobs[name]
+            more, some = _gains(fact, known, self._settings.assumed_benefit)
+            full += weight * fact.gpus * more
+            chunked += weight * fact.gpus * some
+        return full, chunked
+
+
+def _gains(fact: JobFacts, known: Known, assumed: float) -> tuple[float, float]:
+    """t_miss / t_hit - 1 of one job, with its dataset held whole and with two chunks of it."""
+    if fact.wants == "off":
+        return 0.0, 0.0
+    if not known.probe.cache:
+        again = LEAST_BENEFIT - 1 if known.probe.stage is Stage.MEASURING else 0.0
+        return again, again * CHUNKED_SHARE
+    full, chunked = _above(known.full), _above(known.chunked)
+    if not known.full and not known.chunked:
+        full = _above(assumed)
+    if not known.full and known.chunked:
+        full = chunked / CHUNKED_SHARE
+    if not known.chunked:
+        chunked = full * CHUNKED_SHARE
+    return max(full, chunked), chunked
+
+
+def _above(benefit: float) -> float:
+    return benefit - 1 if benefit >= LEAST_BENEFIT else 0.0
+
+
+# --- chunks
+
+
+def _rotated(
+    before: Plan,
+    facts: Facts,
+    orders: Mapping[str, DatasetOrder],
+    memory: Mapping[str, RotationMemory],
+    jobs: Mapping[str, Known],
+    now: float,
+    settings: ManagerSettings,
+) -> tuple[dict[str, DatasetOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
+    """The orders with the chunks of those datasets that are held in part; what must be remembered of them; what happened."""
+    named = _by_dataset(facts)
+    rotations: dict[str, RotationMemory] = {}
+    found: dict[str, DatasetOrder] = {}
+    events: list[dict[str, Any]] = []
+    for dataset, order in orders.items():
+        if order.caching is not CachingMode.CHUNKED:
+            found[dataset] = replace(order, chunks=Chunks())
+            continue
+        last = before.datasets.get(dataset)
+        same = last is not None and (last.caching, last.units) == (order.caching, order.units)
+        views = [
+            JobView(name, facts.jobs[name].upcoming, facts.jobs[name].epoch_left)
+            for name in named.get(dataset, ())
+            if _uses_cache(facts.jobs[name], jobs[name])
+        ]
+        chunks, rotations[dataset], happened = rotate(
+            last.chunks if last is not None and same else Chunks(),
+            memory.get(dataset, RotationMemory()) if same else RotationMemory(),
+            views,
+            loaded=facts.datasets[dataset].loaded and same,
+            units=order.units,
+            now=now,
+            force_after=settings.force_after,
+        )
+        found[dataset] = replace(order, chunks=chunks)
+        events.extend(_described(dataset, event) for event in happened)
+    return found, rotations, events
+
+
+def _described(dataset: str, event: ChunkEvent) -> dict[str, Any]:
+    return {"dataset": dataset, "reason": event.reason.value, "chunk": event.chunk, "jobs": list(event.jobs)}
