@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.register import Entry, Heard, Register
-from gateway.model.fleet import PROTOCOL, Node, NodeState
+from gateway.model.fleet import Node, NodeState
 from gateway.policies.ring import Ring
 
 _LOG = logging.getLogger("larder.fleet")
@@ -231,7 +231,7 @@ class Membership:
         strangers = {}
         for entry in entries:
             node = entry.node
-            if node.protocol != PROTOCOL:
+            if node.protocol != self._self.protocol:
                 strangers[node.id] = node
                 self._known.pop(node.id, None)
                 continue
@@ -264,7 +264,7 @@ class Membership:
                     name,
                     node.address,
                     node.protocol,
-                    PROTOCOL,
+                    self._self.protocol,
                 )
                 metrics.FLEET_CONFLICTS.labels("protocol").inc()
         self._strangers = strangers
