@@ -14,123 +14,43 @@ import asyncio
 import resource
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.items import FailedItem, ItemFetches, Outcome, Wanted
-from gateway.engine.prefetch import Counts, Prefetcher
+from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident, Room
+from gateway.engine.candidates import Candidates
+from gateway.engine.homes import Split, split_of
+from gateway.engine.items import ItemFetches
+from gateway.engine.neighbours import Scout
+from gateway.engine.prefetch import Prefetcher
 from gateway.engine.services import Services
+from gateway.engine.underway import FETCHES_PER_BATCH, Progress, Window
+from gateway.engine.wanted import Counts, FailedItem, Outcome, Source, Wanted
 from gateway.model.frames import ItemStatus
-from gateway.model.keys import OriginIdentity
-from gateway.policies.batch import BatchMode, Positions, choose, gives_up, may_replace
+from gateway.policies.batch import BatchMode, Positions, choose, may_replace
 from gateway.policies.datasets import CachingMode, DatasetPlan, fullest_chunk, refreshes_recency
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
-from gateway.store.datasets.registry import Registration
-from gateway.store.items import ItemFile, close_files
+from gateway.store.items import ItemFile
 
-FETCHES_PER_BATCH = 32
 LARGEST_OPEN_BATCH = 1024
 """Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
 _LOOK = 0.25
 _AT_A_TIME = 4096
+_HOMES = 3
 _COUNTED_FOR = 2.0
 _COUNTED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAsk:
-    """A batch that was checked: every index is one of the dataset, the reader may have them all.
+class _Routes:
+    """Where a batch's items come from: by position, whether the home is another node and nothing is here; who is asked
+    before the origin; and how many other nodes are home of something."""
 
-    ``indices`` are the candidates, by position; ``take`` is how many of them are wanted in substitute mode.
-    """
-
-    registration: Registration
-    identity: OriginIdentity
-    caching: CachingMode
-    mode: BatchMode
-    indices: NDArray[np.uint32]
-    take: int
-    ordered: bool = False
-
-
-class Room:
-    """How many files the batches of one worker have open before their turn to be sent: readers that stop hold no more."""
-
-    def __init__(self, limit: int) -> None:
-        self.left = limit
-
-
-class Resident:
-    """What is to be delivered and is on disk: ``positions`` and open ``files``, in the order of delivery."""
-
-    def __init__(self, room: Room) -> None:
-        self.positions: list[int] = []
-        self.files: list[ItemFile] = []
-        self._room = room
-
-    def add(self, position: int, file: ItemFile) -> None:
-        """Take over an open file."""
-        self.positions.append(position)
-        self.files.append(file)
-        self._room.left -= 1
-
-    def pop(self) -> Arrival:
-        """Hand over the last file."""
-        self._room.left += 1
-        return Arrival(self.positions.pop(), self.files.pop())
-
-    def close(self) -> None:
-        """Close the files."""
-        files, self.files = self.files, []
-        self._room.left += len(files)
-        close_files(files)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One position's end: an open file (the receiver closes it), or what a fetch came to."""
-
-    position: int
-    content: ItemFile | Outcome
-
-
-@dataclass(slots=True)
-class Arriving:
-    """Not everything is ready. ``arrivals`` yields each position's end; ``status`` is final when it is exhausted."""
-
-    arrivals: AsyncGenerator[Arrival]
-    opened: Resident
-    status: ItemStatus = ItemStatus.OK
-
-    async def aclose(self) -> None:
-        """Let go of everything. (A generator that has not begun has nothing to let go of by itself.)"""
-        await self.arrivals.aclose()
-        self.opened.close()
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What a batch has come to; ``failures`` counts what the origin failed since an item last came."""
-
-    needed: int
-    failures: int = 0
-    failed: bool = False
-    waiting: dict[asyncio.Task[Outcome], int] = field(default_factory=dict)
-
-    def hear(self, outcome: Outcome) -> None:
-        """Take note of how a fetch ended."""
-        if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
-            self.failures += 1
-            self.failed = True
-        else:
-            self.failures = 0
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether to try no more."""
-        return gives_up(self.failures, self.needed)
+    far: NDArray[np.bool_]
+    source: Source | None
+    nodes: int
 
 
 class Batches:
@@ -154,7 +74,7 @@ class Batches:
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what is delivered, and open what is there."""
         await self._prepare(ask)
-        return self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask)
+        return self._open_exact(ask) if ask.mode is BatchMode.EXACT else await self._open_substitute(ask)
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """By position, whether the item is known to be in the cache."""
@@ -165,9 +85,16 @@ class Batches:
         return resident
 
     async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """``resident``, once the dataset's survey has been waited for if it is a small one."""
+        """``resident``, in the whole fleet, once the dataset's survey has been waited for if it is a small one."""
         await self._prepare(ask)
-        return self.resident(ask)
+        resident = self.resident(ask)
+        there, _ = await self._there(ask, self._split(ask), resident)
+        return resident | there
+
+    def fetching(self, ask: BatchAsk) -> NDArray[np.bool_]:
+        """By position, whether a worker of this node is reading the item from the origin."""
+        fetching: NDArray[np.bool_] = ask.registration.content.states.flags[ask.indices] == FETCHING
+        return fetching
 
     def fullest_chunk(self, content: Content, plan: DatasetPlan) -> int:
         """The chunk with most resident items, as of a moment ago; -1 when there is none, or no chunks are rotated."""
@@ -206,6 +133,53 @@ class Batches:
             file = await self._items.look(content, index)
         return file
 
+    # --- other nodes
+
+    def _split(self, ask: BatchAsk) -> Split | None:
+        fleet = self._services.fleet
+        if fleet is None or ask.here or ask.caching is CachingMode.NONE:
+            return None
+        return split_of(fleet.members, ask.registration.content, ask.indices)
+
+    async def _there(
+        self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """By position, of what is not here: whether its home has it; and whether its home is reading it from the origin."""
+        has, reads = np.zeros((2, len(ask.indices)), dtype=bool)
+        peers = self.fetches.peers
+        if split is None or peers is None:
+            return has, reads
+        parts = [(node, at[~resident[at]]) for node, at in split.parts()]
+        questions = [(node, at) for node, at in parts if len(at)]
+        answers = await asyncio.gather(
+            *(peers.resident(node, self._wanted(ask, 0), ask.indices[at]) for node, at in questions)
+        )
+        for (_, at), (has_some, reads_some) in zip(questions, answers, strict=True):
+            has[at], reads[at] = has_some, reads_some
+        return has, reads
+
+    def _routes(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_], order: Iterable[int]) -> _Routes:
+        """How the items that are not here are to be had.
+
+        Args:
+            ask: the batch.
+            split: the homes of its items.
+            resident: by position, whether the item is here.
+            order: the positions of those that are not, as they will be asked for.
+        """
+        far = np.zeros(len(ask.indices), dtype=bool) if split is None else split.elsewhere & ~resident
+        neighbours, fleet = self.fetches.neighbours, self._services.fleet
+        source = None
+        if neighbours and fleet and not fleet.members.alone and ask.caching is not CachingMode.NONE:
+            upcoming = (int(ask.indices[position]) for position in order if not far[position])
+            source = Scout(neighbours, ask.registration, upcoming)
+        return _Routes(far, source, 0 if split is None else len(split.parts()))
+
+    @staticmethod
+    def _lengths(ask: BatchAsk) -> NDArray[np.uint64]:
+        lengths: NDArray[np.uint64] = ask.registration.content.lengths[ask.indices]
+        return lengths
+
     # --- exact
 
     def _open_exact(self, ask: BatchAsk) -> Resident | Arriving:
@@ -227,26 +201,38 @@ class Batches:
 
     async def _each_in_order(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
         ahead: deque[tuple[int, asyncio.Task[Outcome] | None]] = deque()
-        positions = iter(range(len(ask.indices)))
         resident = self.resident(ask)
-        progress = _Progress(len(ask.indices))
+        routes = self._routes(ask, self._split(ask), resident, np.flatnonzero(~resident).tolist())
+        window = Window(self._lengths(ask))
+        positions = deque(range(len(ask.indices)))
+        near = 0
+        progress = Progress(len(ask.indices))
         try:
             while True:
-                while len(ahead) < FETCHES_PER_BATCH and (position := next(positions, None)) is not None:
+                while positions:
+                    position = positions[0]
                     if not resident[position] and progress.hopeless:
                         answer.status = ItemStatus.ORIGIN_ERROR
+                        positions.popleft()
                         continue
-                    ahead.append((position, None if resident[position] else self._start(ask, position)))
+                    if not (window.takes(position) if routes.far[position] else near < FETCHES_PER_BATCH):
+                        break
+                    near += not routes.far[position]
+                    task = None if resident[position] else self._start(ask, position, routes)
+                    ahead.append((positions.popleft(), task))
                 if not ahead:
                     return
                 position, task = ahead.popleft()
+                near -= not routes.far[position]
                 file = await self._file(ask, position) if task is None else None
                 if file is not None:
                     yield Arrival(position, file)
                     continue
-                outcome = await (task or self._start(ask, position))
+                outcome = await (task or self._start(ask, position, routes))
+                window.come(position)
                 progress.hear(outcome)
                 yield Arrival(position, outcome)
+                del outcome, task
         finally:
             _abandon(task for _, task in ahead if task is not None)
 
@@ -254,115 +240,144 @@ class Batches:
         """What is resident first, while the first of the others are being fetched."""
         resident = self.resident(ask)
         there = iter(np.flatnonzero(resident).tolist())
-        missing = deque(np.flatnonzero(~resident).tolist())
-        progress = _Progress(len(ask.indices))
-        waiting = progress.waiting
+        missing = np.flatnonzero(~resident)
+        routes = self._routes(ask, self._split(ask), resident, missing.tolist())
+        near = deque(missing[~routes.far[missing]].tolist())
+        far = deque(missing[routes.far[missing]].tolist())
+        window = Window(self._lengths(ask))
+        progress = Progress(len(ask.indices))
+        underway = progress.underway
+        reading = 0
         try:
             while True:
-                while missing and len(waiting) < FETCHES_PER_BATCH and not progress.hopeless:
-                    position = missing.popleft()
-                    waiting[self._start(ask, position)] = position
+                while far and not progress.hopeless and window.takes(far[0]):
+                    underway.add(far[0], self._start(ask, far.popleft(), routes))
+                while near and reading < FETCHES_PER_BATCH and not progress.hopeless:
+                    reading += 1
+                    underway.add(near[0], self._start(ask, near.popleft(), routes))
                 if (here := next(there, None)) is not None:
                     file = await self._file(ask, here)
                     if file is None:
-                        missing.append(here)
+                        near.append(here)
                     else:
                         yield Arrival(here, file)
                     continue
-                if not waiting:
-                    answer.status = ItemStatus.ORIGIN_ERROR if missing else ItemStatus.OK
+                if not underway:
+                    answer.status = ItemStatus.ORIGIN_ERROR if near or far else ItemStatus.OK
                     return
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    progress.hear(task.result())
-                    yield Arrival(waiting.pop(task), task.result())
+                for arrival in await self._arrived(progress):
+                    reading -= arrival.position not in window
+                    window.come(arrival.position)
+                    yield arrival
         finally:
-            _abandon(waiting)
+            underway.abandon()
+
+    @staticmethod
+    async def _arrived(progress: Progress, within: float | None = None) -> list[Arrival]:
+        arrivals = []
+        for position, outcome in await progress.underway.ended(within):
+            progress.hear(outcome)
+            arrivals.append(Arrival(position, outcome))
+        return arrivals
 
     # --- substitute
 
-    def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
-        states = ask.registration.content.states
+    async def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
+        flags = ask.registration.content.states.flags
         order: Positions = self._random.permutation(len(ask.indices))
-        choice = choose(order, self.resident(ask), states.flags[ask.indices] == FETCHING)
+        resident, split = self.resident(ask), self._split(ask)
+        there, fetching = await self._there(ask, split, resident)
+        choice = choose(order, resident | there, fetching | self.fetching(ask))
         opened = Resident(self._room)
         residents = deque(choice.resident.tolist())
         later: list[int] = []
         gone: list[int] = []
-        while residents and len(opened.files) + len(later) < ask.take:
+        promised: deque[int] = deque()
+        while residents and len(opened.files) + len(later) + len(promised) < ask.take:
             if len(opened.files) >= LARGEST_OPEN_BATCH or self._room.left <= 0:
                 break
             position = residents.popleft()
-            file = self._ready(ask, position)
-            if file is not None:
+            if there[position]:
+                promised.append(position)
+            elif (file := self._ready(ask, position)) is not None:
                 opened.add(position, file)
-            elif states.flags[ask.indices[position]] in (RESIDENT, VERIFIED):
+            elif flags[ask.indices[position]] in (RESIDENT, VERIFIED):
                 later.append(position)
             else:
                 gone.append(position)
-        others = deque([*choice.others.tolist(), *gone])
-        if len(opened.files) >= ask.take or not (residents or later or others):
+        others = [*choice.others.tolist(), *gone]
+        if len(opened.files) >= ask.take or not (residents or later or others or promised):
             return opened
         residents.extendleft(reversed(later))
+        routes = self._routes(ask, split, resident, others)
+        candidates = Candidates(residents, promised, others, routes.far, self._lengths(ask), routes.nodes)
         answer = Arriving(_nothing(), opened)
-        answer.arrivals = self._substitutes(ask, residents, others, answer)
+        answer.arrivals = self._substitutes(ask, candidates, there, routes, answer)
         return answer
 
     async def _substitutes(
-        self, ask: BatchAsk, residents: deque[int], others: deque[int], answer: Arriving
+        self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
     ) -> AsyncGenerator[Arrival]:
-        """What is open, then ``residents`` that have to be verified or opened first, then ``others``, to be fetched."""
-        opened = answer.opened
-        progress = _Progress(ask.take - len(opened.files))
+        """What is open, then residents that have to be verified, opened or asked for first, then what has to be fetched."""
+        opened, residents = answer.opened, candidates.residents
+        progress = Progress(ask.take - len(opened.files))
         loop = asyncio.get_running_loop()
         try:
-            self._start_more(ask, others, progress, progress.needed - len(residents), 0.0)
+            self._start_more(ask, routes, candidates, progress, len(residents), 0.0)
             while opened.files:
                 yield opened.pop()
-            while residents and progress.needed > 0:
-                position = residents.popleft()
-                file = await self._file(ask, position)
-                if file is None:
-                    others.append(position)
-                    continue
-                progress.needed -= 1
-                yield Arrival(position, file)
             last = loop.time()
-            self._start_more(ask, others, progress, progress.needed, 0.0)
-            while progress.needed > 0 and progress.waiting:
-                done, _ = await asyncio.wait(progress.waiting, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    arrival = Arrival(progress.waiting.pop(task), task.result())
+            while progress.needed > 0:
+                if residents and progress.needed > len(progress.underway) + len(candidates.promised):
+                    position = residents.popleft()
+                    if there[position]:
+                        candidates.promised.append(position)
+                    elif (file := await self._file(ask, position)) is not None:
+                        progress.needed -= 1
+                        yield Arrival(position, file)
+                    else:
+                        candidates.add_other(position)
+                    last = loop.time()
+                    continue
+                self._start_more(ask, routes, candidates, progress, 0, loop.time() - last)
+                if not progress.underway or progress.hopeless:
+                    break
+                for arrival in await self._arrived(progress, _LOOK):
+                    candidates.ended(arrival.position)
                     last = loop.time()
                     if self._counts(arrival, progress):
                         yield arrival
-                if progress.hopeless:
-                    break
-                self._start_more(ask, others, progress, progress.needed, loop.time() - last)
             if progress.needed > 0 and progress.failed:
                 answer.status = ItemStatus.ORIGIN_ERROR
         finally:
-            _abandon(progress.waiting)
+            progress.underway.abandon()
 
-    def _start_more(self, ask: BatchAsk, others: deque[int], progress: _Progress, needed: int, silent: float) -> None:
-        more = may_replace(len(progress.waiting), needed, silent)
-        for _ in range(min(more, len(others), max(0, FETCHES_PER_BATCH - len(progress.waiting)))):
-            position = others.popleft()
-            progress.waiting[self._start(ask, position)] = position
+    def _start_more(
+        self, ask: BatchAsk, routes: _Routes, candidates: Candidates, progress: Progress, at_hand: int, silent: float
+    ) -> None:
+        """Ask for what other nodes have, and for as many others as are needed beside that and beside ``at_hand`` items."""
+        while len(progress.underway) < progress.needed and (position := candidates.next_promised()) is not None:
+            progress.underway.add(position, self._start(ask, position, routes))
+        waiting = len(progress.underway) + len(candidates.promised)
+        for _ in range(may_replace(waiting, progress.needed - at_hand, silent)):
+            if (other := candidates.next_other()) is None:
+                return
+            progress.underway.add(other, self._start(ask, other, routes))
 
     @staticmethod
-    def _counts(arrival: Arrival, progress: _Progress) -> bool:
+    def _counts(arrival: Arrival, progress: Progress) -> bool:
         """Whether to tell the reader: not of what he does not need any more, nor of what only failed for now."""
         content = arrival.content
-        assert not isinstance(content, ItemFile)
-        progress.hear(content)
         if isinstance(content, FailedItem):
             return content.status is not ItemStatus.ORIGIN_ERROR
         progress.needed -= 1
         return progress.needed >= 0
 
-    def _start(self, ask: BatchAsk, position: int) -> asyncio.Task[Outcome]:
-        wanted = Wanted(ask.registration, int(ask.indices[position]), ask.identity, ask.caching)
+    def _wanted(self, ask: BatchAsk, index: int, source: Source | None = None) -> Wanted:
+        return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source)
+
+    def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
+        wanted = self._wanted(ask, int(ask.indices[position]), routes.source)
         return asyncio.get_running_loop().create_task(self.fetches.fetch(wanted))
 
     # --- prefetch
@@ -376,21 +391,44 @@ class Batches:
         counts = Counts(0, 0, 0)
         for start in range(0, len(ask.indices), _AT_A_TIME):
             part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
-            # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
-            await self._items.confirm(ask.registration.content, part.indices)
-            resident = self.resident(part)
-            missing = part.indices[~resident]
-            self._used_soon(ask.registration.content, part.indices[resident])
-            more = self._prefetcher.add(ask.registration, ask.identity, ask.caching, part.indices, missing)
-            counts = Counts(*map(sum, zip(counts, more, strict=True)))
+            counts = _sum(counts, await self._prefetch_at_homes(part))
             await asyncio.sleep(0)  # others have a turn: there may be a million items
         return counts._asdict()
+
+    async def _prefetch_at_homes(self, ask: BatchAsk) -> Counts:
+        """Each home is given its part; that of one which does not take it goes to the next, and in the end to nobody."""
+        counts = Counts(0, 0, 0)
+        for _ in range(_HOMES):
+            split, peers = self._split(ask), self.fetches.peers
+            if split is None or peers is None:
+                return _sum(counts, await self._prefetch_here(ask))
+            counts = _sum(counts, await self._prefetch_here(replace(ask, indices=ask.indices[~split.elsewhere])))
+            wanted = self._wanted(ask, 0)
+            parts = [(node, ask.indices[at]) for node, at in split.parts()]
+            answers = await asyncio.gather(*(peers.prefetch(node, wanted, indices) for node, indices in parts))
+            counts = _sum(counts, *(answer for answer in answers if answer is not None))
+            left = [indices for (_, indices), answer in zip(parts, answers, strict=True) if answer is None]
+            if not left:
+                return counts
+            ask = replace(ask, indices=np.concatenate(left))
+        return _sum(counts, Counts(0, 0, len(ask.indices)))
+
+    async def _prefetch_here(self, ask: BatchAsk) -> Counts:
+        # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
+        await self._items.confirm(ask.registration.content, ask.indices)
+        resident = self.resident(ask)
+        self._used_soon(ask.registration.content, ask.indices[resident])
+        return self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, ask.indices[~resident])
 
     def _used_soon(self, content: Content, indices: NDArray[np.uint32]) -> None:
         """What is announced and here counts as used now, or what is fetched with it would push it out before its turn."""
         now = self._services.now()
         for index in indices.tolist():
             self._services.store.touch(content.digest(index), now)
+
+
+def _sum(*counts: Counts) -> Counts:
+    return Counts(*map(sum, zip(*counts, strict=True)))
 
 
 def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:

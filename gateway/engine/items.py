@@ -9,7 +9,9 @@ Rules
    no name at all, so nobody can plant bytes (DESIGN: the server hashes everything it stores).
 3. What the cache does not take (static cache full, disk ill, a rule against it) is passed on all the same: small items from
    memory, large ones as they come, marked so that the reader knows that the verdict follows the bytes.
-4. Readers are told of the origin's answers, not of its address nor of anything else behind the gateway; the log is.
+4. In a fleet an item is fetched by its home (gateway/engine/homes.py), which is asked from here, whoever asks here. Only when no
+   node in the ring serves it, it is read here. A home asks a node that is known to have the item before it asks the origin.
+5. Readers are told of the origin's answers, not of its address nor of anything else behind the gateway; the log is.
 """
 
 from __future__ import annotations
@@ -19,23 +21,40 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from zlib import crc32
 
+from gateway.engine.homes import Node
+from gateway.engine.neighbours import Neighbours
+from gateway.engine.peer_items import PeerItems
 from gateway.engine.services import Services
+from gateway.engine.wanted import (
+    Answer,
+    FailedItem,
+    ItemStream,
+    LargeItem,
+    LooseItem,
+    Memory,
+    Outcome,
+    Share,
+    StoredItem,
+    Wanted,
+    Who,
+)
+from gateway.metrics import MOVED_ITEMS
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef
 from gateway.origin.response import OriginResponse
 from gateway.policies.admission import forbidden
 from gateway.policies.datasets import CachingMode, may_evict_for
+from gateway.policies.ring import item_key
 from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
-from gateway.store.datasets.registry import Registration
 from gateway.store.failures import disk_faults
 
 ATTEMPTS = 3
@@ -45,131 +64,11 @@ MEMORY = 64 * 1024**2
 AT_ONCE = 128
 LEASE_PATIENCE = 30.0
 _LEASE_PAUSE = 0.005
+_HOMES = 3
+"""Homes asked in turn before an item is read here."""
 
 log = logging.getLogger("larder.items")
 T = TypeVar("T")
-Who = tuple[OriginIdentity, str, str, int, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One item, for one reader.
-
-    ``mode`` is how its dataset is cached; ``store_only`` says that nobody waits for the bytes: what the cache does not take is
-    not read at all.
-    """
-
-    registration: Registration
-    index: int
-    identity: OriginIdentity
-    mode: CachingMode
-    store_only: bool = False
-
-    @property
-    def digest(self) -> bytes:
-        """The item's digest."""
-        return self.registration.content.digest(self.index)
-
-    @property
-    def who(self) -> Who:
-        """Whose rights, which copy, and whether the bytes are wanted: where this differs, answers may."""
-        return self.identity, self.registration.tenant, self.registration.name, self.index, self.store_only
-
-    @property
-    def location(self) -> Location:
-        """Where the reader's tenant has it; read from disk each time."""
-        return self.registration.locations.of(self.index)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredItem:
-    """An item that is on disk now; ``blob`` keeps its bytes readable even if it is evicted at once."""
-
-    blob: OpenBlob
-    flags: ItemFlag = ItemFlag.NONE
-
-
-class Memory:
-    """Bytes that items take in one worker's memory, for as long as anybody refers to them."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-
-class Share:
-    """A part of ``Memory``, given back when nothing refers to it any more: a reader that stops reading holds it, and no other."""
-
-    def __init__(self, memory: Memory, size: int) -> None:
-        self._memory = memory
-        self._size = size
-        memory.used += size
-
-    def __del__(self) -> None:
-        self._memory.used -= self._size
-
-
-@dataclass(frozen=True, slots=True)
-class LooseItem:
-    """An item that is only in memory."""
-
-    data: bytes
-    crc32: int
-    share: Share | None = None
-    flags: ItemFlag = ItemFlag.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class LargeItem:
-    """An item that the cache does not take and that is too large for memory: to be streamed, see ``ItemFetches.stream``."""
-
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class FailedItem:
-    """An item that cannot be delivered, and why."""
-
-    status: ItemStatus
-    detail: str
-
-
-Outcome = StoredItem | LooseItem | LargeItem | FailedItem
-
-
-class ItemStream:
-    """An item that passes through, ``length`` bytes long; whoever has it calls ``close``."""
-
-    def __init__(self, response: OriginResponse, length: int, digest: bytes) -> None:
-        self.length = length
-        self._response = response
-        self._digest = digest
-        self._sha256 = hashlib.sha256()
-        self._crc32 = 0
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes as they come.
-
-        Raises:
-            OriginUnavailable: the origin broke off; nothing can be said in place of the missing bytes.
-        """
-        left = self.length
-        while left:
-            chunk = await self._response.next_chunk()
-            if not chunk or len(chunk) > left:
-                raise OriginUnavailable("the origin closed the connection early")
-            self._sha256.update(chunk)
-            self._crc32 = crc32(chunk, self._crc32)
-            left -= len(chunk)
-            yield chunk
-
-    def verdict(self) -> tuple[int, ItemStatus]:
-        """CRC of the bytes, and whether they were the item's."""
-        right = self._sha256.digest() == self._digest
-        return self._crc32, ItemStatus.OK if right else ItemStatus.CHANGED
-
-    def close(self) -> None:
-        """Give the connection back, or end it when there is more to come."""
-        self._response.release()
 
 
 class _Failed(LarderError):
@@ -198,6 +97,9 @@ class ItemFetches:
         self._tasks: set[asyncio.Task[Outcome]] = set()
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = Memory()
+        self._fleet = services.fleet
+        self.peers = PeerItems(services.fleet) if services.fleet else None
+        self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
 
     @property
     def active(self) -> int:
@@ -217,7 +119,30 @@ class ItemFetches:
             running = self._fetches.get(digest)
             if running is not None and running.who == wanted.who:
                 return await self.fetch(wanted)
+        served = await self._from_home(digest, wanted)
+        if served is not None:
+            return served
+        running = self._fetches.get(digest)
+        if running is not None and running.who == wanted.who:
+            return await asyncio.shield(running.task)
         return await asyncio.shield(self._start(digest, wanted).task)
+
+    async def _from_home(self, digest: bytes, wanted: Wanted) -> Outcome | None:
+        """What the item's home says, or the next one when that is dead; ``None`` when it is to be read here."""
+        asked: list[str] = []
+        while (home := self.home(digest, wanted)) is not None and home.id not in asked and len(asked) < _HOMES:
+            assert self.peers is not None
+            asked.append(home.id)
+            outcome = await self.peers.fetch(home, wanted)
+            if outcome is not None:
+                return outcome
+        return None
+
+    def home(self, digest: bytes, wanted: Wanted) -> Node | None:
+        """The node to ask for an item; ``None`` when that is this one."""
+        if self._fleet is None or wanted.here or wanted.mode is CachingMode.NONE:
+            return None
+        return self._fleet.members.home(item_key(digest))
 
     def _start(self, digest: bytes, wanted: Wanted) -> _Fetch:
         task = asyncio.get_running_loop().create_task(self._run(digest, wanted))
@@ -234,6 +159,8 @@ class ItemFetches:
 
     async def close(self) -> None:
         """Stop every fetch; what was not whole is thrown away."""
+        if self.peers is not None:
+            await self.peers.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -307,6 +234,10 @@ class ItemFetches:
             return _not_taken()
         if location.length == 0:
             return await self._empty(digest, wanted, keep=keep)
+        node = await wanted.source.of(wanted.index) if wanted.source else None
+        moved = await self._move(digest, wanted, node, keep=keep) if node else None
+        if moved is not None:
+            return moved
         response, length = await self.ask(wanted, location)
         try:
             keep = keep and self._may_keep(wanted, location, length) and forbidden(response.headers) is None
@@ -316,12 +247,41 @@ class ItemFetches:
                 return _not_taken()
             if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
                 return LargeItem(length)
-            return await self._into_memory(digest, response, length)
+            return await self._into_memory(digest, length, response.next_chunk)
         finally:
             response.release()
 
-    async def ask(self, wanted: Wanted, location: Location) -> tuple[OriginResponse, int]:
-        """The origin's answer to a read of exactly this item, and how many bytes it will be.
+    async def _move(self, digest: bytes, wanted: Wanted, node: Node, *, keep: bool) -> Outcome | None:
+        """Take the item over from a node that has it; ``None`` when that comes to nothing."""
+        assert self.neighbours is not None
+        expected = int(wanted.registration.content.lengths[wanted.index])
+        try:
+            blob = await self.neighbours.blob(node, digest)
+            if blob is None:
+                return None
+            answer, length = blob
+            try:
+                if expected not in (length, UNKNOWN_LENGTH):
+                    return None
+                outcome: Outcome | None = None
+                if keep and self._may_keep(wanted, wanted.location, length) and await self._make_room(wanted, length):
+                    outcome = await self._into_store(digest, wanted, length, answer.next_chunk)
+                elif not wanted.store_only and length <= LARGEST_IN_MEMORY and self._memory.used + length <= MEMORY:
+                    outcome = await self._into_memory(digest, length, answer.next_chunk)
+            finally:
+                answer.release()
+        except DiskUnavailable:
+            raise
+        except LarderError as failure:
+            log.info("%s did not give an item that it said it has: %s", node.id, failure)
+            return None
+        if not isinstance(outcome, StoredItem | LooseItem):
+            return None
+        MOVED_ITEMS.inc()
+        return replace(outcome, flags=ItemFlag.HIT)
+
+    async def ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[OriginResponse, int]:
+        """The origin's answer to a read of exactly this item but its first ``skip`` bytes, and how many bytes it will be.
 
         Raises:
             OriginUnavailable: it failed.
@@ -329,13 +289,15 @@ class ItemFetches:
         """
         key = ObjectKey(wanted.identity.origin, location.bucket, location.key)
         headers = []
-        if location.offset is not None and (location.offset or location.length is not None):
-            last = "" if location.length is None else str(location.offset + location.length - 1)
-            headers.append(("Range", f"bytes={location.offset}-{last}"))
+        offset, length = (0, None) if location.offset is None else (location.offset, location.length)
+        if offset or skip or length is not None:
+            last = "" if length is None else str(offset + length - 1)
+            headers.append(("Range", f"bytes={offset + skip}-{last}"))
         response = await self._services.origin.send(wanted.identity, "GET", key.raw_path, "", headers)
-        expected = wanted.registration.content.lengths[wanted.index]
+        expected = int(wanted.registration.content.lengths[wanted.index])
+        expected -= skip if expected != UNKNOWN_LENGTH else 0
         try:
-            return response, _checked(response, ranged=bool(headers), expected=int(expected))
+            return response, _checked(response, ranged=bool(headers), expected=expected)
         except BaseException:
             response.abort()
             raise
@@ -383,11 +345,15 @@ class ItemFetches:
             return await self._into_store(digest, wanted, 0, _nothing)
         return LooseItem(b"", 0)
 
-    async def _into_memory(self, digest: bytes, response: OriginResponse, length: int) -> Outcome:
+    async def _into_memory(self, digest: bytes, length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> Outcome:
         share = Share(self._memory, length)
-        data = await response.read(length)
-        if len(data) != length:
+        pieces, size = [], 0
+        while size < length and (chunk := await next_chunk()):
+            pieces.append(chunk)
+            size += len(chunk)
+        if size != length:
             raise OriginUnavailable("the origin closed the connection early")
+        data = b"".join(pieces)
         if hashlib.sha256(data).digest() != digest:
             raise _changed()
         return LooseItem(data, crc32(data), share)
@@ -396,11 +362,37 @@ class ItemFetches:
 
     async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
         """A ``LargeItem``, asked for anew: the answer that showed how large it is was not kept for a reader that may be slow."""
+        digest = wanted.digest
+        there = await self._at_home(digest, wanted)
+        if there is not None:
+            return there
         try:
             response, length = await self._insist(wanted, lambda: self.ask(wanted, wanted.location))
         except _Failed as failure:
             return FailedItem(failure.status, str(failure))
-        return ItemStream(response, length, wanted.digest)
+        return ItemStream(response, length, digest)
+
+    async def _at_home(self, digest: bytes, wanted: Wanted) -> ItemStream | None:
+        """The item out of its home's cache; what a home that dies half-way owes is read from the origin."""
+        home = self.home(digest, wanted)
+        if home is None or self.neighbours is None:
+            return None
+        try:
+            blob = await self.neighbours.blob(home, digest)
+        except LarderError:
+            return None
+        if blob is None:
+            return None
+        answer, length = blob
+
+        async def rest(sent: int) -> Answer:
+            response, _ = await self.ask(wanted, wanted.location, sent)
+            return response
+
+        if int(wanted.registration.content.lengths[wanted.index]) not in (length, UNKNOWN_LENGTH):
+            answer.release()
+            return None
+        return ItemStream(answer, length, digest, rest)
 
 
 def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:

@@ -1,7 +1,7 @@
 """Prefetching: items that nobody waits for are read into the cache, so that they are there when their turn comes.
 
 What is queued at any time, by all jobs together, is bounded by half of the cache: more would push out the chunk that is in use
-before the next one is. An item is queued once, however many jobs want it of the same copy.
+before the next one is. An item is queued once, however many jobs want it of the same copy, and at its home.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway import metrics
-from gateway.engine.items import FailedItem, ItemFetches, StoredItem, Wanted
+from gateway.engine.items import ItemFetches
+from gateway.engine.neighbours import Scout
 from gateway.engine.services import Services
+from gateway.engine.wanted import Counts, FailedItem, Source, StoredItem, Wanted
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
@@ -29,31 +30,24 @@ PREFETCHES = 16
 Indices = NDArray[np.uint32]
 
 
-class Counts(NamedTuple):
-    """What became of a request to prefetch, in items."""
-
-    resident: int
-    fetching: int
-    refused: int
-
-
 @dataclass(eq=False, slots=True)
 class _Errand:
-    """What is queued of one dataset for one reader; ``queued`` says so by item."""
+    """What is queued of one dataset for one reader; ``queued`` says so by item. With each part goes who may have its items."""
 
     registration: Registration
     identity: OriginIdentity
     mode: CachingMode
     queued: NDArray[np.bool_]
-    parts: deque[Indices]
+    parts: deque[tuple[Indices, Source | None]]
     at: int = 0
 
-    def next(self) -> int | None:
+    def next(self) -> tuple[int, Source | None] | None:
         """The next item, or ``None`` when there is none left."""
         while self.parts:
-            if self.at < len(self.parts[0]):
+            indices, source = self.parts[0]
+            if self.at < len(indices):
                 self.at += 1
-                return int(self.parts[0][self.at - 1])
+                return int(indices[self.at - 1]), source
             self.parts.popleft()
             self.at = 0
         return None
@@ -108,11 +102,17 @@ class Prefetcher:
         if len(new):
             self.queued_bytes += float(sizes[len(new) - 1])
             errand.queued[new] = True
-            errand.parts.append(new)
+            errand.parts.append((new, self._source(registration, new)))
             self._errands[registration, identity] = errand
             self._work(len(new))
         fetching = int(np.count_nonzero(errand.queued[missing]))
         return Counts(len(indices) - len(missing), fetching, len(missing) - fetching)
+
+    def _source(self, registration: Registration, indices: Indices) -> Source | None:
+        neighbours, fleet = self._fetches.neighbours, self._services.fleet
+        if neighbours is None or fleet is None or fleet.members.alone:
+            return None
+        return Scout(neighbours, registration, map(int, indices))
 
     def _sizes(self, registration: Registration, indices: Indices) -> NDArray[np.float64]:
         """Bytes of items, as far as they are known; floats, because lengths are claims and their sum must not wrap around."""
@@ -129,12 +129,13 @@ class Prefetcher:
         try:
             while self._errands:
                 key, errand = next(iter(self._errands.items()))
-                index = errand.next()
-                if index is None:
+                following = errand.next()
+                if following is None:
                     del self._errands[key]
                     continue
+                index, source = following
                 try:
-                    await self._fetch(errand, index)
+                    await self._fetch(errand, index, source)
                 finally:
                     errand.queued[index] = False
                     self.queued_bytes -= float(self._sizes(errand.registration, np.array([index]))[0])
@@ -142,11 +143,13 @@ class Prefetcher:
             # Now, not when the loop gets to it: what is queued in between would count on a task that has ended.
             self._tasks.discard(_current())
 
-    async def _fetch(self, errand: _Errand, index: int) -> None:
+    async def _fetch(self, errand: _Errand, index: int, source: Source | None) -> None:
         if errand.registration.content.states.flags[index] in (RESIDENT, VERIFIED):
             await asyncio.sleep(0)  # others have a turn: another job may have brought all of a million items
             return
-        wanted = Wanted(errand.registration, index, errand.identity, errand.mode, store_only=True)
+        wanted = Wanted(
+            errand.registration, index, errand.identity, errand.mode, store_only=True, here=True, source=source
+        )
         outcome = await self._fetches.fetch(wanted)
         metrics.PREFETCHED.labels("stored" if isinstance(outcome, StoredItem) else "failed").inc()
         if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.engine.homes import Fleet
 from gateway.model.keys import ObjectKey
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
@@ -23,7 +24,7 @@ class Services:
 
     ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
     channel is broken, so that every object is checked. ``forget_here`` drops keys from this node after the origin
-    showed that they changed.
+    showed that they changed. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
     """
 
     store: Store
@@ -35,3 +36,4 @@ class Services:
     now: Callable[[], float] = time.time
     trusted_since: Callable[[], float] = lambda: 0.0
     forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)
+    fleet: Fleet | None = None

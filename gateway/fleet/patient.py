@@ -33,13 +33,22 @@ class PatientPeers:
         self._peers = peers
         self._members = members
 
-    async def request(self, node: Node, method: str, path: str, headers: Sequence[Header]) -> PatientResponse:
-        """Ask a node; return when the head of its answer is there.
+    async def request(
+        self,
+        node: Node,
+        method: str,
+        path: str,
+        headers: Sequence[Header] = (),
+        *,
+        query: str = "",
+        body: bytes = b"",
+    ) -> PatientResponse:
+        """Ask a node; return when the head of its answer is there. See ``Peers.request``.
 
         Raises:
             PeerUnavailable: it did not answer, or is not alive. It has been suspected.
         """
-        asking = self._peers.request(node, method, path, headers=headers, timeout=_LONGEST)
+        asking = self._peers.request(node, method, path, query=query, headers=headers, body=body, timeout=_LONGEST)
         call = asyncio.get_running_loop().create_task(asking)
         try:
             while not (await asyncio.wait([call], timeout=SILENCE))[0]:

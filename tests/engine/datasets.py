@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.engine.batch import Arrival, Arriving, BatchAsk, Batches, Resident
-from gateway.engine.items import FailedItem, LargeItem, LooseItem, StoredItem
+from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.batch import Batches
+from gateway.engine.wanted import FailedItem, LargeItem, LooseItem, StoredItem
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.engine import items
-from gateway.engine.items import ItemStream
 from gateway.engine.prefetch import PREFETCHES
+from gateway.engine.wanted import ItemStream
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode

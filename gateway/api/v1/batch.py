@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.api.v1 import batch_tar
-from gateway.api.v1.batch_body import RawHeaders, headers_of, send_frames, send_json, send_resident
-from gateway.engine.batch import BatchAsk, Batches, Resident
+from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_frames, send_json, send_resident
+from gateway.engine.answers import BatchAsk, Resident
+from gateway.engine.batch import Batches
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
@@ -195,7 +196,7 @@ class BatchEndpoint:
         elif isinstance(answer, Resident):
             await send_resident(scope, send, ask, answer, headers)
         else:
-            await send_frames(scope, send, ask, answer, self._batches.fetches, headers)
+            await send_frames(scope, send, ask, answer, Framing(self._batches.fetches), headers)
 
     async def lookup(
         self, scope: Scope, send: Send, principal: Principal, registration: Registration, body: bytes

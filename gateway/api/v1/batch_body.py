@@ -10,11 +10,15 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from prometheus_client import Counter
+
 from gateway import metrics
-from gateway.engine.batch import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items import FailedItem, ItemFetches, ItemStream, LargeItem, LooseItem, StoredItem, Wanted
+from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items import ItemFetches
+from gateway.engine.wanted import FailedItem, ItemStream, LargeItem, LooseItem, Outcome, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
 from gateway.server.channel import SMALL, read_exactly
@@ -35,17 +39,44 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}\Z")
 RawHeaders = list[tuple[bytes, bytes]]
 
 
-def count_item(flags: ItemFlag, status: ItemStatus, size: int) -> None:
-    """Count one item of an answer, by what became of it."""
-    if status is ItemStatus.OK:
-        result = "hit" if ItemFlag.HIT in flags else "joined" if ItemFlag.JOINED in flags else "fetched"
-        metrics.BATCH_BYTES.labels(result).inc(size)
-    else:
-        result = RESULTS[status]
-    metrics.BATCH_ITEMS.labels(result).inc()
+class Tally:
+    """Counts the items of answers, by what became of them; ``sent`` counts their bytes too."""
+
+    def __init__(self, items: Counter, sent: Counter | None = None) -> None:
+        self._items = items
+        self._sent = sent
+
+    def item(self, flags: ItemFlag, status: ItemStatus, size: int) -> None:
+        """One item of an answer."""
+        if status is ItemStatus.OK:
+            self.delivered(
+                "hit" if ItemFlag.HIT in flags else "joined" if ItemFlag.JOINED in flags else "fetched", 1, size
+            )
+        else:
+            self._items.labels(RESULTS[status]).inc()
+
+    def delivered(self, result: str, count: int, size: int) -> None:
+        """So many items of ``size`` bytes together."""
+        self._items.labels(result).inc(count)
+        if self._sent is not None:
+            self._sent.labels(result).inc(size)
 
 
-async def send_resident(scope: Scope, send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders) -> None:
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How an answer is made: who counts its items, and the most bytes of one that is sent at all; ``None``: any."""
+
+    tally: Tally
+    largest: int | None = None
+
+
+TO_CLIENTS = Manner(Tally(metrics.BATCH_ITEMS, metrics.BATCH_BYTES))
+TOO_LARGE = "it is too large to go with others; ask for its blob"
+
+
+async def send_resident(
+    scope: Scope, send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders, manner: Manner = TO_CLIENTS
+) -> None:
     """Send the index form and close the files.
 
     Raises:
@@ -64,16 +95,23 @@ async def send_resident(scope: Scope, send: Send, ask: BatchAsk, opened: Residen
         await send(start)
         pieces: list[Piece] = [head, *((file.fd, 0, file.size) for file in opened.files), end]
         await send_pieces(scope, send, pieces)
-        metrics.BATCH_ITEMS.labels("hit").inc(len(entries))
-        metrics.BATCH_BYTES.labels("hit").inc(size)
+        manner.tally.delivered("hit", len(entries), size)
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
     finally:
         opened.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """What frames are made with: how large items are read, and the manner."""
+
+    fetches: ItemFetches
+    manner: Manner = TO_CLIENTS
+
+
 async def send_frames(
-    scope: Scope, send: Send, ask: BatchAsk, answer: Arriving, fetches: ItemFetches, headers: RawHeaders
+    scope: Scope, send: Send, ask: BatchAsk, answer: Arriving, framing: Framing, headers: RawHeaders
 ) -> None:
     """Send frames as items arrive.
 
@@ -86,7 +124,7 @@ async def send_frames(
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         outgoing.add(frames.preamble())
         async for arrival in as_ready(answer.arrivals, outgoing):
-            await _frame(ask, arrival, frames, fetches, outgoing)
+            await _frame(ask, arrival, frames, framing, outgoing)
             await outgoing.flush_if_full()
         outgoing.add(frames.end(answer.status))
         await outgoing.flush(more=False)
@@ -97,29 +135,42 @@ async def send_frames(
         await answer.aclose()
 
 
-async def _frame(
-    ask: BatchAsk, arrival: Arrival, frames: FrameSequence, fetches: ItemFetches, outgoing: Outgoing
-) -> None:
+async def _frame(ask: BatchAsk, arrival: Arrival, frames: FrameSequence, framing: Framing, outgoing: Outgoing) -> None:
     position, index = arrival.position, int(ask.indices[arrival.position])
-    content = arrival.content
+    content = _within(arrival.content, framing.manner.largest)
+    tally = framing.manner.tally
     if isinstance(content, LargeItem):
         await outgoing.flush()
-        stream = await fetches.stream(Wanted(ask.registration, index, ask.identity, ask.caching))
+        wanted = Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here)
+        stream = await framing.fetches.stream(wanted)
         if isinstance(stream, ItemStream):
-            await _streamed(Entry(position, index, stream.length, 0, ItemFlag.STREAMED), stream, frames, outgoing)
+            entry = Entry(position, index, stream.length, 0, ItemFlag.STREAMED)
+            status = await _streamed(entry, stream, frames, outgoing)
+            tally.item(ItemFlag.NONE, status, stream.length)
             return
         content = stream
     if isinstance(content, FailedItem):
         location = ask.registration.locations.of(index)
         outgoing.add(frames.failure(position, index, content.status, location.bucket, location.key, content.detail))
-        count_item(ItemFlag.NONE, content.status, 0)
+        tally.item(ItemFlag.NONE, content.status, 0)
         return
     flags, size, crc = described(content)
     outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), content)
-    count_item(flags, ItemStatus.OK, size)
+    tally.item(flags, ItemStatus.OK, size)
 
 
-async def _streamed(entry: Entry, stream: ItemStream, frames: FrameSequence, outgoing: Outgoing) -> None:
+def _within(content: ItemFile | Outcome, largest: int | None) -> ItemFile | Outcome:
+    """The item, unless it is too large to be sent."""
+    if largest is None or isinstance(content, FailedItem):
+        return content
+    if not isinstance(content, LargeItem) and described(content)[1] <= largest:
+        return content
+    if isinstance(content, ItemFile):
+        close_files([content])
+    return FailedItem(ItemStatus.NOT_RESIDENT, TOO_LARGE)
+
+
+async def _streamed(entry: Entry, stream: ItemStream, frames: FrameSequence, outgoing: Outgoing) -> ItemStatus:
     try:
         outgoing.add(frames.item(entry))
         async for piece in stream.pieces():
@@ -129,7 +180,7 @@ async def _streamed(entry: Entry, stream: ItemStream, frames: FrameSequence, out
         stream.close()
     crc, status = stream.verdict()
     outgoing.add(frames.trailer(entry, crc, status))
-    count_item(ItemFlag.NONE, status, stream.length)
+    return status
 
 
 Content = ItemFile | StoredItem | LooseItem

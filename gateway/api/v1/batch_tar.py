@@ -10,9 +10,10 @@ import json
 import tarfile
 from typing import Any
 
-from gateway.api.v1.batch_body import Outgoing, RawHeaders, as_ready, count_item, described, suffix_of
-from gateway.engine.batch import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items import FailedItem, ItemFetches, ItemStream, LargeItem, Wanted
+from gateway.api.v1.batch_body import TO_CLIENTS, Outgoing, RawHeaders, as_ready, described, suffix_of
+from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items import ItemFetches
+from gateway.engine.wanted import FailedItem, ItemStream, LargeItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.server.refusals import Scope, Send
@@ -78,7 +79,7 @@ class _Archive:
             stream, content = (opened, content) if isinstance(opened, ItemStream) else (None, opened)
         if isinstance(content, FailedItem):
             entry |= {"status": content.status.name.lower(), "detail": content.detail}
-            count_item(ItemFlag.NONE, content.status, 0)
+            TO_CLIENTS.tally.item(ItemFlag.NONE, content.status, 0)
             return
         entry["name"] = name = f"{arrival.position:08d}-{index}{suffix_of(location.key)}"
         if stream is not None:
@@ -89,7 +90,7 @@ class _Archive:
         entry |= {"status": "ok", "length": size, "crc32": crc}
         self.outgoing.add_item(_head(name, size), content)
         self.outgoing.add(_padding(size))
-        count_item(flags, ItemStatus.OK, size)
+        TO_CLIENTS.tally.item(flags, ItemStatus.OK, size)
         self._delivered += 1
         await self.outgoing.flush_if_full()
 
@@ -104,7 +105,7 @@ class _Archive:
         self.outgoing.add(_padding(stream.length))
         crc, status = stream.verdict()
         entry |= {"status": status.name.lower(), "length": stream.length, "crc32": crc}
-        count_item(ItemFlag.NONE, status, stream.length)
+        TO_CLIENTS.tally.item(ItemFlag.NONE, status, stream.length)
         self._delivered += status is ItemStatus.OK
 
     async def finish(self, status: ItemStatus) -> None:
