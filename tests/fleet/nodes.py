@@ -12,7 +12,7 @@ from gateway.policies.ring import Ring, path_key
 from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
 from tests.scenarios.clients import Got, get
 from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin
+from tests.scenarios.world import Origin, eventually
 
 COUNT = 3
 
@@ -36,18 +36,15 @@ class Nodes:
         self._settings = settings
         self._revived: list[Running] = []
 
-    def path(self, home: int, name: str, without: Sequence[int] = ()) -> str:
-        """A path whose home is node ``home`` when all but ``without`` are there."""
-        return next(self.paths(home, name, without))
+    def path(self, home: int, name: str) -> str:
+        """A path whose home is node ``home`` when all are there."""
+        return next(path for serial in itertools.count() if self.home(path := f"/bucket/{name}/{serial}") == home)
 
-    def paths(self, home: int, name: str, without: Sequence[int] = ()) -> Iterator[str]:
-        """Paths as ``path`` gives one, without end."""
-        ring = Ring({f"node-{number}": 1 for number in range(COUNT)})
-        gone = [f"node-{number}" for number in without]
-        for serial in itertools.count():
-            key = f"{name}/{serial}"
-            if ring.ranked(path_key("bucket", key), 1, without=gone) == [f"node-{home}"]:
-                yield f"/bucket/{key}"
+    def home(self, path: str, without: Sequence[int] = ()) -> int:
+        """The node that is home of a path when these are away."""
+        ring = Ring({f"node-{number}": 1 for number in range(COUNT) if number not in without})
+        bucket, _, key = path.removeprefix("/").partition("/")
+        return int(ring.ranked(path_key(bucket, key), 1)[0].removeprefix("node-"))
 
     def get(self, number: int, path: str, **headers: str) -> Got:
         """Read through one node, over a connection of its own."""
@@ -66,12 +63,25 @@ class Nodes:
         there = [number for number in range(COUNT) if number not in gone]
         wait_for_fleet([self.running[number] for number in there], {f"node-{number}": "READY" for number in there})
 
+    def await_home(self, number: int) -> None:
+        """Wait until every node is there, and the others ask this one for what it is home of: nobody suspects it any more."""
+        self.await_all()
+        path = self.path(number, "nothing")
+        for other in range(COUNT):
+            if other != number:
+                before = self.served(number)
+                eventually(
+                    lambda other=other: (self.get(other, path), self.served(number))[1],
+                    lambda served, before=before: served > before,
+                    f"node {other} to ask node {number}",
+                )
+
     def revive(self, number: int) -> None:
         """Start a node again that has ended, with the cache that it had."""
         settings = fleet_node(self.origin.endpoint, self.redis.url, number, self._home, **self._settings)
         self.running[number] = start(settings, self._home / f"node-{number}")
         self._revived.append(self.running[number])
-        self.await_all()
+        self.await_home(number)
 
     def close(self) -> None:
         """Stop what was started here."""

@@ -1,0 +1,138 @@
+"""Homes that die or move: no client sees an error, a wrong byte or an old one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.fleet.nodes import Nodes, nodes
+from tests.scenarios.clients import Client, finish, get
+from tests.scenarios.world import KIB, MIB, content, eventually
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three nodes; a test that ends one brings it back."""
+    with nodes(tmp_path_factory.mktemp("fleet")) as made:
+        yield made
+
+
+@contextmanager
+def killed(fleet: Nodes, number: int) -> Iterator[None]:
+    """A node that is dead for a while, as the others do not know yet."""
+    fleet.running[number].kill()
+    try:
+        yield
+    finally:
+        fleet.revive(number)
+
+
+def ranges_asked(fleet: Nodes, path: str) -> list[tuple[str, str]]:
+    """Range and If-Match of every GET of an object that the origin has seen."""
+    seen = [request for request in fleet.origin.s3.seen if (request.method, request.raw_path) == ("GET", path)]
+    return [(request.header("range"), request.header("if-match")) for request in seen]
+
+
+def test_a_dead_home_is_a_miss(fleet: Nodes) -> None:
+    """Rule: whoever asks for an object of a node that has just died gets it, from the origin, and nobody asks twice for it."""
+    path = fleet.path(1, "dead")
+    body = fleet.origin.put(path, content(200 * KIB, path))
+    assert fleet.get(0, path).body == body
+    with killed(fleet, 1):
+        answers = [fleet.get(number, path) for number in (0, 2, 0, 2)]
+        assert [(got.status, got.body) for got in answers] == [(200, body)] * 4
+        assert [got.cache for got in answers] == ["MISS; reason=cold", "HIT", "HIT", "HIT"]
+    assert fleet.origin.count("GET", path) == 2
+    assert fleet.get(0, path).body == body
+
+
+@pytest.mark.parametrize("span", [(0, 3 * MIB), (100_000, 3 * MIB - 5)], ids=["whole", "range"])
+def test_a_home_that_dies_half_way(fleet: Nodes, span: tuple[int, int]) -> None:
+    """Rule: what a dead home has not sent comes from the origin, of the same version, from the first byte on that is missing."""
+    start, stop = span
+    path = fleet.path(1, f"half-{start}")
+    body = fleet.origin.put(path, content(3 * MIB, path))
+    hang = fleet.origin.hang(path, after=MIB)
+    with Client(fleet.running[0].endpoint) as client:
+        client.send("GET", path, {"range": f"bytes={start}-{stop - 1}"} if start else None)
+        response = client.begin()
+        had = response.read(50_000)
+        with killed(fleet, 1):
+            got = finish(response, had)
+            assert (got.whole, got.body) == (True, body[start:stop])
+        hang.gate.open()
+    span_asked, version = ranges_asked(fleet, path)[-1]
+    first = int(span_asked.removeprefix("bytes=").partition("-")[0])
+    assert start + len(had) <= first <= start + MIB + 100_000
+    assert (span_asked, version) == (f"bytes={first}-{stop - 1}", got.headers["etag"])
+
+
+def test_an_object_that_changed_while_its_home_died(fleet: Nodes) -> None:
+    """Rule: of two versions no client gets parts: when the one that began is gone, the connection is broken."""
+    path = fleet.path(1, "changed")
+    old = fleet.origin.put(path, content(3 * MIB, path))
+    hang = fleet.origin.hang(path, after=MIB)
+    with Client(fleet.running[0].endpoint) as client:
+        client.send("GET", path)
+        response = client.begin()
+        had = response.read(50_000)
+        fleet.origin.put(path, content(3 * MIB, "another"))
+        with killed(fleet, 1):
+            got = finish(response, had)
+        hang.gate.open()
+    assert not got.whole
+    assert old.startswith(got.body)
+
+
+def test_a_former_home_does_not_give_what_it_held(fleet: Nodes) -> None:
+    """Rule: who was home while another was away hears of writes all the same; home again, it gives the new object."""
+    path = fleet.path(1, "moves")
+    substitute = fleet.home(path, without=[1])
+    other = 2 - substitute
+    old = fleet.origin.put(path, content(1000, "old"))
+    with killed(fleet, 1):
+        assert fleet.get(other, path).body == old
+        eventually(lambda: fleet.get(substitute, path).cache, lambda cache: cache == "HIT", "a copy at the substitute")
+    new = content(1000, "new")
+    with Client(fleet.running[other].endpoint) as writer:
+        assert writer.put(path, new).status == 200
+    with killed(fleet, 1):
+        assert [fleet.get(number, path).body for number in (0, 2, 0, 2)] == [new] * 4
+
+
+def test_reads_after_writes_while_the_home_dies_and_returns(fleet: Nodes) -> None:
+    """Rule: with readers at every node, what was written is what the next read gives, while the home is killed and comes back."""
+    path = fleet.path(1, "contended")
+    fleet.origin.put(path, content(1000, "first"))
+    enough, wrong = threading.Event(), []
+
+    def read(number: int) -> None:
+        while not enough.is_set():
+            got = get(fleet.running[number], path)
+            if got.status != 200 or not got.whole:
+                wrong.append(got)
+
+    def write_and_look(turns: range) -> None:
+        for turn in turns:
+            body = content(1000 + turn, (path, turn))
+            with Client(fleet.running[turn % 2 * 2].endpoint) as writer:
+                assert writer.put(path, body).status == 200
+            assert [fleet.get(number, path).body for number in (0, 2)] == [body, body]
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in (0, 2)]
+    for reader in readers:
+        reader.start()
+    try:
+        write_and_look(range(10))
+        with killed(fleet, 1):
+            write_and_look(range(10, 20))
+        write_and_look(range(20, 30))
+        assert fleet.get(1, path).body == content(1029, (path, 29))
+    finally:
+        enough.set()
+        for reader in readers:
+            reader.join()
+    assert wrong == []
