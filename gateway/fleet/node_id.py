@@ -27,7 +27,7 @@ def kept_id(cache: Path, boot: str) -> str:
     appears whole and once. A directory that cannot be written gives a name that lasts until the next start.
     """
     kept = cache / "node"
-    draft = cache / f"node-{os.getpid()}"
+    draft = cache / f"node-{uuid.uuid4().hex}"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         if (name := _read(kept)) is not None:

@@ -1,0 +1,299 @@
+"""Asking other nodes, and being asked, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
+
+from gateway.fleet import peers
+from gateway.fleet.peer_gate import REFUSED, PeerGate
+from gateway.fleet.peers import Peers, PeerUnavailable
+from gateway.model.datasets import ApiError
+from gateway.model.fleet import Node, NodeState
+from tests.origins.processes import free_port
+
+SECRET = "a secret of sixteen characters and more"
+PATIENT = 60.0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for half a second is no dead node."""
+    monkeypatch.setattr(peers, "_CONNECT", PATIENT)
+
+
+class Members:
+    """Remembers who is suspected."""
+
+    me = "asker"
+
+    def __init__(self) -> None:
+        self.suspected: list[str] = []
+
+    def suspect(self, node_id: str) -> None:
+        """Note it."""
+        self.suspected.append(node_id)
+
+
+class Asking:
+    """A node that asks; ``node`` is whom."""
+
+    def __init__(self, port: int, secret: str = SECRET) -> None:
+        self.node = Node("other", f"http://127.0.0.1:{port}", 1, "default", NodeState.READY)
+        self.members = Members()
+        self.peers = Peers(self.members, secret)
+
+
+@asynccontextmanager
+async def asking(handler: Handler | None, secret: str = SECRET) -> AsyncIterator[Asking]:
+    """One node that asks another, which ``handler`` plays; ``None`` for one that is not there."""
+    async with AsyncExitStack() as stack:
+        port = free_port()
+        if handler is not None:
+            app = web.Application(client_max_size=2**30)
+            app.router.add_route("*", "/{tail:.*}", handler)
+            runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        each = Asking(port, secret)
+        stack.push_async_callback(each.peers.close)
+        yield each
+
+
+def counted(result: str) -> float:
+    """Requests to other nodes with this result."""
+    return REGISTRY.get_sample_value("larder_peer_requests_total", {"result": result}) or 0.0
+
+
+def scope_of(request: web.Request) -> dict[str, Any]:
+    """What an ASGI server would say of a request."""
+    raw_path, _, query = request.raw_path.partition("?")
+    headers = [(name.lower(), value) for name, value in request.raw_headers]
+    return {
+        "method": request.method,
+        "raw_path": raw_path.encode(),
+        "query_string": query.encode(),
+        "headers": headers,
+    }
+
+
+def gated(gate: PeerGate) -> Handler:
+    """A node that says who asked what."""
+
+    async def handler(request: web.Request) -> web.Response:
+        body = await request.read()
+        try:
+            caller = gate.admit(scope_of(request), body)
+        except ApiError as error:
+            return web.Response(status=error.status, headers=error.headers, text=error.detail)
+        about = [caller.node, request.method, request.raw_path, len(body), request.headers.get("x-larder-extra", "")]
+        return web.json_response(about)
+
+    return handler
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+async def test_what_a_node_asks_is_admitted(method: str) -> None:
+    """Rule: path and query go out byte for byte, headers and body with them, all signed; the gate knows who asks."""
+    path = "/-/peer/v1/objects/o/b/a%2F..%2Fb%20%C3%BC//c"
+    async with asking(gated(PeerGate(SECRET))) as each:
+        response = await each.peers.request(
+            each.node,
+            method,
+            path,
+            query="name=a%26b&x=1",
+            headers=[("x-larder-extra", "1"), ("Range", "bytes=0-1")],
+            body=b"12345" if method == "POST" else b"",
+            timeout=PATIENT,
+        )
+        assert response.status == 200
+        text = await response.read(10_000)
+        if method != "HEAD":
+            wanted = ["asker", method, f"{path}?name=a%26b&x=1", 5 if method == "POST" else 0, "1"]
+            assert json.loads(text) == wanted
+        assert each.members.suspected == []
+
+
+async def test_who_has_another_secret_is_refused_and_told_why() -> None:
+    """Rule: a call that is refused as such is no answer: counted on both sides, the node suspected, the reason named."""
+    refused = REGISTRY.get_sample_value("larder_peer_refused_total", {"reason": "signature"}) or 0.0
+    before = counted("refused")
+    async with asking(gated(PeerGate(SECRET)), "another secret, long enough as well") as each:
+        with pytest.raises(PeerUnavailable, match="signature"):
+            await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+        assert each.members.suspected == ["other"]
+    assert counted("refused") == before + 1
+    assert REGISTRY.get_sample_value("larder_peer_refused_total", {"reason": "signature"}) == refused + 1
+
+
+async def test_a_clock_that_is_far_off_is_named() -> None:
+    """Rule: the refusal says what to do about it."""
+    async with asking(gated(PeerGate(SECRET, now=lambda: time.time() + 3600))) as each:
+        with pytest.raises(PeerUnavailable, match="date"):
+            await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+
+
+def test_refusals_say_what_to_do() -> None:
+    """Rule: a stranger gets status 403, one word in a header, and a remedy."""
+    scope = {"method": "GET", "raw_path": b"/-/peer/v1/x", "query_string": b"", "headers": []}
+    with pytest.raises(ApiError) as caught:
+        PeerGate(SECRET).admit(scope, b"")
+    assert caught.value.status == 403
+    assert caught.value.headers == {REFUSED: "unsigned"}
+    assert "x-larder-peer" in caught.value.detail
+
+
+def test_nobody_is_admitted_without_a_secret() -> None:
+    """Rule: an empty secret would be known to everybody."""
+    with pytest.raises(ValueError, match="secret"):
+        PeerGate("")
+
+
+async def test_a_node_that_is_not_there_is_suspected() -> None:
+    """Rule: no connection, no answer; what was asked can be looked for elsewhere at once."""
+    before = counted("unavailable")
+    async with asking(None) as each:
+        with pytest.raises(PeerUnavailable, match="other"):
+            await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+        assert each.members.suspected == ["other"]
+    assert counted("unavailable") == before + 1
+
+
+async def test_a_node_that_is_silent_is_suspected() -> None:
+    """Rule: an answer must begin within the time that the caller gives it."""
+
+    async def silent(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    async with asking(silent) as each:
+        with pytest.raises(PeerUnavailable):
+            await each.peers.request(each.node, "POST", "/-/peer/v1/x", body=b"1", timeout=0.2)
+        assert each.members.suspected == ["other"]
+
+
+async def test_an_answer_that_breaks_off_is_no_answer() -> None:
+    """Rule: the caller learns that the rest is missing, and the node is suspected."""
+    before = counted("broken")
+
+    async def breaking(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "10"})
+        await response.prepare(request)
+        await response.write(b"12345")
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with asking(breaking) as each:
+        response = await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+        with pytest.raises(PeerUnavailable, match="broke off"):
+            await response.read(100)
+        assert each.members.suspected == ["other"]
+    assert counted("broken") == before + 1
+
+
+@pytest.mark.parametrize("status", [404, 416, 421, 503])
+async def test_an_error_is_an_answer(status: int) -> None:
+    """Rule: what a node answers is the caller's to judge; it is not suspected."""
+
+    async def answering(_: web.Request) -> web.Response:
+        return web.Response(status=status, headers=[("X-Two", "a"), ("X-Two", "b")], body=b"why")
+
+    async with asking(answering) as each:
+        response = await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+        assert response.status == status
+        assert response.header("x-two") == "a"
+        assert [value for name, value in response.headers if name == "X-Two"] == ["a", "b"]
+        assert await response.read(3) == b"why"
+        assert each.members.suspected == []
+
+
+async def test_an_answer_is_not_read_beyond_its_limit() -> None:
+    """Rule: a body that is longer than it can rightly be is refused; the node works, so it is not suspected."""
+
+    async def long(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(1000))
+
+    async with asking(long) as each:
+        response = await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+        with pytest.raises(PeerUnavailable, match="larger than 999"):
+            await response.read(999)
+        assert each.members.suspected == []
+
+
+async def test_connections_are_used_again() -> None:
+    """Rule: requests one after the other go over one connection, whatever they are."""
+    seen = set()
+
+    async def noting(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        seen.add(request.transport.get_extra_info("peername"))
+        await request.read()
+        return web.Response(body=b"x")
+
+    async with asking(noting) as each:
+        for method in ("GET", "POST", "HEAD", "POST"):
+            body = b"1" if method == "POST" else b""
+            response = await each.peers.request(each.node, method, "/-/peer/v1/x", body=body, timeout=PATIENT)
+            await response.read(10)
+    assert len(seen) == 1
+
+
+async def test_a_connection_that_was_just_closed_is_not_a_dead_node() -> None:
+    """Rule: a call whose connection breaks before an answer began is made once more, a POST as well."""
+    calls: list[str] = []
+
+    async def restarting(request: web.Request) -> web.Response:
+        calls.append(request.method)
+        if len(calls) == 1:
+            assert request.transport is not None
+            request.transport.close()
+        return web.Response(body=await request.read())
+
+    async with asking(restarting) as each:
+        response = await each.peers.request(each.node, "POST", "/-/peer/v1/x", body=b"indices", timeout=PATIENT)
+        assert await response.read(10) == b"indices"
+        assert each.members.suspected == []
+    assert calls == ["POST", "POST"]
+
+
+async def test_a_node_that_closes_every_connection_is_suspected() -> None:
+    """Rule: once more, and then it counts as not answering."""
+
+    async def closing(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    async with asking(closing) as each:
+        with pytest.raises(PeerUnavailable):
+            await each.peers.request(each.node, "POST", "/-/peer/v1/x", body=b"1", timeout=PATIENT)
+        assert each.members.suspected == ["other"]
+
+
+async def test_nobody_is_suspected_because_the_caller_gave_up() -> None:
+    """Rule: a call that is cancelled says nothing about the node."""
+    begun = asyncio.Event()
+
+    async def silent(_: web.Request) -> web.Response:
+        begun.set()
+        await asyncio.Event().wait()
+        return web.Response()
+
+    async with asking(silent) as each:
+        call = asyncio.create_task(each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT))
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert each.members.suspected == []

@@ -1,0 +1,149 @@
+"""How nodes prove to each other that they are of one fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gateway.model import peer_auth
+from gateway.model.peer_auth import (
+    PEER,
+    PEER_BODY,
+    PEER_DATE,
+    PEER_PROTOCOL,
+    PEER_SIGNATURE,
+    WINDOW,
+    PeerRefused,
+    Signer,
+    verify,
+)
+from gateway.model.wire import RawHeader, WireRequest
+
+SECRET = "a secret of sixteen characters and more"
+NOW = 1_790_000_000.0
+BODY = b"\x01\x00\x00\x00"
+OTHERS = [(b"range", b"bytes=0-9"), (b"x-larder-principal", b'{"tenant":"a"}'), (b"x-larder-mode", b"auto")]
+
+
+def signed(secret: str = SECRET, now: float = NOW, body: bytes = BODY) -> WireRequest:
+    """A request of the node "a" as it arrives."""
+    request = WireRequest("POST", b"/-/peer/v1/datasets/x/batch", b"name=n&caching=full", list(OTHERS))
+    own = Signer(secret, "a").headers(request, body, now)
+    return replace(request, headers=[*request.headers, *((name.encode(), value.encode()) for name, value in own)])
+
+
+def changed(request: WireRequest, name: str, value: str | None) -> WireRequest:
+    """The same request with another value of a header, or without it."""
+    headers: list[RawHeader] = [pair for pair in request.headers if pair[0] != name.encode()]
+    if value is not None:
+        headers.append((name.encode(), value.encode()))
+    return WireRequest(request.method, request.raw_path, request.query, headers)
+
+
+def refused(request: WireRequest, body: bytes = BODY, now: float = NOW) -> str:
+    """Why a request is refused."""
+    with pytest.raises(PeerRefused) as caught:
+        verify(SECRET, request, body, now)
+    assert SECRET not in str(caught.value)
+    return caught.value.reason
+
+
+def test_a_signed_request_names_its_node() -> None:
+    """Rule: what a node of the fleet has signed is admitted, in whatever order its headers arrive."""
+    request = signed()
+    assert verify(SECRET, request, BODY, NOW) == "a"
+    assert verify(SECRET, replace(request, headers=request.headers[::-1]), BODY, NOW) == "a"
+
+
+def test_another_secret_is_refused() -> None:
+    """Rule: who does not know the fleet's secret is not of the fleet."""
+    assert refused(signed("another secret, long enough as well")) == "signature"
+
+
+@pytest.mark.parametrize("name", [PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE])
+def test_nothing_may_be_missing(name: str) -> None:
+    """Rule: a request without any one of the five headers is unsigned."""
+    assert refused(changed(signed(), name, None)) == "unsigned"
+
+
+@pytest.mark.parametrize("name", [PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE])
+def test_nothing_may_be_there_twice(name: str) -> None:
+    """Rule: which of two values would count must not be a question."""
+    request = signed()
+    again = [pair for pair in request.headers if pair[0] == name.encode()]
+    assert refused(replace(request, headers=[*request.headers, *again])) == "unsigned"
+
+
+@pytest.mark.parametrize("off", [WINDOW, -WINDOW, 300.0, -300.0])
+def test_clocks_may_differ(off: float) -> None:
+    """Rule: by up to a quarter of an hour."""
+    assert verify(SECRET, signed(now=NOW + off), BODY, NOW) == "a"
+
+
+@pytest.mark.parametrize("off", [WINDOW + 1, -WINDOW - 1, 86400.0])
+def test_what_was_overheard_is_no_use_later(off: float) -> None:
+    """Rule: a date that is off by more is refused, in either direction."""
+    assert refused(signed(now=NOW + off)) == "date"
+
+
+@pytest.mark.parametrize("date", ["", "soon", "-1", "1e9", "9" * 5000])
+def test_a_date_is_a_number_of_seconds(date: str) -> None:
+    """Rule: a date that is none, signed by somebody who knows the secret, is refused like one that is off."""
+    told = changed(signed(), PEER_DATE, date)
+    assert refused(changed(told, PEER_SIGNATURE, peer_auth._signature(SECRET, told, told.headers))) == "date"
+
+
+@pytest.mark.parametrize("version", ["0", "2", "1.0", ""])
+def test_another_protocol_is_refused(version: str) -> None:
+    """Rule: before anything else, so that the remedy is told and not that secrets differ."""
+    assert refused(changed(signed("another secret, long enough as well"), PEER_PROTOCOL, version)) == "protocol"
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        lambda request: replace(request, method="GET"),
+        lambda request: replace(request, raw_path=b"/-/peer/v1/datasets/y/batch"),
+        lambda request: replace(request, query=b"name=m&caching=full"),
+        lambda request: changed(request, "x-larder-principal", '{"tenant":"b"}'),
+        lambda request: changed(request, "x-larder-principal", None),
+        lambda request: changed(request, "x-larder-new", "1"),
+        lambda request: changed(request, PEER, "b"),
+        lambda request: changed(request, PEER_DATE, str(int(NOW) + 1)),
+        lambda request: changed(request, PEER_BODY, "0" * 64),
+        lambda request: changed(request, PEER_SIGNATURE, "0" * 64),
+        lambda request: changed(request, PEER_SIGNATURE, "ü"),
+    ],
+)
+def test_what_is_signed_cannot_be_changed(tamper: Callable[[WireRequest], WireRequest]) -> None:
+    """Rule: neither method, path, query, nor any header of ours can be changed, added or left out."""
+    assert refused(tamper(signed())) == "signature"
+
+
+def test_the_body_cannot_be_changed() -> None:
+    """Rule: what is read is what was signed."""
+    assert refused(signed(), body=BODY + b"\0") == "body"
+    assert refused(signed(), body=b"") == "body"
+
+
+def test_parts_cannot_be_moved_into_each_other() -> None:
+    """Rule: a path with a query and a longer path are signed differently."""
+    one = Signer(SECRET, "a").headers(WireRequest("GET", b"/-/peer/v1/x", b"y", []), b"", NOW)
+    other = Signer(SECRET, "a").headers(WireRequest("GET", b"/-/peer/v1/", b"x\ny", []), b"", NOW)
+    assert dict(one)[PEER_SIGNATURE] != dict(other)[PEER_SIGNATURE]
+
+
+def test_other_headers_are_not_signed() -> None:
+    """Rule: which part of what was asked for is to be sent, a proxy between the nodes may say."""
+    assert verify(SECRET, changed(signed(), "range", "bytes=5-6"), BODY, NOW) == "a"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65])
+def test_a_node_has_a_name(name: str) -> None:
+    """Rule: what signs is a node, by its id."""
+    request = WireRequest("GET", b"/-/peer/v1/x", b"", [])
+    own = Signer(SECRET, name).headers(request, b"", NOW)
+    arrived = replace(request, headers=[(key.encode(), value.encode()) for key, value in own])
+    assert refused(arrived, body=b"") == "unsigned"
