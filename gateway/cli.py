@@ -1,4 +1,4 @@
-"""``larder-gateway``: serve, check-config, verify, demo."""
+"""``larder-gateway``: serve, check-config, verify, demo, simulate."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from gateway.fleet.background import BackgroundRedis
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError, LarderError
 from gateway.server.run import Launch, serve
+from gateway.sim.command import add_command as add_simulate
 from gateway.store.verify import verify_cache
 
 
@@ -71,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--port", type=int, default=0, help="port of the gateway; 0 picks a free one")
     command.add_argument("--no-train", action="store_true", help="leave out the training, which needs PyTorch")
     command.set_defaults(command=_demo)
+
+    add_simulate(commands)
     return parser
 
 

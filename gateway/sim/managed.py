@@ -93,13 +93,13 @@ class Managed:
         """The chunks of a dataset come in one sequence for all its jobs, from the active chunk on."""
         items = job.items
         sequence = self._sequence(items, epoch)
-        order = self.plan.datasets.get(items.spec.name)
-        if order is not None and order.caching is CachingMode.CHUNKED and order.chunks.active >= 0:
+        first = self._first(items)
+        if first >= 0:
             others = [other for other in self._jobs if other.running and other.items is items and other is not job]
             leader = min(others, key=lambda other: other.joined_at, default=None)
             if leader is not None and leader.window.left:
                 sequence = leader.window.order.chunks
-            start = sequence.index(order.chunks.active)
+            start = sequence.index(first)
             sequence = (*sequence[start:], *sequence[:start])
         if not epoch:
             self.starts.setdefault(job.name, sequence[0])
@@ -236,6 +236,13 @@ class Managed:
             return order.partitions, order.units
         plan = decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity))
         return plan.partitions, plan.units
+
+    def _first(self, items: Items) -> int:
+        """The chunk that a job begins with: the active one, or the one that is being loaded; -1 if there is none."""
+        order = self.plan.datasets.get(items.spec.name)
+        if order is None or order.caching is not CachingMode.CHUNKED:
+            return -1
+        return order.chunks.active if order.chunks.active >= 0 else order.chunks.loading
 
     def _chunk_of(self, items: Items) -> Numbers:
         cut = self._cut(items)
