@@ -20,12 +20,15 @@ from typing import Any
 
 from gateway import metrics
 from gateway.api.ops import Lifecycle, ops_app
+from gateway.api.peer.app import PEER, PeerApp
+from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.app import Reading, S3App
 from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
+from gateway.api.s3.relayed import RelayedReads
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, limits_of
@@ -38,6 +41,7 @@ from gateway.engine.keeper import Keeper
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.node_id import new_boot
+from gateway.fleet.patient import PatientPeers
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
@@ -91,6 +95,7 @@ class Larder:
         self._stack = AsyncExitStack()
         self._ops: Any = None
         self._data: Any = None
+        self._peer: PeerApp | None = None
         self._s3: S3App | None = None
         self._trusted_since = math.inf
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
@@ -102,11 +107,15 @@ class Larder:
             return
         if self._is_ops(scope):
             inner = {**scope, "path": scope["path"][2:] or "/"}
-            app = self._data if DataApp.handles(inner["path"]) else self._ops
-            await app(inner, receive, send)
+            await self._app_of(inner["path"])(inner, receive, send)
         else:
             assert self._s3 is not None
             await self._s3(scope, receive, send)
+
+    def _app_of(self, path: str) -> Any:
+        if self._peer is not None and path.startswith(PEER):
+            return self._peer
+        return self._data if DataApp.handles(path) else self._ops
 
     def _is_ops(self, scope: Message) -> bool:
         raw_path: bytes = scope["raw_path"]
@@ -162,14 +171,17 @@ class Larder:
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
         forwarder = Forwarder(engine, Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool))
+        reads = ObjectReads(engine)
+        relayed = RelayedReads(reads, engine, fleet.membership, PatientPeers(fleet.peers, fleet.membership))
         self._s3 = S3App(
             authenticator,
-            Reading(ObjectReads(engine), HotReads(engine)),
+            Reading(reads, HotReads(engine, fleet.membership), relayed),
             forwarder,
             access,
             settings.server.domain,
             settings.server.max_in_flight,
         )
+        self._serve_peers(fleet, origin, PeerObjects(reads))
         refresh = partial(self._refresh, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
         identities = Identities(authenticator)
@@ -197,6 +209,12 @@ class Larder:
         add_homes(self._ops)
         batches = BatchEndpoint(engine.batches, settings.cache.capacity)
         self._data = DataApp(identities, registry, batches, store, settings.server.max_in_flight)
+
+    def _serve_peers(self, fleet: Fleet, origin: OriginClient, objects: PeerObjects) -> None:
+        """Answer other nodes, if there may be any."""
+        if fleet.gate is not None:
+            addresses = {"object": objects.address}
+            self._peer = PeerApp(fleet.gate, origin.has, addresses, self._settings.server.max_in_flight)
 
     def _channel(self, services: Services) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
