@@ -35,7 +35,9 @@ from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, lim
 from gateway.api.v1.fleet import FleetService, add_fleet
 from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
+from gateway.api.v1.jobs import JobService, add_jobs
 from gateway.config import Rule, Settings, load_settings
+from gateway.engine.chunk_keeper import Shelves
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
 from gateway.engine.services import Services
@@ -49,10 +51,11 @@ from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
 from gateway.server.run import LISTENING
-from gateway.store.datasets.registry import Registry
+from gateway.store.datasets.registry import Registration, Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.wiring.fleet import Fleet, Start, join
+from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
 
 log = logging.getLogger("larder.app")
 
@@ -162,6 +165,8 @@ class Larder:
         self._trusted_since = time.time()
         stack.push_async_callback(channel.stop)
         fleet = await join(settings, self._start, stack)
+        management = manage(settings, self._start.redis, fleet.membership, stack)
+        services.keeps = management.planned.keeps
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
         self._loop(_ready(keeper, fleet))
@@ -185,7 +190,7 @@ class Larder:
         refresh = partial(self._refresh, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
         identities = Identities(authenticator)
-        self._serve_datasets(identities, engine, origin)
+        self._serve_datasets(identities, engine, origin, management)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         self._loop(_every(_REFRESH, refresh))
         try:
@@ -198,17 +203,26 @@ class Larder:
         gc.collect()
         gc.freeze()
 
-    def _serve_datasets(self, identities: Identities, engine: Engine, origin: OriginClient) -> None:
+    def _serve_datasets(
+        self, identities: Identities, engine: Engine, origin: OriginClient, management: Management
+    ) -> None:
         """Put the addresses of datasets under ``/-/v1`` in front of the engine."""
         settings, store = self._settings, engine.services.store
         registry = Registry(
             Path(settings.cache.dir) / "datasets", store.directory.boot, limits_of(settings), on_open=store.items.adopt
         )
         self._stack.callback(registry.close)
-        add_datasets(self._ops, DatasetService(identities, registry, origin, bounds_of(settings)))
+        planned = management.planned
+        add_datasets(self._ops, DatasetService(identities, registry, origin, bounds_of(settings), planned))
         add_homes(self._ops)
-        batches = BatchEndpoint(engine.batches, settings.cache.capacity)
+        batches = BatchEndpoint(engine.batches, planned)
         self._data = DataApp(identities, registry, batches, store, settings.server.max_in_flight)
+
+        async def find(tenant: str, name: str) -> Registration | None:
+            return registry.find(tenant, name)
+
+        add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
+        keep_chunks(settings, management, store, engine.batches, Shelves(find, registry.contents), self._stack)
 
     def _serve_peers(self, fleet: Fleet, origin: OriginClient, objects: PeerObjects) -> None:
         """Answer other nodes, if there may be any."""
@@ -291,7 +305,7 @@ class Larder:
             await settle(_endpoints(settings))
             metrics.CONFIG_RELOADS.labels("loaded").inc()
             log.info("rules, credentials and origins were reloaded")
-            fixed = ("server", "cache", "datasets", "redis", "fleet", "database", "log")
+            fixed = ("server", "cache", "datasets", "redis", "fleet", "manager", "database", "log")
             changed = [name for name in fixed if getattr(settings, name) != getattr(self._settings, name)]
             if changed:
                 log.warning("changes of %s need a restart", ", ".join(changed))

@@ -106,7 +106,8 @@ PEER_REFUSED = Counter(
 )
 JOB_REQUESTS = Counter(
     "larder_job_requests_total",
-    "Requests about jobs by kind: register, heartbeat, order, remove, and result: done, unknown, refused, unavailable",
+    "Requests about jobs by kind: register, heartbeat, order, remove, show, plan; and by result: done, unknown, refused, "
+    "unavailable",
     ["kind", "result"],
 )
 PLAN_VERSION = Gauge("larder_plan_version", "Version of the plan that is followed", multiprocess_mode="mostrecent")

@@ -306,6 +306,8 @@ class ItemFetches:
         """Whether the cache may take the item, as far as its ``length``, perhaps unknown, tells."""
         if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
             return False
+        if not self._services.keeps(wanted.registration.content, wanted.index):
+            return False
         if length == UNKNOWN_LENGTH:
             return True
         return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))

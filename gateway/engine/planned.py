@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.fleet.plans import Plans
 from gateway.policies.datasets import PLAN, CachingMode, decide, unit_starts
-from gateway.policies.plan import DatasetOrder, Phase
+from gateway.policies.plan import DatasetOrder, Phase, Plan
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.registry import Registration
 
@@ -47,20 +46,31 @@ class Planned:
     """The plan and its fallback, as the data path asks for them.
 
     Args:
-        plans: what this worker knows of the plan.
+        plan: what this worker knows of the plan, now.
         capacity: bytes of the caches of the whole fleet, now.
     """
 
-    def __init__(self, plans: Plans, capacity: Callable[[], int]) -> None:
-        self.plans = plans
+    def __init__(self, plan: Callable[[], Plan], capacity: Callable[[], int]) -> None:
+        self._plan = plan
         self._capacity = capacity
         self._starts: OrderedDict[tuple[str, int, int], NDArray[np.int64]] = OrderedDict()
 
+    @property
+    def plan(self) -> Plan:
+        """The plan; of version 0 while there is none."""
+        return self._plan()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the caches of the whole fleet."""
+        return self._capacity()
+
     def of(self, registration: Registration, job: str = "") -> InForce:
         """What is in force for a dataset, and for one of its tenant's jobs if it is named."""
-        version = max(PLAN, self.plans.plan.version)
-        order = self.plans.dataset(registration.content.id)
-        of_job = self.plans.job(registration.tenant, job) if job else None
+        plan = self._plan()
+        version = max(PLAN, plan.version)
+        order = plan.datasets.get(registration.content.id)
+        of_job = plan.jobs.get(f"{registration.tenant}/{job}") if job else None
         cache, phase = (True, Phase.STEADY) if of_job is None else (of_job.cache, of_job.phase)
         if order is None:
             alone = decide(registration.caching, registration.content.size, self._capacity())
@@ -71,10 +81,10 @@ class Planned:
         return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase)
 
     def keeps(self, content: Content, index: int) -> bool:
-        """Whether the plan gives an item of a dataset space; also what no plan speaks of is kept."""
-        order = self.plans.dataset(content.id)
+        """Whether the plan has a place for an item of a dataset; of datasets that it does not speak of, every item has one."""
+        order = self._plan().datasets.get(content.id)
         if order is None or order.caching is not CachingMode.CHUNKED:
-            return True
+            return order is None or order.caching is not CachingMode.NONE
         return self.chunk_of(content, order, index) in order.chunks.held
 
     def chunk_of(self, content: Content, order: DatasetOrder, index: int) -> int:

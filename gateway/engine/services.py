@@ -10,12 +10,17 @@ from gateway.engine.homes import Fleet
 from gateway.model.keys import ObjectKey
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
+from gateway.store.datasets.content import Content
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
 
 async def _nothing(_keys: Sequence[ObjectKey]) -> None:
     return None
+
+
+def _everything(_content: Content, _index: int) -> bool:
+    return True
 
 
 @dataclass(slots=True)
@@ -25,6 +30,7 @@ class Services:
     ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
     channel is broken, so that every object is checked. ``forget_here`` drops keys from this node after the origin
     showed that they changed. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
+    ``keeps`` says whether the plan has a place for an item of a dataset.
     """
 
     store: Store
@@ -37,3 +43,4 @@ class Services:
     trusted_since: Callable[[], float] = lambda: 0.0
     forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)
     fleet: Fleet | None = None
+    keeps: Callable[[Content, int], bool] = _everything

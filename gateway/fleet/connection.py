@@ -18,3 +18,8 @@ def commands(url: str, timeout: float) -> Redis:
         retry=Retry(NoBackoff(), 0),
     )
     return Redis.from_pool(pool)
+
+
+def text_of(value: bytes | str) -> str:
+    """What a command answered, as text: its types allow both, whatever the connection gives."""
+    return value.decode() if isinstance(value, bytes) else value

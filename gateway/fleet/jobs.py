@@ -29,6 +29,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from gateway.fleet.connection import text_of
 from gateway.policies.plan import Phase
 from gateway.policies.probing import PhaseTotals
 
@@ -319,7 +320,7 @@ class Jobs:
 
     async def forget_sizes(self, needed: Collection[str]) -> None:
         """Forget the sizes of datasets that neither a job nor an operator's decision is about."""
-        known = [dataset.decode() for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
+        known = [text_of(dataset) for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
         if gone := [dataset for dataset in known if dataset not in needed]:
             await self._redis.hdel(f"{self._prefix}sizes", *gone)
             await self._redis.hdel(f"{self._prefix}sequence", *gone)

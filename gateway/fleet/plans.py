@@ -19,6 +19,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from gateway.fleet.connection import text_of
 from gateway.policies.plan import DatasetOrder, JobOrder, Plan
 
 HISTORY = 100
@@ -149,7 +150,7 @@ class Plans:
     async def overrides(self) -> dict[str, str]:
         """What operators decided, by dataset."""
         found = await self._redis.hgetall(f"{self._prefix}overrides")
-        known = {_text(dataset): _text(decision) for dataset, decision in found.items()}
+        known = {text_of(dataset): text_of(decision) for dataset, decision in found.items()}
         return {dataset: decision for dataset, decision in known.items() if decision in OVERRIDES}
 
     async def override(self, dataset: str, decision: str) -> None:
@@ -164,10 +165,6 @@ class Plans:
             await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
         else:
             raise ValueError(f"an override is one of {', '.join(OVERRIDES)}, or empty, not {decision!r}")
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 class Reports:

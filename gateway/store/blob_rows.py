@@ -162,6 +162,23 @@ def evict(connection: Connection, wanted: int, limit: int) -> list[tuple[bytes, 
     return victims
 
 
+def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[bytes, int]]:
+    """Delete the rows of blobs that are here for their own sake only; digests and sizes of those that had one."""
+    marks = ",".join("?" * len(digests))
+    statement = (
+        f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND item = 1 "  # noqa: S608 - "?" only
+        "AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_blocks.digest = blobs.digest)"
+    )
+    victims: list[tuple[bytes, int]] = connection.execute(statement, tuple(digests)).fetchall()
+    drop(connection, [digest for digest, _ in victims])
+    return victims
+
+
+def set_use(connection: Connection, digests: Sequence[bytes], moment: float) -> None:
+    """Have blobs count as used last at a moment, earlier or later than they were."""
+    connection.executemany("UPDATE blobs SET last_used = ? WHERE digest = ?", [(moment, digest) for digest in digests])
+
+
 def drop(connection: Connection, digests: Iterable[bytes]) -> int:
     """Delete blobs with all their ties, and the objects that lose their last block; how many blobs had a row."""
     dropped = 0

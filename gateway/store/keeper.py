@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gateway.policies.eviction import decide_eviction
@@ -97,8 +97,28 @@ class Keeper:
                 left -= freed
             await self._space.refresh()
 
+    async def drop_items(self, digests: Sequence[bytes]) -> int:
+        """Evict these items, those that an object needs excepted; how many blobs went.
+
+        Raises:
+            DiskFault: the disk stopped working meanwhile.
+        """
+        async with self._evicting:
+            before = self.evicted_blobs
+            for batch in _batches(list(digests)):
+                victims = await self._disk.write(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
+                await self._gone(victims)
+            await self._space.refresh()
+            return self.evicted_blobs - before
+
     async def _evict(self, wanted: int) -> int:
         victims = await self._disk.write(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
+        freed = await self._gone(victims)
+        # Blobs of no bytes free none, yet there may be others behind them.
+        return freed or len(victims)
+
+    async def _gone(self, victims: Sequence[tuple[bytes, int]]) -> int:
+        """Remove the files of blobs that have just lost their rows; the bytes that are free now."""
         freed = sum(size for _, size in victims)
         # Their room is given away only when the files are gone, else blobs and fills together would exceed the capacity.
         counts = self._space.counts
@@ -112,8 +132,7 @@ class Keeper:
             self._space.leaving -= freed
         self.evicted_blobs += len(victims)
         self.evicted_bytes += freed
-        # Blobs of no bytes free none, yet there may be others behind them.
-        return freed or len(victims)
+        return freed
 
     async def recover(self) -> RecoveryReport:
         """Make index and disk equal, whatever happened before this start.

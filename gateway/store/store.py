@@ -30,6 +30,7 @@ from gateway.store.database import Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
+from gateway.store.item_room import ItemRoom
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Keeper, RecoveryReport
 from gateway.store.objects import Recorded, Recording
@@ -78,6 +79,7 @@ class Store:
         self._opener = Opener(disk, self._open)
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Keeper(disk, self._space, self._recency, self.items.gone)
+        self.room = ItemRoom(disk, self._keeper)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query, runs_of
 from gateway.api.v1.batch_body import suffix_of
 from gateway.engine import items
+from gateway.engine.planned import Planned
 from gateway.model.errors import BrokenBody, ClientGone
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import Plan
 from gateway.testing.origin_faults import DieAfter, Hang
 from larder.frames import Decoder, Received
 from tests.batches import packed
@@ -75,7 +77,8 @@ class Out:
 
 async def answer(data: Data, out: Out, indices: range, query: str = "", accept: bytes = b"") -> None:
     """Answer a request without a server."""
-    endpoint = BatchEndpoint(data.shelf.batches, data.shelf.bench.engine.services.capacity)
+    capacity = data.shelf.bench.engine.services.capacity
+    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity))
     scope = {"query_string": query.encode(), "headers": [(b"accept", accept)] if accept else []}
     identity = data.shelf.bench.identity
     await endpoint.batch(scope, out.send, Principal("GWA", "t", identity), data.registration, packed(indices))

@@ -19,11 +19,12 @@ from gateway.api.v1 import batch_tar
 from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_frames, send_json, send_resident
 from gateway.engine.answers import BatchAsk, Resident
 from gateway.engine.batch import Batches
+from gateway.engine.planned import Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import PLAN, DatasetPlan, decide
+from gateway.policies.datasets import DatasetPlan, PlanReason
 from gateway.server.refusals import Scope, Send
 from gateway.store.datasets.registry import Registration
 
@@ -40,6 +41,7 @@ class Query:
     mode: BatchMode
     take: int | None
     ordered: bool
+    job: str = ""
 
 
 def parse_query(raw: bytes) -> Query:
@@ -68,7 +70,7 @@ def parse_query(raw: bytes) -> Query:
     ordered = given.get("ordered", "0")
     if ordered not in ("0", "1") or (ordered == "1" and mode is not BatchMode.EXACT):
         raise _invalid("ordered must be 0, or 1 with mode=exact")
-    return Query(mode, take, ordered == "1")
+    return Query(mode, take, ordered == "1", given.get("job", ""))
 
 
 def _number(given: dict[str, str], name: str, least: int) -> int | None:
@@ -147,12 +149,9 @@ async def check_rights(principal: Principal, registration: Registration, indices
 class BatchEndpoint:
     """Answers batch and lookup requests whose caller and dataset are known."""
 
-    def __init__(self, batches: Batches, capacity: int) -> None:
+    def __init__(self, batches: Batches, planned: Planned) -> None:
         self._batches = batches
-        self._capacity = capacity
-
-    def _plan(self, registration: Registration) -> DatasetPlan:
-        return decide(registration.caching, registration.content.size, self._capacity)
+        self._planned = planned
 
     async def _ask(self, principal: Principal, registration: Registration, body: bytes, query: Query) -> BatchAsk:
         distinct = query.mode is BatchMode.SUBSTITUTE
@@ -161,7 +160,7 @@ class BatchEndpoint:
         return BatchAsk(
             registration,
             principal.identity,
-            self._plan(registration).caching,
+            self._planned.of(registration, query.job).caching,
             query.mode,
             indices,
             query.take or len(indices),
@@ -182,13 +181,13 @@ class BatchEndpoint:
         if query.mode is BatchMode.PREFETCH:
             counts = await self._batches.prefetch(ask)
             metrics.BATCHES.labels("prefetch", "none").inc()
-            await send_json(send, 202, counts, self._directives(registration))
+            await send_json(send, 202, counts, self._directives(registration, query.job))
             return
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
         answer = await self._batches.open(ask)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
-        headers += self._directives(registration)
+        headers += self._directives(registration, query.job)
         form = "tar" if as_tar else "index" if isinstance(answer, Resident) else "frames"
         metrics.BATCHES.labels(query.mode.value, form).inc()
         if as_tar:
@@ -215,12 +214,19 @@ class BatchEndpoint:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": bits})
 
-    def _directives(self, registration: Registration) -> RawHeaders:
-        """What the job is told to do: how its dataset is cached, which chunk is there, and the version of this plan."""
-        plan = self._plan(registration)
-        chunk = self._batches.fullest_chunk(registration.content, plan)
+    def _directives(self, registration: Registration, job: str = "") -> RawHeaders:
+        """What the job is told to do: how its dataset is cached, where to begin, and by which version of the plan."""
+        plan = self._planned.of(registration, job)
+        chunk = plan.chunk
+        if chunk < 0:
+            alone = DatasetPlan(plan.caching, plan.partitions, plan.units, PlanReason.REQUESTED)
+            chunk = self._batches.fullest_chunk(registration.content, alone)
         return headers_of(
-            [("x-larder-caching", plan.caching.value), ("x-larder-chunk", str(chunk)), ("x-larder-plan", str(PLAN))]
+            [
+                ("x-larder-caching", plan.caching.value),
+                ("x-larder-chunk", str(chunk)),
+                ("x-larder-plan", str(plan.version)),
+            ]
         )
 
 

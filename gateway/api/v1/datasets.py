@@ -32,11 +32,11 @@ from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
 from gateway.api.v1.problems import handle_problems, invalid_request
 from gateway.config import Settings
+from gateway.engine.planned import Planned
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
-from gateway.policies.datasets import PLAN, decide
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
 from gateway.store.datasets.registry import Registration, Registry, Source
@@ -57,16 +57,15 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``largest`` and ``reserve`` bound digest files (bytes, and bytes left free); ``capacity`` is the cache's, in bytes."""
+    """Of digest files: the largest, in bytes, and how many bytes are left free."""
 
     largest: int
     reserve: int
-    capacity: int
 
 
 def bounds_of(settings: Settings) -> Bounds:
     """What the configuration allows."""
-    return Bounds(settings.datasets.max_digest_file, settings.cache.reserve, settings.cache.capacity)
+    return Bounds(settings.datasets.max_digest_file, settings.cache.reserve)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -78,8 +77,11 @@ def limits_of(settings: Settings) -> Limits:
 class DatasetService:
     """What the endpoints do."""
 
-    def __init__(self, identities: Identities, registry: Registry, origin: OriginClient, bounds: Bounds) -> None:
+    def __init__(
+        self, identities: Identities, registry: Registry, origin: OriginClient, bounds: Bounds, planned: Planned
+    ) -> None:
         self._identities = identities
+        self._planned = planned
         self._registry = registry
         self._origin = origin
         self._bounds = bounds
@@ -129,7 +131,7 @@ class DatasetService:
     def describe(self, registration: Registration) -> Dataset:
         """The document of a dataset."""
         content = registration.content
-        plan = decide(registration.caching, content.size, self._bounds.capacity)
+        plan = self._planned.of(registration)
         moment = datetime.fromtimestamp(registration.registered_at, UTC)
         return Dataset(
             name=registration.name,
@@ -138,7 +140,7 @@ class DatasetService:
             bytes=content.size,
             caching=plan.caching.value,
             chunks=Chunks(partitions=plan.partitions, units=plan.units),
-            plan=PLAN,
+            plan=plan.version,
             resident=content.states.resident,
             registered_at=moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         )

@@ -7,7 +7,7 @@ of it is answered 503, and training goes on with the directives that it has.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ from gateway.api.v1.problems import invalid_request
 from gateway.engine.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import MOST_JOBS, Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
+from gateway.fleet.plans import Plans
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
@@ -57,22 +58,21 @@ _MEANINGS = {
 }
 
 T = TypeVar("T", bound=BaseModel)
-Find = Callable[[str, str], Registration | None]
+Find = Callable[[str, str], Awaitable[Registration | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
     """What the endpoints work with.
 
-    ``find`` gives a tenant's dataset by name or id; ``heartbeat`` is how often ranks are to be heard of, in seconds;
-    ``capacity`` is that of the fleet, in bytes.
+    ``find`` gives a tenant's dataset by name or id; ``heartbeat`` is how often ranks are to be heard of, in seconds.
     """
 
     jobs: Jobs
+    plans: Plans
     planned: Planned
     find: Find
     heartbeat: float
-    capacity: Callable[[], int]
 
 
 class JobService:
@@ -84,7 +84,7 @@ class JobService:
         self._planned = parts.planned
         self._find = parts.find
         self._heartbeat = parts.heartbeat
-        self._capacity = parts.capacity
+        self._plans = parts.plans
 
     def admit(self, request: Request) -> Caller:
         """The verified caller of a request."""
@@ -92,7 +92,7 @@ class JobService:
 
     async def register(self, principal: Principal, asked: JobRequest) -> tuple[JobJoined, bool]:
         """Register a job, or join it; and whether it is new."""
-        registration = self._find(principal.tenant, asked.dataset)
+        registration = await self._find(principal.tenant, asked.dataset)
         if registration is None:
             raise UnknownDataset(asked.dataset)
         record = _record_of(principal, asked, registration)
@@ -123,7 +123,7 @@ class JobService:
             raise ApiError(
                 "InvalidRequest", f"rank: the job has {record.ranks} ranks, 0 to {record.ranks - 1}; not {said.rank}."
             )
-        registration = self._find(principal.tenant, record.dataset)
+        registration = await self._find(principal.tenant, record.dataset)
         return HeartbeatTaken(directives=self._directives(record, registration))
 
     async def order(self, principal: Principal, job: str, epoch: int, proposal: list[int]) -> EpochOrder:
@@ -132,7 +132,7 @@ class JobService:
         known = await self._jobs.find(key)
         if known is None:
             raise _unknown(job)
-        dataset = self._planned.plans.dataset(known.record.dataset)
+        dataset = self._plans.dataset(known.record.dataset)
         active = None
         if dataset is not None and dataset.caching is CachingMode.CHUNKED:
             chunks = dataset.chunks
@@ -160,17 +160,17 @@ class JobService:
 
     async def plan(self, principal: Principal) -> PlanDocument:
         """The plan, as far as it concerns the caller."""
-        history = await self._planned.plans.history()
+        history = await self._plans.history()
         mine = {job.record.dataset for job in await self._jobs.of_tenant(principal.tenant)}
-        plan = self._planned.plans.plan
+        plan = self._plans.plan
         named = {str(event["dataset"]) for event in history if "dataset" in event}
         for dataset in {*plan.datasets, *named} - mine:
-            if self._find(principal.tenant, dataset) is not None:
+            if await self._find(principal.tenant, dataset) is not None:
                 mine.add(dataset)
-        return plan_document(plan, history, principal.tenant, mine, self._capacity())
+        return plan_document(plan, history, principal.tenant, mine, self._planned.capacity)
 
     def _directives(self, record: JobRecord, registration: Registration | None) -> Directives:
-        plans = self._planned.plans
+        plans = self._plans
         order, of_job = plans.dataset(record.dataset), plans.job(record.tenant, record.job)
         if of_job is None:
             of_job = JobOrder(record.caching != "off", Phase.STEADY)
@@ -193,7 +193,7 @@ class JobService:
 
     def _describe(self, known: KnownJob) -> Job:
         record = known.record
-        order = self._planned.plans.job(record.tenant, record.job)
+        order = self._plans.job(record.tenant, record.job)
         if order is None:
             order = JobOrder(record.caching != "off", Phase.STEADY)
         joined = datetime.fromtimestamp(known.joined_at, UTC).isoformat(timespec="milliseconds")
@@ -312,10 +312,18 @@ async def _without_body(request: Request, caller: Asking) -> None:
     caller.confirm_body(b"")
 
 
-def _takes(schema: type[BaseModel]) -> dict[str, object]:
-    """The description of a body that is checked here, because its bytes are signed."""
-    content = {"application/json": {"schema": schema.model_json_schema(ref_template="#/components/schemas/{model}")}}
-    return {"requestBody": {"required": True, "content": content}}
+def _takes(model: type[BaseModel]) -> dict[str, Any]:
+    """The description of a body that is checked here, because its bytes are signed; without references to other schemas."""
+    schema = model.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def inlined(node: Any) -> Any:
+        if isinstance(node, dict):
+            name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+            return inlined(parts[name]) if name else {key: inlined(value) for key, value in node.items()}
+        return [inlined(each) for each in node] if isinstance(node, list) else node
+
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {

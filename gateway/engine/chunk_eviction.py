@@ -1,0 +1,59 @@
+"""Which items of a rotated dataset have lost their place, so that at most two chunks of it take space.
+
+An item's bytes may be another dataset's as well, or of another chunk of the same one, when a dataset has an item twice. They stay
+for as long as any of these has a place for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.datasets import unit_starts
+from gateway.policies.plan import DatasetOrder
+from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
+
+_BATCH = 512
+
+Keeps = Callable[[Content, int], bool]
+
+
+def resident_of(content: Content) -> NDArray[np.uint32]:
+    """The items that are known to be in this node's cache."""
+    flags = content.states.flags
+    found: NDArray[np.uint32] = np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED)).astype(np.uint32)
+    return found
+
+
+def outside(content: Content, order: DatasetOrder) -> NDArray[np.uint32]:
+    """The items that are in this node's cache and in no held chunk."""
+    resident = resident_of(content)
+    starts = unit_starts(content.items, order.partitions, order.units)
+    chunks = (np.searchsorted(starts, resident, "right") - 1) % order.units
+    found: NDArray[np.uint32] = resident[~np.isin(chunks, order.chunks.held)]
+    return found
+
+
+def placeless(
+    content: Content, indices: NDArray[np.uint32], all_contents: Iterable[Content], keeps: Keeps
+) -> Iterator[list[bytes]]:
+    """The digests of items, in batches, less those that some dataset has a place for.
+
+    Args:
+        content: of the items.
+        indices: of items without a place in ``content``.
+        all_contents: what is open here.
+        keeps: whether the plan has a place for an item of a dataset.
+    """
+    contents = list(all_contents)
+    if not any(each is content for each in contents):
+        contents.append(content)
+    for start in range(0, len(indices), _BATCH):
+        digests = {content.digest(index) for index in indices[start : start + _BATCH].tolist()}
+        yield [digest for digest in digests if not _placed(digest, contents, keeps)]
+
+
+def _placed(digest: bytes, contents: Iterable[Content], keeps: Keeps) -> bool:
+    return any(keeps(content, int(index)) for content in contents for index in content.indices_of(digest))

@@ -1,0 +1,241 @@
+"""One node's part in performing the plan: evict what has no place any more, load what is to come, say how far it is.
+
+The worker with the node lock does it, once per heartbeat. Room is made before anything is loaded into it, so at no time are items
+of more than two chunks of a dataset kept for their own sake. What leaves is decided by the plan that this node follows; while
+Redis is lost the plan stands still, and a load that has begun goes on to its end.
+
+A node reports a chunk as loaded when all that it can have of its part is there; also when its disk is ill, or when nobody tells
+it where the items are (no job's registration is known here): what then is missing is read by those who need it. When nodes
+come or go, homes move: the parts of all held chunks are looked at again.
+
+A dataset that the plan gives nothing is not evicted at once, but is the first to go when room is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gateway import metrics
+from gateway.engine.chunk_eviction import outside, placeless, resident_of
+from gateway.engine.homes import keys_of
+from gateway.engine.planned import Planned, indices_of_chunk
+from gateway.engine.preload import Preloader, Reader
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import Jobs
+from gateway.fleet.membership import Membership
+from gateway.fleet.plans import NodeReport, Reports
+from gateway.model.keys import OriginIdentity
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import DatasetOrder, WhyCaching
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.registry import Registration
+from gateway.store.store import Store
+
+_SWEEP_EVERY = 10
+_PATIENCE = 10
+_RANKED = 512
+
+log = logging.getLogger("larder.chunks")
+
+Find = Callable[[str, str], Awaitable[Registration | None]]
+Part = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelves:
+    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here."""
+
+    find: Find
+    contents: Callable[[], Iterable[Content]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the fleet says to this node, and hears of it."""
+
+    planned: Planned
+    jobs: Jobs
+    reports: Reports
+    membership: Membership
+
+
+@dataclass(slots=True)
+class _Load:
+    """One chunk's part on this node. ``homes`` is the version of the membership for which it is loaded."""
+
+    homes: int
+    task: asyncio.Task[None]
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Rotated:
+    """A rotated dataset, as this node keeps it."""
+
+    order: DatasetOrder
+    readers: list[Reader] = field(default_factory=list)
+    turns: int = 0
+    unknown_for: int = 0
+
+
+class ChunkKeeper:
+    """Performs the plan on this node.
+
+    Args:
+        store: of the node.
+        preloader: brings items.
+        shelves: what datasets there are.
+        told: the fleet.
+    """
+
+    def __init__(self, store: Store, preloader: Preloader, shelves: Shelves, told: Told) -> None:
+        self._store = store
+        self._preloader = preloader
+        self._shelves = shelves
+        self._told = told
+        self._rotated: dict[str, _Rotated] = {}
+        self._loads: dict[Part, _Load] = {}
+        self._last: set[str] = set()
+
+    async def turn(self) -> None:
+        """Once per heartbeat. In a worker without the node lock nothing happens."""
+        if not self._store.directory.locked:
+            await self.stop()
+            return
+        orders = self._told.planned.plan.datasets
+        rotated = {name: order for name, order in orders.items() if order.caching is CachingMode.CHUNKED}
+        self._forget_others(rotated)
+        for name, order in rotated.items():
+            await self._keep(name, order)
+        await self._give_back({name: order for name, order in orders.items() if order.caching is CachingMode.NONE})
+        try:
+            await self._report(orders)
+        except DOWN:
+            return  # it is said again with the next heartbeat
+
+    async def stop(self) -> None:
+        """Load no more."""
+        loads, self._loads = list(self._loads.values()), {}
+        for load in loads:
+            load.task.cancel()
+        await asyncio.gather(*(load.task for load in loads), return_exceptions=True)
+        self._rotated.clear()
+
+    def _forget_others(self, rotated: dict[str, DatasetOrder]) -> None:
+        for name in [name for name in self._rotated if name not in rotated]:
+            del self._rotated[name]
+        for part in [
+            part for part in self._loads if part[0] not in rotated or part[1] not in rotated[part[0]].chunks.held
+        ]:
+            self._loads.pop(part).task.cancel()
+
+    async def _keep(self, name: str, order: DatasetOrder) -> None:
+        known = self._rotated.setdefault(name, _Rotated(order))
+        if not known.readers or known.turns % _SWEEP_EVERY == 0:
+            known.readers = await self._readers(name) or known.readers
+            known.unknown_for = 0 if known.readers else known.unknown_for + 1
+        if known.order.units != order.units:
+            for part in [part for part in self._loads if part[0] == name]:
+                self._loads.pop(part).task.cancel()
+        changed = (known.order.chunks.held, known.order.units) != (order.chunks.held, order.units)
+        if changed or known.turns % _SWEEP_EVERY == 0:
+            await self._evict(name, order)
+        known.order = order
+        known.turns += 1
+        if known.readers:
+            self._load_all(name, order, known.readers)
+
+    async def _readers(self, name: str) -> list[Reader]:
+        """The jobs of a dataset whose registration is known here."""
+        try:
+            _, jobs = await self._told.jobs.all()
+        except DOWN:
+            return []
+        found: dict[tuple[str, OriginIdentity], Reader] = {}
+        for job in jobs:
+            record = job.record
+            identity = OriginIdentity(record.origin, record.access_key_id)
+            if record.dataset == name and (record.tenant, identity) not in found:
+                registration = await self._shelves.find(record.tenant, name)
+                if registration is not None:
+                    found[record.tenant, identity] = Reader(registration, identity)
+        return list(found.values())
+
+    # --- room
+
+    async def _evict(self, name: str, order: DatasetOrder) -> None:
+        for content in [content for content in self._shelves.contents() if content.id == name]:
+            indices = outside(content, order)
+            for digests in placeless(content, indices, self._shelves.contents(), self._told.planned.keeps):
+                if digests:
+                    metrics.CHUNK_ITEMS.labels("evicted").inc(await self._store.room.evict(digests))
+                await asyncio.sleep(0)
+
+    async def _give_back(self, orders: dict[str, DatasetOrder]) -> None:
+        """Have the items of datasets that the plan has just taken everything from leave before all others."""
+        taken = {name for name, order in orders.items() if order.why is not WhyCaching.NO_JOBS}
+        new, self._last = taken - self._last, taken
+        for content in [content for content in self._shelves.contents() if content.id in new]:
+            resident = resident_of(content)
+            for start in range(0, len(resident), _RANKED):
+                digests = [content.digest(index) for index in resident[start : start + _RANKED].tolist()]
+                await self._store.room.rank(digests, 0.0)
+
+    # --- loading
+
+    def _load_all(self, name: str, order: DatasetOrder, readers: list[Reader]) -> None:
+        version = self._told.membership.version
+        for chunk in order.chunks.held:
+            load = self._loads.get((name, chunk))
+            if load is not None and load.homes == version:
+                continue
+            if load is not None:
+                load.task.cancel()
+            task = asyncio.get_running_loop().create_task(self._load(name, order, chunk, readers))
+            self._loads[name, chunk] = _Load(version, task)
+
+    async def _load(self, name: str, order: DatasetOrder, chunk: int, readers: list[Reader]) -> None:
+        try:
+            content = readers[0].registration.content
+            indices = indices_of_chunk(content.items, order, chunk)
+            homes, _ = self._told.membership.homes(keys_of(content, indices))
+            if self._store.usable:
+                of_one = [reader for reader in readers if reader.registration.content is content]
+                left = await self._preloader.load(of_one, indices[homes < 0])
+                log.info(
+                    "chunk %d of dataset %s: %d items loaded here, %d not to be had",
+                    chunk,
+                    name[:12],
+                    len(indices),
+                    left,
+                )
+        except Exception:
+            # Whatever is wrong with this chunk must not hold up the rotation.
+            log.exception("a chunk could not be loaded; it is read by those who need it")
+        load = self._loads.get((name, chunk))
+        if load is not None and load.task is asyncio.current_task():
+            load.done = True
+
+    # --- saying so
+
+    async def _report(self, orders: Mapping[str, DatasetOrder]) -> None:
+        resident: dict[str, int] = {}
+        for content in self._shelves.contents():
+            if content.id in orders:
+                resident[content.id] = max(resident.get(content.id, 0), content.states.resident)
+        report = {
+            name: NodeReport(order.chunks.loading if self._has(name, order) else -1, resident.get(name, 0))
+            for name, order in orders.items()
+        }
+        await self._told.reports.tell(self._told.membership.me, report)
+
+    def _has(self, name: str, order: DatasetOrder) -> bool:
+        """Whether this node has what it can have of the chunk that is being loaded."""
+        known = self._rotated.get(name)
+        if known is None or order.chunks.loading < 0:
+            return False
+        load = self._loads.get((name, order.chunks.loading))
+        return known.unknown_for > _PATIENCE if load is None else load.done

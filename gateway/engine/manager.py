@@ -1,0 +1,215 @@
+"""The manager's loop: who leads the zone decides once per heartbeat who gets which space, and everybody follows.
+
+Every worker of a node that is READY tries for the lease (gateway/fleet/leadership.py). The one that has it reads the jobs, what
+the nodes report of their chunks, what operators decided, and lets ``policies.manager.decide`` make the next plan of the last
+one. All that is remembered is in the plan, so another leader goes on from there. Time is Redis's, which is one clock for all
+leaders there will be.
+
+Redis lost: nobody leads and everybody keeps the plan. Redis emptied: the jobs are gone until they register again, which they do
+when their next heartbeat is answered UnknownJob. A plan made meanwhile would take the space of all of them. So the first leader
+after that publishes the plan that it knows, and decides again when the jobs in it are back, or have had the time of a silent
+job to come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from gateway import metrics
+from gateway.engine.changes import changes
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import Jobs, KnownJob
+from gateway.fleet.leadership import Leadership
+from gateway.fleet.plans import NodeReport, Plans, Reports
+from gateway.model.fleet import Node, NodeState
+from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
+from gateway.policies.plan import DatasetOrder, Plan
+
+_FORGET_EVERY = 60
+
+log = logging.getLogger("larder.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """What one worker has in Redis beside the fleet's membership."""
+
+    jobs: Jobs
+    plans: Plans
+    reports: Reports
+    leadership: Leadership
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Who is there: the live nodes of the zone, and whether this worker's may lead."""
+
+    nodes: Callable[[], Iterable[Node]]
+    may_lead: Callable[[], bool]
+
+    def ready(self) -> list[Node]:
+        """The nodes that hold something."""
+        return [node for node in self.nodes() if node.state is NodeState.READY]
+
+
+class Manager:
+    """One worker's part in managing the zone.
+
+    Args:
+        parts: what it has in Redis.
+        electorate: who is there.
+        settings: how decisions are made.
+        patience: seconds that jobs have to register again after Redis was emptied.
+    """
+
+    def __init__(self, parts: Coordination, electorate: Electorate, settings: ManagerSettings, patience: float) -> None:
+        self._parts = parts
+        self._electorate = electorate
+        self._settings = settings
+        self._patience = patience
+        self._fence = 0
+        self._written: Plan | None = None
+        self._awaited: frozenset[str] = frozenset()
+        self._until = 0.0
+        self._turns = 0
+        self._lost = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker leads, as far as it knows."""
+        return self._parts.leadership.fence > 0
+
+    async def turn(self) -> None:
+        """Once per heartbeat: lead or follow. With Redis down nothing changes."""
+        try:
+            await self._turn()
+        except DOWN as error:
+            if not self._lost:
+                log.warning("Redis cannot be reached; the plan stays as it is: %s", type(error).__name__)
+            self._lost = True
+        else:
+            self._lost = False
+        metrics.MANAGER_LEADING.set(self.leads)
+        metrics.PLAN_VERSION.set(self._parts.plans.plan.version)
+
+    async def stop(self) -> None:
+        """Let another one lead at once."""
+        try:
+            await self._parts.leadership.resign()
+        except DOWN:
+            return  # the lease runs out by itself
+
+    async def _turn(self) -> None:
+        leadership, plans = self._parts.leadership, self._parts.plans
+        if not self._electorate.may_lead():
+            await leadership.resign()
+        elif await leadership.lead(plans.plan.fence):
+            await self._lead(leadership.fence)
+            return
+        await plans.refresh()
+
+    async def _lead(self, fence: int) -> None:
+        now, jobs = await self._parts.jobs.all()
+        if fence != self._fence:
+            await self._take_office(fence, now)
+        before = self._parts.plans.plan
+        present = {job.record.key for job in jobs}
+        if self._awaited <= present or now >= self._until:
+            self._awaited = frozenset()
+            after = decide(before, await self._facts(before, jobs), now, self._settings)
+        else:
+            after = before
+        await self._publish(before, replace(after, fence=fence), now)
+
+    async def _take_office(self, fence: int, now: float) -> None:
+        plans = self._parts.plans
+        found = await plans.latest()
+        self._fence, self._written = fence, None
+        self._awaited = frozenset() if found else frozenset(plans.plan.jobs)
+        self._until = now + self._patience
+        log.info(
+            "this worker leads the zone now, with fence %d, from version %d of the plan", fence, plans.plan.version
+        )
+
+    async def _publish(self, before: Plan, after: Plan, now: float) -> None:
+        if after == self._written:
+            return
+        if await self._parts.plans.write(after, changes(before, after, now)):
+            self._written = after
+            return
+        metrics.MANAGER_DEPOSED.inc()
+        log.warning("a plan was refused: another worker leads by now")
+        self._fence = 0
+        await self._parts.leadership.resign()
+        await self._parts.plans.refresh()
+
+    async def _facts(self, plan: Plan, jobs: list[KnownJob]) -> Facts:
+        parts, ready = self._parts, self._electorate.ready()
+        overrides = await parts.plans.overrides()
+        reports = await parts.reports.all()
+        told = [reports.get(node.id, {}) for node in ready]
+        known = {job.record.dataset: (job.record.size, job.record.items, job.record.requested) for job in jobs}
+        for job in jobs:
+            # Two tenants may ask for different things of the same bytes.
+            if known[job.record.dataset][2] != job.record.requested:
+                known[job.record.dataset] = (*known[job.record.dataset][:2], "auto")
+        pinned = [dataset for dataset, decision in overrides.items() if decision == "pin" and dataset not in known]
+        known |= await parts.jobs.sizes(pinned)
+        self._turns += 1
+        if self._turns % _FORGET_EVERY == 0:
+            await parts.jobs.forget_sizes({*known, *overrides})
+        datasets = {
+            dataset: DatasetFacts(
+                size,
+                items,
+                requested,
+                overrides.get(dataset, ""),
+                _loaded(plan.datasets.get(dataset), dataset, told),
+                _share(dataset, items, told),
+            )
+            for dataset, (size, items, requested) in known.items()
+        }
+        capacity = int(USABLE * sum(node.capacity for node in ready))
+        return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs})
+
+
+def _loaded(order: DatasetOrder | None, dataset: str, told: list[dict[str, NodeReport]]) -> bool:
+    """Whether every node that is READY has its part of the chunk that is being loaded."""
+    if order is None or order.caching is not CachingMode.CHUNKED or order.chunks.loading < 0:
+        return False
+    missing = NodeReport()
+    return bool(told) and all(report.get(dataset, missing).chunk == order.chunks.loading for report in told)
+
+
+def _share(dataset: str, items: int, told: list[dict[str, NodeReport]]) -> float:
+    resident = sum(report[dataset].resident for report in told if dataset in report)
+    return min(1.0, resident / items) if items else 1.0
+
+
+def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
+    record, order = job.record, plan.datasets.get(job.record.dataset)
+    upcoming, left = job.upcoming, job.epoch_left
+    if order is not None:
+        # A job that was cut into other chunks than the fleet cuts into has nothing to say about the latter.
+        left = sum(chunk < order.units for chunk in upcoming[:left])
+        upcoming = tuple(chunk for chunk in upcoming if chunk < order.units)
+    return JobFacts(
+        record.tenant,
+        record.job,
+        record.dataset,
+        record.gpus,
+        upcoming,
+        left,
+        job.totals,
+        job.joined_at,
+        record.caching,
+    )
+
+
+def settings_of(probe_batches: int, force_eviction: float) -> ManagerSettings:
+    """The policy's settings, of what operators may set."""
+    usual = ManagerSettings()
+    return replace(usual, probe=replace(usual.probe, batches=probe_batches), force_after=force_eviction)

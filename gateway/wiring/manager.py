@@ -1,0 +1,106 @@
+"""What a worker needs to take part in managing its zone: jobs and plan in Redis, the manager's loop, the node's chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from gateway.api.v1.jobs import Find, JobParts
+from gateway.config import Settings
+from gateway.engine.batch import Batches
+from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
+from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
+from gateway.engine.planned import Planned
+from gateway.engine.preload import Preloader
+from gateway.fleet.connection import commands
+from gateway.fleet.jobs import Jobs
+from gateway.fleet.leadership import Leadership
+from gateway.fleet.membership import Membership
+from gateway.fleet.plans import Plans, Reports
+from gateway.model.fleet import NodeState
+from gateway.store.store import Store
+
+_REPORTS_LAST = 3
+"""A node's report counts for so many expiries of a node: evicting much at once takes it long to say the next."""
+
+log = logging.getLogger("larder.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Management:
+    """The parts in one worker."""
+
+    parts: Coordination
+    planned: Planned
+    membership: Membership
+
+
+def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExitStack) -> Management:
+    """Follow the zone's plan, and lead when it is this worker's turn; the stack ends it."""
+    pace = settings.fleet
+    redis = commands(url, pace.expire / 2)
+    stack.push_async_callback(redis.aclose)
+    prefix = membership.prefix
+    parts = Coordination(
+        Jobs(redis, prefix, settings.manager.job_expire),
+        Plans(redis, prefix),
+        Reports(redis, prefix, _REPORTS_LAST * pace.expire),
+        Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
+    )
+
+    def may_lead() -> bool:
+        return membership.state is NodeState.READY and not membership.conflict
+
+    def capacity() -> int:
+        ready = sum(node.capacity for node in electorate.ready())
+        return ready or settings.cache.capacity
+
+    electorate = Electorate(lambda: membership.nodes.values(), may_lead)
+    chosen = settings_of(settings.manager.probe_batches, settings.manager.force_eviction)
+    manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
+    _loop(manager.turn, manager.stop, pace.heartbeat, stack)
+    return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership)
+
+
+def job_parts(settings: Settings, management: Management, find: Find) -> JobParts:
+    """What the addresses of jobs work with."""
+    parts = management.parts
+    return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat)
+
+
+def keep_chunks(
+    settings: Settings, management: Management, store: Store, batches: Batches, shelves: Shelves, stack: AsyncExitStack
+) -> None:
+    """Perform the plan on this node, in the worker whose turn it is; the stack ends it."""
+    parts = management.parts
+    preloader = Preloader(batches.fetches, settings.manager.preload_bandwidth)
+    told = Told(management.planned, parts.jobs, parts.reports, management.membership)
+    keeper = ChunkKeeper(store, preloader, shelves, told)
+    _loop(keeper.turn, keeper.stop, settings.fleet.heartbeat, stack)
+
+
+def _loop(
+    turn: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]], pause: float, stack: AsyncExitStack
+) -> None:
+    async def run() -> None:
+        while True:
+            try:
+                await turn()
+            except Exception:
+                log.exception("a turn of the manager's loops failed; trying again")
+            await asyncio.sleep(pause)
+
+    task = asyncio.get_running_loop().create_task(run())
+
+    async def end() -> None:
+        while not task.done():
+            task.cancel()
+            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
+            await asyncio.wait([task], timeout=0.1)
+        await stop()
+
+    stack.push_async_callback(end)
