@@ -13,9 +13,11 @@ load may start. So at most two chunks, complete or not, take space at any time. 
 - Either chunk may leave, the older first. If jobs jump, it can be the newer one that nobody wants any more.
 - Nothing leaves unless something else is wanted: an unused chunk in an otherwise empty space harms nobody. So with no jobs
   everything stays, but a load that nobody waits for is given up.
-- *Force*: ``force_after`` seconds after the first job has finished a chunk, whoever still refers to it loses it. Such a job is
-  much slower than its peers, so it waits for its GPU and not for its data (section 5.1). What it lost is not loaded again for it
-  in this epoch, or it would take the space back with every turn; when it is alone, it is.
+- *Force*: ``force_after`` seconds after the first job has finished a chunk, whoever still refers to it loses it, if others wait.
+  Such a job is much slower than its peers, so it waits for its GPU and not for its data (section 5.1). It has no say in what is
+  held until it is past what it lost, or it would hold the others up at every single chunk; and what it lost is not loaded again
+  for it in this epoch, or it would take the space back with every turn. When all have lost something, or one is left alone, that
+  is forgotten.
 - A chunk that is still being loaded falls under the same rules: what everyone has passed meanwhile is given up, so that an origin
   which cannot deliver some items does not stop the rotation.
 - *The next load* is what most jobs need next: the first chunk in a job's order that is not held; at a tie the one that is needed
@@ -173,12 +175,18 @@ def _remember(memory: RotationMemory, jobs: Sequence[JobView], held: Collection[
     for name, before in memory.using.items():
         if before in held and name in using and before not in soon[name]:
             finished.setdefault(before, (name, now))
-    lost = {
-        job.name: chunks
-        for job in jobs
-        if (chunks := tuple(one for one in memory.lost.get(job.name, ()) if one in job.this_epoch and one not in held))
-    }
-    return RotationMemory(using, finished, lost)
+    return RotationMemory(using, finished, _still_lost(memory.lost, jobs, held))
+
+
+def _still_lost(
+    lost: Mapping[str, tuple[int, ...]], jobs: Sequence[JobView], held: Collection[int]
+) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for job in jobs:
+        left = tuple(chunk for chunk in lost.get(job.name, ()) if chunk in job.this_epoch and chunk not in held)
+        if left:
+            found[job.name] = left
+    return found if any(job.current not in found.get(job.name, ()) for job in jobs) and len(jobs) > 1 else {}
 
 
 class _Turn:
@@ -245,8 +253,10 @@ class _Turn:
         self.events.append(event)
 
     def _needs(self, job: JobView) -> tuple[int, ...]:
-        """What a job may have loaded for it, in its order."""
-        lost = self.memory.lost.get(job.name, ()) if len(self._jobs) > 1 else ()
+        """What is held and loaded for a job, in its order."""
+        lost = self.memory.lost.get(job.name, ())
+        if job.current in lost:
+            return ()
         return tuple(chunk for chunk in dict.fromkeys(job.upcoming) if chunk not in lost)
 
     def _wanted(self, job: JobView) -> int:

@@ -1,0 +1,334 @@
+"""Which two chunks of a dataset are held, and when they change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policies.chunks import ChunkEvent, ChunkReason, JobView, RotationMemory, rotate
+from gateway.policies.plan import Chunks
+
+UNITS = 10
+FORCE = 60.0
+LOADED, MARKED, STARTED = ChunkReason.LOADED, ChunkReason.MARKED, ChunkReason.STARTED
+UNREFERENCED, FORCED = ChunkReason.UNREFERENCED, ChunkReason.FORCED
+
+
+@dataclass
+class Rotation:
+    """A dataset's rotation, whose invariants are checked with every step."""
+
+    units: int = UNITS
+    chunks: Chunks = field(default_factory=Chunks)
+    memory: RotationMemory = field(default_factory=RotationMemory)
+    now: float = 0.0
+    events: list[ChunkEvent] = field(default_factory=list)
+
+    def step(
+        self, jobs: Sequence[JobView], *, loaded: bool = False, seconds: float = 1.0
+    ) -> list[tuple[ChunkReason, int]]:
+        """Take one step, ``seconds`` after the last one; what happened."""
+        self.now += seconds
+        before = self.chunks
+        self.chunks, self.memory, events = rotate(
+            before, self.memory, jobs, loaded=loaded, units=self.units, now=self.now, force_after=FORCE
+        )
+        self.events.extend(events)
+        self._check(before)
+        return [(event.reason, event.chunk) for event in events]
+
+    def settle(self, jobs: Sequence[JobView]) -> None:
+        """Load whatever wants loading, until nothing happens any more."""
+        for _ in range(4 * self.units):
+            if not self.step(jobs, loaded=True, seconds=0.0):
+                return
+        raise AssertionError("the rotation runs in circles")
+
+    def _check(self, before: Chunks) -> None:
+        held = self.chunks.held
+        assert len(held) == len(set(held)) <= 2
+        assert all(0 <= chunk < self.units for chunk in held)
+        assert self.chunks.active in ((self.chunks.complete or (self.chunks.loading,))[-1],)
+        assert self.chunks.marked == self.chunks.complete[:-1]
+        assert set(self.chunks.complete) <= set(before.held)
+
+
+def job(name: str, *upcoming: int, left: int | None = None) -> JobView:
+    """A job whose upcoming chunks all belong to its epoch, unless ``left`` says how many do."""
+    return JobView(name, upcoming, len(upcoming) if left is None else left)
+
+
+def at(name: str, position: int, sequence: Sequence[int] = range(UNITS)) -> JobView:
+    """A job that is at one place of an order of chunks, which it takes again in every epoch."""
+    count = len(sequence)
+    place = position % count
+    upcoming = (*sequence[place:], *sequence[:2])
+    return JobView(name, tuple(upcoming), count - place)
+
+
+def test_the_first_chunk_is_loaded_then_the_next():
+    """Rule: a job's chunk is loaded first, and the one after it as soon as there is room."""
+    rotation = Rotation()
+    assert rotation.step([job("a", 3, 5, 7)]) == [(STARTED, 3)]
+    assert rotation.chunks == Chunks((), 3, active=3)
+    assert rotation.step([job("a", 3, 5, 7)], loaded=True) == [(LOADED, 3), (STARTED, 5)]
+    assert rotation.chunks == Chunks((3,), 5, active=3)
+
+
+def test_a_newer_complete_chunk_marks_the_older_one():
+    """Rule: when a second chunk is complete, new jobs begin there, and those in the first keep it."""
+    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    assert rotation.step([job("a", 3, 5, 7)], loaded=True) == [(LOADED, 5), (MARKED, 3)]
+    assert rotation.chunks == Chunks((3, 5), active=5, marked=(3,))
+
+
+def test_an_unused_chunk_makes_room_for_the_next():
+    """Rule: when the last job has left the older chunk, it goes, and the third is loaded."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    assert rotation.step([job("a", 3, 5, 7), job("b", 5, 7)]) == []
+    assert rotation.step([job("a", 5, 7), job("b", 5, 7)]) == [(UNREFERENCED, 3), (STARTED, 7)]
+    assert rotation.chunks == Chunks((5,), 7, active=5)
+
+
+def test_what_a_slower_job_needs_next_stays():
+    """Rule: the newer chunk is kept for a job that is about to use it, though the faster one has left it."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    assert rotation.step([job("fast", 7, 8), job("slow", 3, 5)]) == []
+
+
+def test_the_newer_chunk_leaves_if_only_it_is_unused():
+    """Rule: after a jump it may be the newer chunk that nobody needs; the older is then where new jobs begin."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    assert rotation.step([job("a", 3, 8, 9)]) == [(UNREFERENCED, 5), (STARTED, 8)]
+    assert rotation.chunks == Chunks((3,), 8, active=3)
+
+
+def test_nothing_leaves_while_nothing_else_is_wanted():
+    """Rule: a job that has all it needs for now takes nothing from the cache."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    assert rotation.step([job("a", 5)]) == []
+
+
+def test_the_end_of_an_epoch_does_not_stop_the_rotation():
+    """Rule: in the last chunk of an epoch, the first one of the next is loaded and kept."""
+    rotation = Rotation(chunks=Chunks((8, 9), active=9, marked=(8,)))
+    last = job("a", 9, 0, 1, left=1)
+    assert rotation.step([last]) == [(UNREFERENCED, 8), (STARTED, 0)]
+    assert rotation.step([last], loaded=True) == [(LOADED, 0), (MARKED, 9)]
+    assert rotation.step([last]) == []
+
+
+def test_the_chunk_wanted_by_most_is_loaded():
+    """Rule: two jobs outvote one, wherever that one is."""
+    rotation = Rotation()
+    assert rotation.step([job("a", 1, 2), job("b", 7, 8), job("c", 7, 9)]) == [(STARTED, 7)]
+
+
+def test_at_a_tie_the_chunk_wanted_sooner_then_the_lower_number():
+    """Rule: one job misses chunk 4 now, another needs 2 next; of two that are missed now it is the lower number."""
+    rotation = Rotation(chunks=Chunks((1,), active=1))
+    assert rotation.step([job("a", 1, 2), job("b", 4, 5)]) == [(STARTED, 4)]
+    assert Rotation().step([job("a", 6, 1), job("b", 4, 5)]) == [(STARTED, 4)]
+
+
+def test_a_slow_job_loses_its_chunk_after_the_time_limit():
+    """Rule: the first job finished chunk 3 a minute ago; whoever is still in it loses it, and is named."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    slow = job("slow", 3, 5, 7)
+    rotation.step([slow, job("fast", 3, 5, 7)])
+    assert rotation.step([slow, job("fast", 5, 7)]) == []
+    assert rotation.step([slow, job("fast", 5, 7)], seconds=FORCE - 1) == []
+    assert rotation.step([slow, job("fast", 5, 7)]) == [(FORCED, 3), (STARTED, 7)]
+    assert rotation.events[-2] == ChunkEvent(FORCED, 3, ("slow",))
+
+
+def test_who_lost_a_chunk_has_no_say_until_it_is_past_it():
+    """Rule: the slow job in the chunk it lost neither keeps chunks nor has any loaded; in the next one it counts again."""
+    memory = RotationMemory({"slow": 3, "fast": 5}, {}, {"slow": (3,)})
+    rotation = Rotation(chunks=Chunks((4, 5), active=5, marked=(4,)), memory=memory)
+    assert rotation.step([job("slow", 3, 4, 6), job("fast", 5, 7)]) == [(UNREFERENCED, 4), (STARTED, 7)]
+    rotation.step([job("slow", 6, 8), job("fast", 7)], loaded=True)
+    assert rotation.chunks == Chunks((7,), 6, active=7)
+
+
+def test_what_was_taken_by_force_is_not_loaded_again_in_this_epoch():
+    """Rule: chunk 4 was taken from the slow job before it got there; it votes for the one after."""
+    memory = RotationMemory({"slow": 3}, {}, {"slow": (4,)})
+    rotation = Rotation(chunks=Chunks((3,), active=3), memory=memory)
+    assert rotation.step([job("slow", 3, 4, 6), job("fast", 3)]) == [(STARTED, 6)]
+
+
+def test_alone_the_one_who_lost_a_chunk_gets_it_again():
+    """Rule: with no job left that waits for others, the chunk in use is loaded, whatever happened to it before."""
+    rotation = Rotation(chunks=Chunks((5,), active=5), memory=RotationMemory({"slow": 3}, {}, {"slow": (3,)}))
+    assert rotation.step([job("slow", 3, 5, 7)]) == [(STARTED, 3)]
+
+
+def test_a_loss_is_forgotten_with_the_epoch():
+    """Rule: in the next epoch the chunk is wanted like any other."""
+    memory = RotationMemory({"slow": 9, "other": 8}, {}, {"slow": (3,)})
+    rotation = Rotation(chunks=Chunks((9,), active=9), memory=memory)
+    assert rotation.step([job("slow", 9, 3, left=1), job("other", 9, 3)]) == [(STARTED, 3)]
+    assert rotation.memory.lost == {}
+
+
+def test_force_needs_somebody_who_waits():
+    """Rule: a chunk that others finished long ago stays as long as they have what they need."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: ("fast", 0.0)}))
+    assert rotation.step([job("slow", 3), job("fast", 5)], seconds=10 * FORCE) == []
+
+
+def test_whoever_comes_round_to_a_chunk_again_has_not_finished_it():
+    """Rule: with three chunks a job is soon back; the time limit does not take from it what it needs next."""
+    rotation = Rotation(units=3, chunks=Chunks((0, 1), active=1, marked=(0,)))
+    for position in range(30):
+        here = [at("a", position, range(3))]
+        rotation.step(here, seconds=FORCE)
+        rotation.step(here, loaded=True, seconds=FORCE)
+    assert FORCED not in {event.reason for event in rotation.events}
+
+
+def test_a_job_that_is_gone_holds_nothing():
+    """Rule: the heartbeats of the only job in chunk 3 expired; the others get the space."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation.step([job("gone", 3, 5), job("here", 5, 7)])
+    assert rotation.step([job("here", 5, 7)]) == [(UNREFERENCED, 3), (STARTED, 7)]
+
+
+def test_without_jobs_what_is_complete_stays_and_nothing_is_loaded():
+    """Rule: a load that nobody waits for is given up; complete chunks are kept for whoever comes next."""
+    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    assert rotation.step([]) == [(UNREFERENCED, 5)]
+    assert rotation.step([]) == []
+    assert rotation.chunks == Chunks((3,), active=3)
+
+
+def test_a_load_that_everybody_has_passed_is_given_up():
+    """Rule: an origin that cannot deliver a chunk does not stop the rotation."""
+    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    assert rotation.step([job("a", 5, 7)], seconds=10 * FORCE) == []
+    assert rotation.step([job("a", 7, 8)]) == [(UNREFERENCED, 5), (STARTED, 7)]
+
+
+def test_a_load_that_only_a_slow_job_waits_for_is_given_up_after_the_time_limit():
+    """Rule: force ends a load as it ends a chunk."""
+    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation.step([job("slow", 3, 5), job("fast", 5, 7)])
+    rotation.step([job("slow", 3, 5), job("fast", 7, 8)])
+    assert rotation.step([job("slow", 3, 5), job("fast", 7, 8)], seconds=FORCE) == [(FORCED, 5), (STARTED, 7)]
+
+
+@pytest.mark.parametrize("chunks", [Chunks((1, 2, 3, 12), 4), Chunks((1, 1), 1), Chunks((), 99), Chunks((-4,), -7)])
+def test_a_plan_that_holds_too_much_is_put_right(chunks):
+    """Rule: whatever a plan from elsewhere says, two chunks that exist are held at most."""
+    Rotation(chunks=chunks).step([job("a", 5, 6, 77, -1)])
+
+
+def test_a_job_may_name_chunks_that_do_not_exist():
+    """Rule: numbers out of range are ignored, the rest counts."""
+    assert Rotation().step([job("a", 99, -1, 4)]) == [(STARTED, 4)]
+    assert Rotation().step([job("a", 99), job("b")]) == []
+
+
+def test_a_clock_that_was_set_back_delays_force_by_no_more_than_its_time():
+    """Rule: after a jump of five minutes back, the limit counts from then on."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)), now=1000.0)
+    jobs = [job("slow", 3, 5), job("fast", 5, 7)]
+    rotation.step([job("slow", 3, 5), job("fast", 3, 5)])
+    rotation.step(jobs)
+    rotation.step(jobs, seconds=-300.0)
+    assert rotation.step(jobs, seconds=FORCE) == [(FORCED, 3), (STARTED, 7)]
+
+
+def test_the_story_of_figure_7():
+    """Rule: four jobs in step, three that join on the active chunk when the first two are gone: two chunks at any time, and each
+    chunk is loaded once per epoch (Quiver, section 7.5)."""
+    rotation = Rotation()
+    first = {f"job{number}": 0 for number in range(4)}
+    late: dict[str, int] = {}
+
+    def views() -> list[JobView]:
+        return [at(name, position) for name, position in (first | late).items()]
+
+    for epoch_chunk in range(2 * UNITS):
+        if epoch_chunk == 3:
+            assert rotation.chunks.active not in (0, 1)
+            late = dict.fromkeys(("late0", "late1", "late2"), rotation.chunks.active)
+        rotation.settle(views())
+        for group in (first, late):
+            for name in group:  # one after the other, as in a real cluster
+                assert at(name, group[name]).current in rotation.chunks.held
+                group[name] += 1
+                rotation.step(views())
+    started = [event.chunk for event in rotation.events if event.reason is STARTED]
+    assert started[: 2 * UNITS] == [*range(UNITS), *range(UNITS)]
+    assert FORCED not in {event.reason for event in rotation.events}
+
+
+def test_a_slow_job_is_overtaken_and_the_others_are_not_held_up():
+    """Rule: a job ten times slower than three others costs them one time limit each time that they overtake it, and no more."""
+    rotation = Rotation()
+    slow, missed = 0, 0
+    for fast in range(10 * UNITS):
+        jobs = [at("slow", slow), *(at(name, fast) for name in "abc")]
+        rotation.step(jobs, seconds=FORCE / 4)
+        rotation.step(jobs, loaded=True, seconds=FORCE / 4)
+        missed += at("a", fast).current not in rotation.chunks.held
+        slow += fast % 10 == 9
+    forced = [event for event in rotation.events if event.reason is FORCED]
+    assert {event.jobs for event in forced} == {("slow",)}
+    assert missed <= 2 * len(forced)
+    assert len(forced) <= 10 * UNITS // 9
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[tuple[str, str, int]]:
+    """What may happen: jobs come, move on, jump and go; loads complete; time passes."""
+    what = st.sampled_from(["move", "move", "move", "jump", "come", "go", "loaded", "loaded", "wait", "odd"])
+    return draw(st.lists(st.tuples(what, st.sampled_from("abcd"), st.integers(0, 99)), max_size=60))
+
+
+@settings(deadline=None)
+@given(scripts(), st.integers(1, 12))
+def test_whatever_jobs_do_two_chunks_are_held_and_the_rotation_comes_to_rest(script, units):
+    """Rule: at most two chunks, none twice, none that does not exist; without new reports it comes to rest; it can be stopped and
+    resumed from JSON at any point."""
+    rotation = Rotation(units=units)
+    jobs: dict[str, JobView] = {}
+    for what, name, number in script:
+        position = jobs[name].current + 1 if name in jobs else number
+        if what in ("come", "jump") or (what == "move" and name in jobs):
+            jobs[name] = at(name, position if what == "move" else number, range(units))
+        elif what == "odd":
+            jobs[name] = job(name, number, number - 50, number, left=number)
+        elif what == "go":
+            jobs.pop(name, None)
+        rotation.step(list(jobs.values()), loaded=what == "loaded", seconds=number if what == "wait" else 0.1)
+        read = RotationMemory.from_json(json.loads(json.dumps(rotation.memory.to_json())))
+        assert read == rotation.memory
+    rotation.settle(list(jobs.values()))
+    if not jobs:
+        assert rotation.chunks.loading == -1
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.permutations(range(12)))
+def test_every_job_that_keeps_going_sees_every_chunk_come(units, paces, order):
+    """Rule: jobs of any pace in one order: within two of the slowest job's epochs every chunk has been complete."""
+    sequence = [chunk for chunk in order if chunk < units]
+    rotation = Rotation(units=units)
+    position = dict.fromkeys(range(len(paces)), 0)
+    seen: set[int] = set()
+    for turn in range(2 * units * max(paces)):
+        jobs = [at(str(number), place, sequence) for number, place in position.items()]
+        for _ in range(4):
+            rotation.step(jobs, loaded=True, seconds=FORCE / 8)
+            seen.update(rotation.chunks.complete)
+        for number, pace in enumerate(paces):
+            position[number] += turn % pace == pace - 1
+    assert seen == set(range(units))
