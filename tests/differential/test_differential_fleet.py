@@ -1,0 +1,103 @@
+"""The same differences, none, when the gateway that is asked is home of about half of what it is asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.origin import FakeOrigin
+from tests.differential.asks import Ask
+from tests.differential.conftest import opened
+from tests.differential.corpus import BLOCK, by_header, by_size
+from tests.differential.deviations import OF_FAKE
+from tests.differential.generator import HEADERS, QUERIES, conditions, if_ranges, ranges, reads
+from tests.differential.sides import CREDENTIALS, DOMAIN, Sides, gateway_door
+from tests.differential.writes import KEYS, OPERATIONS, Twins
+from tests.gateways import Running, fleet
+from tests.scenarios.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def nodes(origin: FakeOrigin, home: Path) -> Iterator[list[Running]]:
+    """Two nodes in front of the fake origin."""
+    with (
+        RedisServer() as redis,
+        fleet(
+            origin.endpoint,
+            redis.url,
+            2,
+            home,
+            block_size=str(BLOCK),
+            credentials=CREDENTIALS,
+            server={"domain": DOMAIN},
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def sides(origin: FakeOrigin, nodes: list[Running]) -> Iterator[Sides]:
+    """The origin, asked directly and through the first node; the second must have been asked for a part of it."""
+    before = _relayed(nodes[0])
+    with opened(origin.endpoint, nodes[0], OF_FAKE) as made:
+        yield made
+        assert _relayed(nodes[0]) - before > made.ledger.compared / 10
+
+
+def _relayed(node: Running) -> float:
+    return node.metric("larder_relayed_reads_total", event="answered")
+
+
+def test_random_reads(sides: Sides, rng: random.Random) -> None:
+    """Rule: a read gives the origin's answer, cold, in part and warm, whichever node is home of the object."""
+    for serial in range(2):
+        items = (replace(item, key=f"{serial}/{item.key}") for item in by_size(rng))
+        for known in sides.store(items):
+            sides.compare_in_states(known, reads(rng, known, 12), cold=3)
+    assert sides.ledger.seen("HIT") > 100
+    assert sides.ledger.seen("MISS") > 20
+
+
+def test_ranges_and_conditions(sides: Sides, rng: random.Random) -> None:
+    """Rule: what the home evaluates, it evaluates as the origin does; what it must not, the origin answers."""
+    wanted = {"sizes/empty", "sizes/block+1", "sizes/five-blocks"}
+    items = [item for item in by_size(rng) if item.key in wanted]
+    for known in sides.store(replace(item, key=f"{serial}/{item.key}") for serial in range(2) for item in items):
+        heads = [*conditions(known), *((("Range", span),) for span in ranges(known.size))]
+        heads += [(("Range", "bytes=0-9"), ("If-Range", value)) for value in if_ranges(known)]
+        asks = [replace(known.ask(method), headers=head) for method in ("GET", "HEAD") for head in heads]
+        sides.compare_in_states(known, rng.sample(asks, 40), cold=4)
+    assert sides.ledger.seen("BYPASS; reason=range-form") > 5
+
+
+def test_headers_and_queries(sides: Sides, rng: random.Random) -> None:
+    """Rule: what is stored with an object comes with it from the home too, and what asks for something else is forwarded."""
+    for known in sides.store(by_header(rng)):
+        asks = [replace(known.ask(method), headers=head) for method in ("GET", "HEAD") for head in ((), *HEADERS)]
+        asks += [replace(known.ask(), query=query) for query in QUERIES]
+        for ask in rng.sample(asks, 10):
+            for state in ("once", "again"):
+                sides.compare(state, ask)
+
+
+def test_writes_and_the_reads_after_them(sides: Sides, nodes: list[Running], rng: random.Random) -> None:
+    """Rule: no read through one node, warm or not, shows what was before a write through the other."""
+    twin = f"{sides.bucket}.twin"
+    assert sides.direct.send(Ask("PUT", twin)).status == 200
+    first = sides.through
+    with closing(gateway_door(nodes[1].endpoint)) as second:
+        twins = Twins(sides, twin)
+        for turn in range(60):
+            key = rng.choice(KEYS)
+            sides.through = (first, second)[turn % 2]
+            rng.choice(OPERATIONS)(rng, twins, key)
+            for door in (first, second):
+                sides.through = door
+                twins.look(rng, key)
+        sides.through = first
+    assert sides.ledger.seen("HIT") > 50
