@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.fleet.embedded import EmbeddedRedis
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import Origin
 
 
 async def until(condition: Callable[[], bool], within: float = 15.0) -> None:
@@ -34,3 +36,17 @@ async def redis_server(run_dir: Path) -> AsyncIterator[EmbeddedRedis]:
     """A running redis-server that is started again when it dies."""
     async with EmbeddedRedis(run_dir) as server:
         yield server
+
+
+@pytest.fixture
+def shared_redis() -> Iterator[RedisServer]:
+    """A redis-server on a port, for nodes that are processes."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def store() -> Iterator[Origin]:
+    """A store behind nodes that are processes."""
+    with Origin() as started:
+        yield started

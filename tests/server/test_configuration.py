@@ -57,6 +57,15 @@ WRONG = {
         '[redis]\nurl = "localhost:6379"', '[redis]\nurl = "redis://:hunter2@h:abc"', '[redis]\nurl = "redis://:hunter2@[h"',
         '[redis]\nurl = "redis://:hunter2@h?wat=1"', '[redis]\nurl = "http://h"',
     ],
+    "fleet.secret": ['[fleet]\nsecret = "hunter2"', '[fleet]\nsecret = 5'],
+    "fleet.node": ['[fleet]\nnode = "a b"', f'[fleet]\nnode = "{"x" * 65}"'],
+    "fleet.zone": ['[fleet]\nzone = ""', '[fleet]\nzone = "rack:1"'],
+    "fleet.advertise": [
+        '[fleet]\nadvertise = "10.0.0.7:9000"', '[fleet]\nadvertise = "http://h/path"', '[fleet]\nadvertise = "http://h:0"',
+        '[fleet]\nsecret = "hunter2hunter2hunter2"\n[redis]\nurl = "redis://h"\n[server]\nhost = "0.0.0.0"',
+    ],
+    "fleet.heartbeat": ["[fleet]\nheartbeat = 0"],
+    "fleet: expire": ['[fleet]\nexpire = "1500ms"'],
     "log.level": ['[log]\nlevel = "loud"'],
     "log.format": ['[log]\nformat = "xml"'],
     "rules.0.match": ["[[rules]]"],
@@ -170,6 +179,7 @@ def test_check_config_prints_no_secret(tmp_path: Path, capsys: pytest.CaptureFix
         ORIGIN + 'access_key_id = "shown"\nsecret_access_key = "hunter2"\nsession_token = "hunter2"\n' + CREDENTIAL
         + 'session_token = "hunter2"\norigin_access_key_id = "x"\norigin_secret_access_key = "hunter2"\n'
         + '[redis]\nurl = "redis://me:hunter2@redis.example:6379/0?password=hunter2"\n[admin]\ntoken = "hunter2"\n'
+        + '[fleet]\nsecret = "hunter2hunter2hunter2"\n'
         + '[database]\nurl = "postgresql+asyncpg://me:hunter2@db.example/x"\n'
     )  # fmt: skip
     assert main(["check-config", str(path)]) == 0

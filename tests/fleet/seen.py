@@ -1,0 +1,27 @@
+"""What nodes that are real processes say of themselves and of their fleet."""
+
+from __future__ import annotations
+
+from tests.gateways import Running, members
+from tests.origins.processes import wait_until
+from tests.v1 import ask
+
+WITHIN = 60.0
+
+
+def problems(node: Running) -> dict[str, str]:
+    """What is wrong with a node that is ready, as it says."""
+    answer = ask(node, "GET", "/readyz", key=None)
+    assert answer.status == 200, answer.body
+    found: dict[str, str] = answer.json["problems"]
+    return found
+
+
+def await_problems(node: Running, *parts: str) -> None:
+    """Wait until a node says that just these parts are impaired."""
+    wait_until(lambda: sorted(problems(node)) == sorted(parts), WITHIN, f"problems with {parts}")
+
+
+def sees(node: Running, wanted: dict[str, str]) -> None:
+    """Wait until a node says that these are the nodes."""
+    wait_until(lambda: members(node) == wanted, WITHIN, f"a fleet of {wanted}")

@@ -1,0 +1,82 @@
+"""Nodes as real processes that are no fleet: of one name, without the secret, of another zone, or only claiming to be nodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer_auth import Signer as PeerSigner
+from gateway.model.peer_principal import principal_header
+from gateway.model.wire import WireRequest
+from tests.fleet.seen import await_problems, problems, sees
+from tests.gateways import (
+    FLEET_SECRET,
+    Settings,
+    fleet_document,
+    fleet_node,
+    gateway,
+)
+from tests.scenarios.clients import Client, get
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import KIB, Origin, content
+from tests.v1 import ask, send
+
+BOTH = {"node-0": "READY", "node-1": "READY"}
+
+
+def test_two_nodes_cannot_have_one_name(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
+    """Rule: the second is ready and serves by itself, says what is wrong, and joins when the first has left."""
+    store.put("/b/x", body := content(KIB))
+    first = fleet_node(store.endpoint, shared_redis.url, 0, tmp_path)
+    copied = replace(first, cache=tmp_path / "copy" / "cache")
+    with gateway(first, tmp_path / "node-0") as holder:
+        sees(holder, {"node-0": "READY"})
+        with gateway(copied, tmp_path / "copy") as copy:
+            assert holder.endpoint in problems(copy)["fleet"]
+            await_problems(holder)
+            assert get(copy, "/b/x").body == body
+            assert [each["address"] for each in fleet_document(copy)["nodes"]] == [holder.endpoint]
+            assert copy.metric("larder_fleet_conflicts_total", reason="id") == 1
+            assert holder.stop() == 0
+            await_problems(copy)
+            assert [each["address"] for each in fleet_document(copy)["nodes"]] == [copy.endpoint]
+
+
+def test_nodes_without_the_secret_are_no_fleet(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
+    """Rule: those that share only Redis, as for hearing of writes, stay alone, and so do other zones."""
+    url = shared_redis.url
+    plain = Settings(store.endpoint, tmp_path / "plain" / "cache", redis=url, fleet={"node": "node-0"})
+    table = {"secret": FLEET_SECRET, "node": "node-0", "zone": "elsewhere"}
+    other = Settings(store.endpoint, tmp_path / "other" / "cache", redis=url, fleet=table)
+    with (
+        gateway(fleet_node(store.endpoint, url, 0, tmp_path), tmp_path / "node-0") as one,
+        gateway(plain, tmp_path / "plain") as alone,
+        gateway(other, tmp_path / "other") as elsewhere,
+    ):
+        for node in (one, alone, elsewhere):
+            sees(node, {"node-0": "READY"})
+            await_problems(node)
+            assert [each["address"] for each in fleet_document(node)["nodes"]] == [node.endpoint]
+        assert ask(alone, "GET", "/peer/v1/blobs/00", key=None).status == 404
+
+
+def test_what_claims_to_come_from_a_node_means_nothing_elsewhere(
+    store: Origin, shared_redis: RedisServer, tmp_path: Path
+) -> None:
+    """Rule: at the addresses of clients, headers between nodes neither admit anybody nor reach the store."""
+    store.put("/b/x", content(KIB))
+    node = fleet_node(store.endpoint, shared_redis.url, 0, tmp_path)
+    request = WireRequest("GET", b"/b/x", b"", [])
+    claims = dict(PeerSigner(FLEET_SECRET, "node-1").headers(request, b"", time.time()))
+    claims |= dict([principal_header("a", OriginIdentity("default", "origin-key-a"))])
+    with gateway(node, tmp_path / "node-0") as one:
+        with Client(one.endpoint, key="") as stranger:
+            assert stranger.ask("GET", "/b/x", claims).status == 403
+        with Client(one.endpoint) as client:
+            assert client.ask("GET", "/b/x", claims).status == 200
+        assert send(one, "GET", "/v1/fleet", b"", claims).status == 403
+    assert store.s3.seen
+    for sent in store.s3.seen:
+        assert not [name for name, _ in sent.headers if name.startswith("x-larder")]
