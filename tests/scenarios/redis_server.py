@@ -1,11 +1,15 @@
-"""A redis-server on a TCP port that can be killed, paused and started again."""
+"""A redis-server on a TCP port that can be killed, paused, flushed, locked and followed by a replica, and started again."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
-from contextlib import AbstractContextManager
-from typing import Self
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self
+
+import redis
 
 from gateway.fleet.embedded import find_server
 from tests.origins.processes import free_port, stop, wait_until
@@ -21,9 +25,14 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def url(self) -> str:
+        """Its address."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
     def toml(self) -> str:
         """The table that a gateway's configuration needs."""
-        return f'[redis]\nurl = "redis://127.0.0.1:{self.port}"\n'
+        return f'[redis]\nurl = "{self.url}"\n'
 
     def __enter__(self) -> Self:
         self.start()
@@ -35,6 +44,8 @@ class RedisServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        # Otherwise it waits five seconds for more replicas to come before it copies itself to the first.
+        options += ["--repl-diskless-sync-delay", "0"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([find_server(), *options], **quiet)
         wait_until(self._answers, SOON, "the start of redis-server")
@@ -50,6 +61,46 @@ class RedisServer:
         """Let it stand still: connections stay open and nothing is answered."""
         assert self._process is not None
         return paused(self._process.pid)
+
+    def ask(self, *command: str) -> Any:
+        """What it answers to one command."""
+        with redis.Redis(port=self.port, decode_responses=True) as client:
+            return client.execute_command(*command)
+
+    def flush(self) -> None:
+        """Let it forget everything."""
+        self.ask("FLUSHALL")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let it want a password that nobody has, also of those who are connected."""
+        with redis.Redis(port=self.port, single_connection_client=True) as client:
+            client.config_set("requirepass", "a password that nobody has")
+            for kind in ("normal", "pubsub"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+            try:
+                yield
+            finally:
+                client.config_set("requirepass", "")
+
+    def follow(self, other: RedisServer) -> None:
+        """Become another's replica, and wait until it has all that the other has."""
+        self.ask("REPLICAOF", "127.0.0.1", str(other.port))
+        wait_until(lambda: "master_link_status:up" in self._replication(), SOON, "the replica's first copy")
+
+    def caught_up(self, other: RedisServer) -> bool:
+        """Whether this replica has everything that was written at the other before this call."""
+        other.ask("SET", "replicated", token := str(time.monotonic_ns()))
+        wait_until(lambda: self.ask("GET", "replicated") == token, SOON, "the replica's agreement")
+        return True
+
+    def promote(self) -> None:
+        """Follow nobody any more."""
+        self.ask("REPLICAOF", "NO", "ONE")
+
+    def _replication(self) -> str:
+        with redis.Redis(port=self.port) as client:
+            return " ".join(f"{name}:{value}" for name, value in client.info("replication").items())
 
     def _answers(self) -> bool:
         try:

@@ -1,0 +1,222 @@
+"""Redis in all its moods, under a fleet: reads go on on the last known ring, writes are seen, and nobody is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import pytest
+
+from tests.batches import Stock, bytes_of, stock
+from tests.gateways import Running, fleet, fleet_node, gateway, members, wait_for_fleet
+from tests.scenarios.clients import Client, get
+from tests.scenarios.proxy import Proxy
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import KIB, Origin, content, eventually
+
+WHOLE = {"node-0": "READY", "node-1": "READY"}
+QUICK = {"heartbeat": "200ms", "expire": "2s"}
+WARM, COLD = 40, 10
+
+
+@dataclass
+class Redis:
+    """What the gateways take for one Redis: an address that leads to a server, or to the one that has taken over."""
+
+    link: Proxy
+    server: RedisServer
+
+    @property
+    def url(self) -> str:
+        """The address that gateways are given."""
+        return f"redis://127.0.0.1:{self.link.port}"
+
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """It is killed, and comes back empty."""
+        self.server.kill()
+        try:
+            yield
+        finally:
+            self.server.start()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """It stands still."""
+        return self.server.paused()
+
+    def slow(self) -> AbstractContextManager[None]:
+        """Commands take 100 ms there and 100 ms back."""
+        return self.link.slow(0.1)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Suddenly the password is wrong."""
+        return self.server.locked()
+
+    def flushed(self) -> AbstractContextManager[None]:
+        """It forgets everything."""
+        self.server.flush()
+        return nullcontext()
+
+    @contextmanager
+    def failed_over(self) -> Iterator[None]:
+        """It is killed, and its replica takes over at the same address."""
+        replica, failed = RedisServer(), self.server
+        replica.start()
+        replica.follow(failed)
+        failed.kill()
+        replica.promote()
+        self.link.lead_to(replica.port)
+        self.server = replica
+        yield
+
+
+LOST = ("killed", "paused", "locked")
+MOODS = (*LOST, "slow", "flushed", "failed_over")
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    """The Redis of the fleet."""
+    with RedisServer() as server, Proxy(server.port) as link:
+        redis = Redis(link, server)
+        yield redis
+        redis.server.kill()
+
+
+@pytest.fixture(scope="module")
+def two(origin: Origin, redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Running]]:
+    """Two gateways that are one cache."""
+    with fleet(origin.endpoint, redis.url, 2, tmp_path_factory.mktemp("two"), fleet=QUICK) as gateways:
+        yield gateways
+
+
+@pytest.fixture
+def whole(two: list[Running]) -> list[Running]:
+    """The same, with Redis and each other."""
+    await_whole(two)
+    return two
+
+
+def await_whole(gateways: list[Running]) -> None:
+    """Wait until everybody sees everybody, and hears of writes."""
+    wait_for_fleet(gateways, WHOLE)
+    for running in gateways:
+        eventually(lambda running=running: get(running, "/-/readyz").body, lambda body: b'"redis"' not in body, "Redis")
+
+
+def await_lost(gateways: list[Running]) -> None:
+    """Wait until everybody knows that Redis is out of reach."""
+    for running in gateways:
+        eventually(lambda running=running: get(running, "/-/readyz").body, lambda body: b'"redis"' in body, "its loss")
+
+
+def mood_of(redis: Redis, mood: str) -> AbstractContextManager[None]:
+    """One of MOODS, from now to the end of the block."""
+    enter: Callable[[], AbstractContextManager[None]] = getattr(redis, mood)
+    return enter()
+
+
+@pytest.fixture(scope="module")
+def data(origin: Origin, two: list[Running], tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """A dataset that all gateways know: the fleet has its first items, and for each mood there are some that it does not have."""
+    items = bytes_of(WARM + COLD * len(MOODS), 2 * KIB, "redis")
+    made = stock(origin.s3, tmp_path_factory.mktemp("data"), "redis", items)
+    for running in two:
+        made.register(running)
+        assert made.read(running, range(WARM)) == made.expected(range(WARM))
+    return made
+
+
+@pytest.mark.parametrize("mood", MOODS)
+def test_reads_go_on(whole, origin, redis, data, mood):
+    """Rule: whatever Redis does, batches and objects come, right and without an error, through every gateway; what the fleet
+    has is not read again, and what it does not have is read at most once a gateway."""
+    first = WARM + COLD * MOODS.index(mood)
+    cold = range(first, first + COLD)
+    before = origin.count("GET", "/data/redis/")
+    with mood_of(redis, mood):
+        if mood in LOST:
+            await_lost(whole)
+        for running in whole:
+            assert data.read(running, range(WARM)) == data.expected(range(WARM))
+        assert origin.count("GET", "/data/redis/") == before
+        for running in whole:
+            assert data.read(running, cold) == data.expected(cold)
+        assert origin.count("GET", "/data/redis/") <= before + len(whole) * COLD
+        for index in (0, first):
+            assert [get(running, data.path(index)).body for running in whole] == [data.bodies[index]] * 2
+    await_whole(whole)
+
+
+@pytest.mark.parametrize("mood", MOODS)
+def test_writes_are_seen(whole, origin, redis, mood):
+    """Rule: whatever Redis does, what was written through one gateway is what the other gives, from the acknowledgement on."""
+    one, other = whole
+    path = f"/written/{mood}"
+    origin.put(path, content(KIB, "old"))
+    for running in whole:
+        get(running, path)
+    with mood_of(redis, mood):
+        for number in range(3):
+            new = content(KIB, f"{mood} {number}")
+            with Client(one.endpoint) as writer:
+                assert writer.put(path, new).status == 200
+            assert [get(running, path).body for running in (other, one)] == [new, new]
+    await_whole(whole)
+    assert [get(running, path).body for running in (other, one)] == [new, new]
+
+
+@pytest.mark.parametrize("mood", MOODS)
+def test_nobody_is_forgotten(whole, redis, mood):
+    """Rule: no mood of Redis makes a ring collapse: at every moment each gateway knows both as ready, until all is well again."""
+    with mood_of(redis, mood):
+        if mood in LOST:
+            await_lost(whole)
+        seen = [members(running) for _ in range(20) for running in whole]
+    seen += until_told_again(redis, whole)
+    assert [states for states in seen if states != WHOLE] == []
+
+
+def until_told_again(redis: Redis, gateways: list[Running]) -> list[dict[str, str]]:
+    """What the gateways say of their fleet until both have told Redis again that they are there."""
+    seen: list[dict[str, str]] = []
+
+    def told() -> bool:
+        seen.extend(members(running) for running in gateways)
+        names: list[str] = redis.server.ask("HKEYS", "larder:default:nodes")
+        return set(names) == WHOLE.keys()
+
+    eventually(told, bool, "heartbeats of both")
+    return seen
+
+
+@contextmanager
+def unwilling(server: RedisServer, how: str) -> Iterator[None]:
+    """A Redis that is ``down``, or ``locked``, until the end of the block."""
+    if how == "down":
+        try:
+            yield
+        finally:
+            server.start()
+        return
+    server.start()
+    with server.locked():
+        yield
+
+
+@pytest.mark.parametrize("how", ["down", "locked"])
+def test_started_without_redis(origin, tmp_path, how):
+    """Rule: gateways whose Redis is down, or refuses them, when they start serve alone; they find each other once it answers."""
+    server = RedisServer()
+    nodes = [fleet_node(origin.endpoint, server.url, number, tmp_path, fleet=QUICK) for number in range(2)]
+    body = origin.put(f"/early/{how}", content(KIB, how))
+    with ExitStack() as stack:
+        stack.callback(server.kill)
+        with unwilling(server, how):
+            gateways = [stack.enter_context(gateway(node, tmp_path / str(at))) for at, node in enumerate(nodes)]
+            assert [get(running, f"/early/{how}").body for running in gateways] == [body] * 2
+            await_lost(gateways)
+            assert [members(running) for running in gateways] == [{"node-0": "READY"}, {"node-1": "READY"}]
+        await_whole(gateways)
+        assert [get(running, f"/early/{how}").body for running in gateways] == [body] * 2
