@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from gateway import metrics
@@ -22,18 +23,30 @@ from gateway.server.refusals import Scope, Send
 
 PEER = "/peer/v1/"
 """What the paths begin with (without "/-")."""
+_NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
 class Gate(Protocol):
-    """Admits nodes of the fleet; see ``gateway.fleet.peers.PeerGate``."""
+    """Admits nodes of the fleet; see ``gateway.fleet.peer_gate.PeerGate``."""
 
     def admit(self, scope: Scope, body: bytes) -> object:
         """Verify a request. Raises ApiError, with a clear reason, when no node of this fleet sent it."""
 
 
+class Asks(Enum):
+    """For whom a node asks."""
+
+    READER = "reader"
+    """A client: its tenant, and an origin identity that this configuration must have."""
+    TENANT = "tenant"
+    """A tenant; the identity does not matter."""
+    NODE = "node"
+    """For itself; nothing is said of anybody."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """An admitted request; ``principal`` is for whom the other node asks."""
+    """An admitted request; ``principal`` is for whom the other node asks, nobody when it asks for itself."""
 
     scope: Scope
     send: Send
@@ -52,6 +65,7 @@ class Address:
     methods: tuple[str, ...]
     handler: Handler
     longest: int = 0
+    asks: Asks = Asks.READER
 
 
 class PeerApp:
@@ -111,16 +125,18 @@ class PeerApp:
         body = await _body(receive, address.longest)
         self._gate.admit(scope, body)
         metrics.PEER_SERVED.labels(kind).inc()
-        await address.handler(PeerRequest(scope, send, body, self._principal(scope)))
+        await address.handler(PeerRequest(scope, send, body, self._principal(scope, address.asks)))
 
-    def _principal(self, scope: Scope) -> Principal:
+    def _principal(self, scope: Scope, asks: Asks) -> Principal:
+        if asks is Asks.NODE:
+            return _NOBODY
         told = dict(scope["headers"]).get(PRINCIPAL.encode(), b"")
         try:
             principal = read_principal(told.decode("latin-1"))
         except ValueError as mistake:
             raise ApiError("InvalidRequest", str(mistake)) from None
         identity = principal.identity
-        if not self._has(identity):
+        if asks is Asks.READER and not self._has(identity):
             raise ApiError(
                 "AccessDenied",
                 f"this node's configuration has no key {identity.access_key_id!r} at the origin {identity.origin!r}: "
