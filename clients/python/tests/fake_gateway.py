@@ -42,6 +42,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Any request."""
         parts = urlsplit(self.path)
+        if self.server.dead:
+            self.close_connection = True
+            return
+        if parts.path == "/-/v1/fleet" or parts.path.endswith("/homes"):
+            self.send_fleet(parts.path, dict(parse_qsl(parts.query)))
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         asked = Asked(
             self.command, parts.path, dict(parse_qsl(parts.query)), dict(self.headers), body, self.client_address[1]
@@ -57,6 +63,22 @@ class Handler(BaseHTTPRequestHandler):
             self.server.other(self, asked)
 
     do_GET = do_PUT = do_DELETE = do_HEAD = do_POST
+
+    def send_fleet(self, path: str, query: dict[str, str]) -> None:
+        """What readers ask for in the background; it is not noted, nor has a fault it."""
+        server = self.server
+        server.looks += 1
+        if not server.fleet:
+            self.send_problem(404, "UnknownAddress")
+        elif path == "/-/v1/fleet":
+            nodes = [{"id": id, "address": at, "capacity": 1, "state": "ready"} for id, at in server.fleet.items()]
+            self.send_json({"zone": "default", "ring": server.ring, "version": 1, "nodes": nodes})
+        elif server.keys is not None:
+            server.keys(self, Asked("GET", path, query, {}, b"", 0))
+        else:
+            start, count = int(query["start"]), int(query["count"])
+            keys = [key_of(index) for index in range(len(server.store.items))][start : start + count]
+            self.send(200, struct.pack(f"<{len(keys)}Q", *keys))
 
     def send(self, status: int, body: bytes = b"", **headers: str) -> None:
         """A plain answer; underscores in names become dashes."""
@@ -110,6 +132,11 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+def key_of(index: int) -> int:
+    """The ring's key of an item."""
+    return index * 0x9E3779B97F4A7C15 % 2**64
+
+
 Fault = Callable[[Handler, Asked], None]
 
 
@@ -124,7 +151,11 @@ class Store:
 
 
 class FakeBatchGateway(ThreadingHTTPServer):
-    """Serves a ``Store``; ``faults`` are used up one for each request, ``asked`` are the requests that came."""
+    """Serves a ``Store``; ``faults`` are used up one for each request, ``asked`` are the requests that came.
+
+    ``fleet``: addresses of nodes by id, if it is part of one; ``looks``: how often that was asked for; a ``dead`` one breaks
+    off whatever comes.
+    """
 
     daemon_threads = True
 
@@ -135,6 +166,11 @@ class FakeBatchGateway(ThreadingHTTPServer):
         self.faults: list[Fault] = []
         self.asked: list[Asked] = []
         self.resets: set[socket.socket] = set()
+        self.fleet: dict[str, str] = {}
+        self.ring = 1
+        self.keys: Fault | None = None
+        self.looks = 0
+        self.dead = False
         self.other: Fault = lambda handler, asked: handler.send_problem(404, "UnknownDataset", "register it again")
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
 

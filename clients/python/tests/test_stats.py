@@ -82,6 +82,21 @@ def test_counts_of_workers_add_up():
     assert one.hit_ratio == pytest.approx(3 / 7)
 
 
+def test_items_by_node():
+    """Rule: what each node sent is added up by its id, goes from worker to training process as other counts do, and is told."""
+    one, other = Stats(), Stats()
+    one.add("node/gw-1", 3)
+    one.add("node/gw-1", 2)
+    other.add("node/gw-1", 1)
+    other.add("node/gw/2", 7)
+    one.merge(other)
+    assert one.by_node == {"gw-1": 6, "gw/2": 7}
+    for name, count in other.counts().items():
+        one.add(name, count)
+    assert one.as_dict()["by_node"] == {"gw-1": 7, "gw/2": 14}
+    assert not any(name.startswith("node/") for name in one.as_dict())
+
+
 def test_only_counts_that_exist_can_be_added_to():
     """A misspelt count is an error, not a new attribute."""
     with pytest.raises(ValueError, match="no count is called 'hitz'"):

@@ -10,7 +10,8 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol, TypeVar
 
@@ -32,21 +33,27 @@ from larder.errors import (
     UnknownDataset,
 )
 from larder.fallback import Origin, Probation, warn_once
+from larder.fleet import Fleet
 from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
 from larder.merging import MOST, Fetched, Merge
 from larder.retry import Retry
 from larder.s3 import S3
+from larder.scatter import Round, Scatter
 from larder.signing import encode_query
+from larder.stats import BY_NODE
 
 __all__ = ["BatchReader", "Counters", "Fetched", "Indices"]
 
 Indices = NDArray[np.integer[Any]] | Sequence[int]
 T = TypeVar("T")
+_MOST_MOVES = 64
+"""Parts of one batch that go to other nodes, with nothing having come meanwhile, before that counts as an attempt."""
 _INDICES_TYPE = "application/octet-stream"
 
 
 class Counters(Protocol):
-    """Where counts go: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``."""
+    """Where counts go: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``, ``split``,
+    ``redirected``, and ``node/`` with a node's id for the items that it sent."""
 
     def add(self, name: str, value: int, /) -> object:
         """Add to a count."""
@@ -55,20 +62,6 @@ class Counters(Protocol):
 class _NoCounters:
     def add(self, name: str, value: int, /) -> None:
         pass
-
-
-@dataclass(slots=True)
-class _Round:
-    """What one request brought, and what ended it early."""
-
-    received: Received = field(default_factory=Received)
-    directives: Directives | None = None
-    error: Exception | None = None
-
-    @property
-    def away(self) -> bool:
-        """Whether nobody answered, not even with the head of a batch, or the gateway says that its origin is down."""
-        return self.directives is None or self.received.status == ORIGIN_ERROR
 
 
 class BatchReader:
@@ -86,6 +79,7 @@ class BatchReader:
             ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
         digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``,
             which cannot use one that is at ``s3://bucket/key``.
+        split: ask each node of a fleet for what it is home of, if there are several and all can be reached from here.
         stats: ``add(name, value)`` is called for what happens.
         limit: bytes that one answer may hold; more is refused as nonsense.
 
@@ -105,6 +99,7 @@ class BatchReader:
         outage: float = 0.0,
         fallback: str | S3 | None = None,
         digest_file: str | os.PathLike[str] | None = None,
+        split: bool = True,
         stats: Counters | None = None,
         limit: int = LIMIT,
     ) -> None:
@@ -115,6 +110,7 @@ class BatchReader:
         self._outage = outage
         self._digest_file = None if digest_file is None else os.fspath(digest_file)
         self._limit = limit
+        self._scatter = Scatter(Fleet(self._api, dataset)) if split else None
         self._probation = Probation()
         self._origin: Origin | None = None
         if fallback is not None:
@@ -126,9 +122,16 @@ class BatchReader:
         """Address of the gateway."""
         return self._api.endpoint
 
+    @property
+    def fleet(self) -> Fleet | None:
+        """What the reader knows of the fleet; ``None`` if it does not split batches."""
+        return None if self._scatter is None else self._scatter.fleet
+
     def close(self) -> None:
         """Close idle connections; the reader can be used on."""
         self._api.connection.close()
+        if self.fleet is not None:
+            self.fleet.close()
 
     def fetch(
         self,
@@ -171,6 +174,8 @@ class BatchReader:
             try:
                 directives = self._remedied(lambda: self._through_gateway(merge, parameters))
                 self._probation.answered()
+                if self.fleet is not None:
+                    self.fleet.look()
             except GatewayUnavailable as error:
                 if self._origin is None:
                     raise
@@ -220,15 +225,18 @@ class BatchReader:
         retry = replace(self._api.retry, attempts=1) if self._probation.active else self._api.retry
         chance = random.SystemRandom()
         pauses, failures, since = retry.pauses(chance), 0, time.monotonic()
-        directives = Directives()
+        directives, moves = Directives(), 0
         while not merge.done():
             asked = merge.ask()
             outcome = self._round(merge.request[asked], merge.wanted, parameters)
             self._count(outcome)
             directives = outcome.directives or directives
+            moves += outcome.moved
             if merge.accept(asked, outcome.received):
-                pauses, failures, since = retry.pauses(chance), 0, time.monotonic()
+                pauses, failures, since, moves = retry.pauses(chance), 0, time.monotonic(), 0
                 pause: float | None = chance.uniform(0, retry.base) if outcome.error else 0.0
+            elif outcome.moved and moves <= _MOST_MOVES and outcome.error is None:
+                pause = 0.0
             else:
                 pause, failures = next(pauses, None), failures + 1
                 if pause is None and outcome.away and time.monotonic() - since < self._outage:
@@ -241,19 +249,25 @@ class BatchReader:
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
         return directives
 
-    def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> _Round:
+    def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> Round:
+        """One request to each node that is home of something, or to the one address. Raises as ``_request``."""
+        ask = partial(self._request, parameters)
+        scattered = None if self._scatter is None else self._scatter.round(indices, wanted, ask)
+        return ask(self._api, indices, wanted) if scattered is None else scattered
+
+    def _request(self, parameters: Mapping[str, str], api: Api, indices: NDArray[np.uint32], wanted: int) -> Round:
         """One request. What it brought counts, however it ends.
 
         Raises:
             RequestRefused: the gateway said no.
             UnexpectedAnswer: what answered is no gateway.
         """
-        outcome = _Round()
+        outcome = Round()
         sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
         query = encode_query((name, value) for name, value in sent.items() if value)
         headers = {"Accept": MEDIA_TYPE, "Content-Type": _INDICES_TYPE}
         try:
-            with self._api.exchange(
+            with api.exchange(
                 "POST", self._path("batch"), query=query, headers=headers, body=indices.tobytes()
             ) as response:
                 outcome.directives = self._directives(response)
@@ -262,7 +276,7 @@ class BatchReader:
                     take=min(wanted, len(indices)),
                     length=response.length,
                     limit=self._limit,
-                    endpoint=self.endpoint,
+                    endpoint=api.endpoint,
                 )
                 outcome.received = decoder.received
                 try:
@@ -271,9 +285,10 @@ class BatchReader:
                     outcome.error = error  # perhaps only damaged on the way: the next attempt tells
         except (TruncatedBatch, Busy, *TRANSIENT) as error:
             outcome.error = error
+            outcome.broken = int(isinstance(error, TruncatedBatch | HTTPException))
         return outcome
 
-    def _gone(self, merge: Merge, attempts: int, outcome: _Round) -> LarderError:
+    def _gone(self, merge: Merge, attempts: int, outcome: Round) -> LarderError:
         if isinstance(outcome.error, UnexpectedAnswer):
             return outcome.error
         cause = outcome.error or self._why(merge, outcome.received)
@@ -292,12 +307,18 @@ class BatchReader:
         detail = "the gateway answers, but without them or with damaged bytes"
         return TruncatedBatch(merge.came, merge.wanted, detail)
 
-    def _count(self, outcome: _Round) -> None:
-        self.stats.add("requests", 1)
-        if outcome.received.corrupt:
-            self.stats.add("crc_errors", outcome.received.corrupt)
-        if isinstance(outcome.error, TruncatedBatch | HTTPException):
-            self.stats.add("truncated", 1)
+    def _count(self, outcome: Round) -> None:
+        counts = {
+            "requests": outcome.requests,
+            "crc_errors": outcome.received.corrupt,
+            "truncated": outcome.broken,
+            "split": int(bool(outcome.by_node)),
+            "redirected": outcome.moved,
+            **{f"{BY_NODE}{node}": items for node, items in outcome.by_node.items()},
+        }
+        for name, count in counts.items():
+            if count:
+                self.stats.add(name, count)
 
     def _directives(self, response: HTTPResponse) -> Directives:
         kind = response.headers.get_content_type()

@@ -70,6 +70,7 @@ class Access:
         fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver.
         digest_file: of the dataset, for ``fallback`` and to register it again; not needed if the dataset is named by it.
         caching: of a dataset that is registered by its digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+        split: ask each node of a fleet for what it is home of, if there are several and all can be reached from here.
     """
 
     credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
@@ -78,6 +79,7 @@ class Access:
     fallback: str | S3 | None = None
     digest_file: str | os.PathLike[str] | None = None
     caching: str = "auto"
+    split: bool = True
 
 
 class GatewaySource:
@@ -129,6 +131,7 @@ class GatewaySource:
             outage=OUTAGE if access.retry is None and access.fallback is None else 0.0,
             fallback=access.fallback,
             digest_file=self._digest_file(),
+            split=access.split,
             stats=stats,
         )
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 SAMPLE = 4096
 _KNUTH = np.uint64(2654435761)
 _RANGE = 1 << 32
+BY_NODE = "node/"
+"""What the names of counts by node begin with."""
 
 
 @dataclass(slots=True)
@@ -122,10 +124,13 @@ class Stats:
         requests: for batches.
         crc_errors: items that arrived damaged, and were asked for again.
         prefetch_errors: announcements of the next chunk that failed; they cost time, never items.
+        split: batches that were asked of several nodes, or of the one that is home of all of it.
+        redirected: parts of them that went to another node, because theirs did not answer.
         fetching: between asking for a batch and having it.
         waited: what the consumer waited for batches. Of a watched loader: the training loop, in the main process.
         computed: what the consumer did between batches.
         transforming: spent in the transform.
+        by_node: items by the id of the node that sent them, of batches that were split.
     """
 
     batches: int = 0
@@ -144,31 +149,39 @@ class Stats:
     requests: int = 0
     crc_errors: int = 0
     prefetch_errors: int = 0
+    split: int = 0
+    redirected: int = 0
     fetching: float = 0.0
     waited: float = 0.0
     computed: float = 0.0
     transforming: float = 0.0
     order: OrderQuality = field(default_factory=OrderQuality)
+    by_node: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, value: float = 1) -> None:
-        """Add to one of the counts.
+        """Add to one of the counts; ``node/`` and an id is that node's in ``by_node``.
 
         Raises:
             ValueError: there is no such count.
         """
+        if name.startswith(BY_NODE):
+            node = name.removeprefix(BY_NODE)
+            self.by_node[node] = self.by_node.get(node, 0) + int(value)
+            return
         if name not in _COUNTS:
             raise ValueError(f"no count is called {name!r}; there are {', '.join(_COUNTS)}")
         setattr(self, name, getattr(self, name) + value)
 
     def merge(self, other: Stats) -> None:
         """Add all that another one counted."""
-        for name in _COUNTS:
-            self.add(name, getattr(other, name))
+        for name, count in other.counts().items():
+            self.add(name, count)
         self.order.merge(other.order)
 
     def counts(self) -> dict[str, float]:
-        """Every count by name; what is derived from them, and the order, left out."""
-        return {name: getattr(self, name) for name in _COUNTS}
+        """Every count by name, those of nodes as ``add`` takes them; what is derived from them, and the order, left out."""
+        nodes = {f"{BY_NODE}{node}": items for node, items in self.by_node.items()}
+        return {**{name: getattr(self, name) for name in _COUNTS}, **nodes}
 
     @property
     def hit_ratio(self) -> float | None:
@@ -178,7 +191,8 @@ class Stats:
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, with JSON types."""
         return {
-            **self.counts(),
+            **{name: getattr(self, name) for name in _COUNTS},
+            "by_node": dict(self.by_node),
             "hit_ratio": self.hit_ratio,
             "rank_correlation": self.order.correlation,
             "hit_position": self.order.hit_position,
@@ -203,13 +217,14 @@ class Stats:
         return " ".join(said)
 
 
-_COUNTS = tuple(each.name for each in fields(Stats) if each.name != "order")
+_COUNTS = tuple(each.name for each in fields(Stats) if each.name not in ("order", "by_node"))
 _TROUBLES = {
     "fallback_reads": "reads past the gateway",
     "retries": "retries",
     "truncated": "truncated answers",
     "crc_errors": "damaged items",
     "prefetch_errors": "failed prefetches",
+    "redirected": "parts of batches that another node was asked for",
     "skipped": "skipped items",
     "untransformable": "items whose transform failed",
     "padded": "repeated items",
