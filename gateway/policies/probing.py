@@ -263,8 +263,8 @@ def _drifted(state: ProbeState, settings: ProbeSettings) -> bool:
 
 
 def _begin(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings) -> ProbeState:
-    early = state.measurements > 0 and now - state.measured_at < settings.every
-    spacing = min(2 * max(state.spacing, settings.soonest), settings.every) if early else settings.soonest
+    doubled = min(2 * max(state.spacing, settings.soonest), settings.every)
+    spacing = doubled if _drifted(state, settings) else settings.soonest
     state = replace(state, spacing=spacing)
     if state.cache:
         return _enter(state, Stage.REFUSING, totals, now, settings)
