@@ -21,6 +21,7 @@ from typing import Any
 from gateway import metrics
 from gateway.api.ops import Lifecycle, ops_app
 from gateway.api.peer.app import PEER, PeerApp
+from gateway.api.peer.items import PeerItems
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.app import Reading, S3App
@@ -40,10 +41,10 @@ from gateway.config import Rule, Settings, load_settings
 from gateway.engine.chunk_keeper import Shelves
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
+from gateway.engine.registrations import Registrations
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.node_id import new_boot
-from gateway.fleet.patient import PatientPeers
 from gateway.logs import set_up
 from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
@@ -51,9 +52,10 @@ from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
 from gateway.server.run import LISTENING
-from gateway.store.datasets.registry import Registration, Registry
+from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
+from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
 
@@ -152,9 +154,11 @@ class Larder:
         siblings = settings.server.workers > 1
         leases = FillLeases(Path(settings.cache.dir) / "fills" if siblings else None)
         stack.callback(leases.close)
+        fleet = await join(settings, self._start, stack)
         services = Services(
             store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size, leases
         )
+        services.fleet = others_of(fleet)
         channel = self._channel(services)
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)
@@ -164,7 +168,6 @@ class Larder:
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
         self._trusted_since = time.time()
         stack.push_async_callback(channel.stop)
-        fleet = await join(settings, self._start, stack)
         management = manage(settings, self._start.redis, fleet.membership, stack)
         services.keeps = management.planned.keeps
         keeper = Keeper(store, engine.blocks)
@@ -175,9 +178,10 @@ class Larder:
             self._loop(self._watch(authenticator, origin, services, engine.settle_origins))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
-        forwarder = Forwarder(engine, Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool))
         reads = ObjectReads(engine)
-        relayed = RelayedReads(reads, engine, fleet.membership, PatientPeers(fleet.peers, fleet.membership))
+        relayed = RelayedReads(reads, engine, fleet.membership, fleet.patient)
+        spooling = Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool)
+        forwarder = Forwarder(engine, spooling, relayed.warm)
         self._s3 = S3App(
             authenticator,
             Reading(reads, HotReads(engine, fleet.membership), relayed),
@@ -186,11 +190,12 @@ class Larder:
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        self._serve_peers(fleet, origin, PeerObjects(reads))
+        self._serve_peers(fleet, origin, PeerObjects(reads, engine.warm))
         refresh = partial(self._refresh, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
         identities = Identities(authenticator)
-        self._serve_datasets(identities, engine, origin, management)
+        registrations = self._serve_datasets(identities, engine, origin, management)
+        self._serve_peers(fleet, origin, PeerObjects(reads), PeerItems(registrations, engine.batches, store))
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         self._loop(_every(_REFRESH, refresh))
         try:
@@ -205,29 +210,29 @@ class Larder:
 
     def _serve_datasets(
         self, identities: Identities, engine: Engine, origin: OriginClient, management: Management
-    ) -> None:
+    ) -> Registrations:
         """Put the addresses of datasets under ``/-/v1`` in front of the engine."""
         settings, store = self._settings, engine.services.store
         registry = Registry(
             Path(settings.cache.dir) / "datasets", store.directory.boot, limits_of(settings), on_open=store.items.adopt
         )
         self._stack.callback(registry.close)
+        registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)
+        self._loop(registrations.run())
         planned = management.planned
-        add_datasets(self._ops, DatasetService(identities, registry, origin, bounds_of(settings), planned))
+        add_datasets(self._ops, DatasetService(identities, registrations, origin, bounds_of(settings), planned))
         add_homes(self._ops)
         batches = BatchEndpoint(engine.batches, planned)
-        self._data = DataApp(identities, registry, batches, store, settings.server.max_in_flight)
-
-        async def find(tenant: str, name: str) -> Registration | None:
-            return registry.find(tenant, name)
-
+        self._data = DataApp(identities, registrations, batches, store, settings.server.max_in_flight)
+        find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
         keep_chunks(settings, management, store, engine.batches, Shelves(find, registry.contents), self._stack)
+        return registrations
 
-    def _serve_peers(self, fleet: Fleet, origin: OriginClient, objects: PeerObjects) -> None:
+    def _serve_peers(self, fleet: Fleet, origin: OriginClient, objects: PeerObjects, items: PeerItems) -> None:
         """Answer other nodes, if there may be any."""
         if fleet.gate is not None:
-            addresses = {"object": objects.address}
+            addresses = {"object": objects.address, **items.addresses()}
             self._peer = PeerApp(fleet.gate, origin.has, addresses, self._settings.server.max_in_flight)
 
     def _channel(self, services: Services) -> Invalidations:

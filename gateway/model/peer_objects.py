@@ -7,6 +7,8 @@ The answer is one of three. With ``x-larder-cache`` it is the answer to the clie
 with ``x-larder-error`` besides, an S3 error that the asking node words itself, as only it knows the client's request. Status 421
 with ``x-larder-forward`` says that the read is not for the cache, why, and whether that counts as a miss. Anything else is a node
 that cannot answer.
+
+``POST`` to the same address has the object read into the asked node's cache, in the background, and is answered 202.
 """
 
 from __future__ import annotations

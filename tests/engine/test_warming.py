@@ -29,11 +29,16 @@ async def put(bench: Bench, spool: Path, body: bytes) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield body
 
+    key = ObjectKey("default", "b", "k")
     headers = [(b"host", b"h"), (b"content-length", b"%d" % len(body))]
     auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.UNSIGNED, "")
     request = WireRequest("PUT", b"/b/k", b"", headers)
-    exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), "", frozenset())
-    forwarder = Forwarder(bench.engine, Spooling(spool, 1024**3))
+    exchange = Exchange(request, auth, "b", b"k", key, "", frozenset())
+
+    def warm(_: Exchange) -> None:
+        bench.engine.warm(key, bench.identity)
+
+    forwarder = Forwarder(bench.engine, Spooling(spool, 1024**3), warm)
     answer = await forwarder.forward(exchange, pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
     assert answer.status == 200
 

@@ -9,6 +9,7 @@ never asked of a third node, or two nodes that disagree about the ring would ask
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 from gateway.api.peer.app import Address, PeerRequest
@@ -21,22 +22,28 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.engine.reads import Forward
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
-from gateway.model.keys import ObjectKey, Principal
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome
 from gateway.model.peer_objects import CACHE, ERROR, FORWARD, MISDIRECTED, Told, error_document, object_of
 from gateway.model.wire import WireRequest
 
 
 class PeerObjects:
-    """Answers ``GET`` and ``HEAD`` of ``/-/peer/v1/objects/...``; see ``model.peer_objects`` for what it says."""
+    """Answers ``/-/peer/v1/objects/...``; see ``model.peer_objects`` for what it says.
 
-    def __init__(self, reads: ObjectReads) -> None:
+    Args:
+        reads: how objects are read here.
+        warm: reads an object into the cache, in the background.
+    """
+
+    def __init__(self, reads: ObjectReads, warm: Callable[[ObjectKey, OriginIdentity], None]) -> None:
         self._reads = reads
+        self._warm = warm
 
     @property
     def address(self) -> Address:
         """Where it answers."""
-        return Address(re.compile("objects/.+"), ("GET", "HEAD"), self.send)
+        return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send)
 
     async def send(self, request: PeerRequest) -> None:
         """Answer one request.
@@ -48,6 +55,11 @@ class PeerObjects:
         """
         scope, send = request.scope, request.send
         exchange = _exchange(scope, request.principal)
+        if exchange.request.method == "POST":
+            assert exchange.key is not None
+            self._warm(exchange.key, request.principal.identity)
+            await complete(scope, send, Answer(202, [(b"content-length", b"0")], b""))
+            return
         try:
             found = await self._reads.read(exchange)
         except AboutCached as error:

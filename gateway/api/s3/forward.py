@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,11 +45,18 @@ class Spooling:
 
 
 class Forwarder:
-    """Forwards requests and relays answers."""
+    """Forwards requests and relays answers.
 
-    def __init__(self, engine: Engine, spooling: Spooling) -> None:
+    Args:
+        engine: the way to the origin, around which keys are forgotten.
+        spooling: where uploads may wait.
+        warm: has the object of an exchange read into the cache, in the background.
+    """
+
+    def __init__(self, engine: Engine, spooling: Spooling, warm: Callable[[Exchange], None]) -> None:
         self._engine = engine
         self._spooling = spooling
+        self._warm = warm
 
     async def forward(self, exchange: Exchange, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
         """Send a request to the origin and return its answer.
@@ -96,7 +103,7 @@ class Forwarder:
             return relay(exchange, await send(), outcome, reason)
         written = await self._engine.write(keys, send)
         if written.response.status == 200 and exchange.request.method != "DELETE":
-            written.then = partial(self._warm, exchange)
+            written.then = partial(self._warm_if_wanted, exchange)
         return await relay_write(exchange, written, outcome, reason)
 
     async def _delete_many(
@@ -139,12 +146,12 @@ class Forwarder:
             payload_hash=prepared.payload_hash,
         )  # fmt: skip
 
-    def _warm(self, exchange: Exchange) -> None:
+    def _warm_if_wanted(self, exchange: Exchange) -> None:
         key = exchange.key
         assert key is not None
         rule = self._engine.services.rules.for_path(key.path)
         if rule.warm_on_write and rule.cache and not exchange.names - {"x-id", "uploadId"}:
-            self._engine.warm(key, exchange.auth.principal.identity)
+            self._warm(exchange)
 
 
 def _headers(exchange: Exchange) -> list[Header]:

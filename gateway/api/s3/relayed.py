@@ -51,6 +51,7 @@ class RelayedReads:
 
     def __init__(self, local: ObjectReads, engine: Engine, membership: Membership, peers: PatientPeers) -> None:
         self._local = local
+        self._engine = engine
         self._services = engine.services
         self._membership = membership
         self._peers = peers
@@ -79,6 +80,26 @@ class RelayedReads:
         if answer is None and (successor := self.home(exchange)[0]) not in (None, home):
             answer = await self._ask(exchange, successor, asked)
         return await self._local.read(exchange) if answer is None else answer
+
+    def warm(self, exchange: Exchange) -> None:
+        """Have an object read into the cache of its home, in the background."""
+        key, identity = exchange.key, exchange.auth.principal.identity
+        assert key is not None
+        home, _ = self.home(exchange)
+        if home is None:
+            self._engine.warm(key, identity)
+        else:
+            self._engine.blocks.spawn(self._warm_at(home, key, exchange.auth.principal))
+
+    async def _warm_at(self, home: Node, key: ObjectKey, principal: Principal) -> None:
+        told = [principal_header(principal.tenant, principal.identity)]
+        try:
+            response = await self._peers.request(home, "POST", wire.object_path(key), told)
+        except PeerUnavailable as failure:
+            # A favour: the next reader meets the origin.
+            log.info("%s cannot be asked to read an object: %s", home.id, failure)
+            return
+        response.release()
 
     async def _ask(self, exchange: Exchange, home: Node, asked: list[Header]) -> Answer | Forward | None:
         """What a node answers; ``None`` when it cannot."""
