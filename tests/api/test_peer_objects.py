@@ -1,0 +1,203 @@
+"""A home answers other nodes: as its own edge would, and only what they may ask."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.api.peer.app import PeerApp
+from gateway.api.peer.objects import PeerObjects
+from gateway.api.s3.objects import ObjectReads
+from gateway.fleet.peer_gate import PeerGate
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.peer_auth import Signer
+from gateway.model.peer_objects import object_path, read_error
+from gateway.model.peer_principal import principal_header
+from gateway.model.wire import WireRequest
+from gateway.policies.rules import Caching, Rules
+from gateway.testing.origin import ALICE, BOB
+from tests.engine.conftest import Bench, benched
+
+SECRET = "what the nodes of this fleet share"
+KEY = ObjectKey("default", "b", "a key/with+marks %20")
+
+
+@dataclass
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Home:
+    """A node that is asked, in the test's own event loop."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        objects = PeerObjects(ObjectReads(bench.engine), bench.engine.warm)
+        gate = PeerGate(SECRET, now=lambda: bench.now[0])
+        has = bench.engine.services.origin.has
+        self.app = PeerApp(gate, has, {"object": objects.address}, 100)
+
+    async def ask(
+        self,
+        method: str = "GET",
+        path: str = object_path(KEY),
+        *,
+        who: str = ALICE.access_key_id,
+        secret: str = SECRET,
+        **headers: str,
+    ) -> Reply:
+        """Ask as another node would; underscores in the names of headers stand for dashes."""
+        told = {"x-larder-principal": principal_header("t", OriginIdentity("default", who))[1]}
+        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        raw = [(name.encode(), value.encode()) for name, value in told.items()]
+        request = WireRequest(method, path.encode(), b"", raw)
+        signed = Signer(secret, "other").headers(request, b"", self.bench.now[0])
+        raw += [(name.encode(), value.encode()) for name, value in signed]
+        scope = {
+            "type": "http", "method": method, "raw_path": path.encode(), "path": path, "query_string": b"",
+            "headers": raw, "scheme": "http", "extensions": {},
+        }  # fmt: skip
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(dict(message))
+
+        await self.app(scope, receive, send)
+        given = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Reply(sent[0]["status"], given, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    """A home that has one object at its origin and nothing in its cache."""
+    async with benched(tmp_path / "cache") as bench:
+        bench.origin.put("b", KEY.key, b"0123456789" * 10, [("x-amz-meta-a", "1")])
+        yield Home(bench)
+
+
+async def test_it_says_what_its_cache_did(home: Home) -> None:
+    """Rule: the answer is the edge's, with what the cache had to do with it."""
+    first = await home.ask()
+    assert (first.status, first.body, first.headers["x-larder-cache"]) == (200, b"0123456789" * 10, "MISS; reason=cold")
+    await home.bench.settle()
+    again = await home.ask()
+    assert (again.body, again.headers["x-larder-cache"]) == (first.body, "HIT")
+    assert (again.headers["x-amz-meta-a"], again.headers["content-length"]) == ("1", "100")
+    assert home.bench.origin.count("GET") == 1
+
+
+async def test_it_reads_the_clients_conditions_and_range(home: Home) -> None:
+    """Rule: ranges and conditions are evaluated by the home, which knows the object."""
+    etag = (await home.ask()).headers["etag"]
+    part = await home.ask(range="bytes=5-14", if_range=etag)
+    assert (part.status, part.body, part.headers["content-range"]) == (206, b"5678901234", "bytes 5-14/100")
+    assert (await home.ask(if_none_match=etag)).status == 304
+    head = await home.ask("HEAD")
+    assert (head.status, head.headers["content-length"], head.body) == (200, "100", b"")
+
+
+async def test_it_tells_the_parts_of_a_refusal(home: Home) -> None:
+    """Rule: an S3 error goes over as code, headers and details, which the node that knows the client puts together."""
+    failed = await home.ask(if_match='"other"')
+    assert (failed.status, failed.headers["x-larder-error"]) == (412, "PreconditionFailed")
+    beyond = await home.ask(range="bytes=100-")
+    assert (beyond.status, beyond.headers["x-larder-error"]) == (416, "InvalidRange")
+    assert beyond.headers["content-range"] == "bytes */100"
+    assert read_error(beyond.body) == {"RangeRequested": "bytes=100-", "ActualObjectSize": "100"}
+    assert beyond.headers["x-larder-cache"].startswith(("HIT", "MISS"))
+
+
+async def test_it_says_what_is_not_for_the_cache(home: Home) -> None:
+    """Rule: a read that no home keeps is given back, with the reason and whether it counts as a miss."""
+    several = await home.ask(range="bytes=0-1,3-4")
+    assert (several.status, several.headers["x-larder-forward"]) == (421, "BYPASS; reason=range-form")
+    home.bench.engine.services.rules = Rules([Caching(match="b/**", cache=False)])
+    ruled = await home.ask()
+    assert (ruled.status, ruled.headers["x-larder-forward"]) == (421, "BYPASS; reason=rule")
+    home.bench.engine.services.rules = Rules()
+    gone = await home.ask("HEAD", object_path(ObjectKey("default", "b", "gone")))
+    assert (gone.status, gone.headers["x-larder-forward"]) == (421, "MISS; reason=not-found")
+    assert "x-larder-cache" not in gone.headers
+
+
+async def test_it_hands_on_what_the_origin_says(home: Home) -> None:
+    """Rule: the origin's own answer crosses unchanged, but for headers that would pass for a node's."""
+    missing = await home.ask(path=object_path(ObjectKey("default", "b", "gone")))
+    assert (missing.status, missing.headers["x-larder-cache"]) == (404, "MISS; reason=not-found")
+    assert b"<Code>NoSuchKey</Code>" in missing.body
+    private = ObjectKey("default", "b", "private")
+    home.bench.origin.put("b", "private", b"p", [("Cache-Control", "private"), ("x-larder-error", "NoSuchKey")])
+    told = await home.ask(path=object_path(private))
+    assert (told.status, told.body, told.headers["x-larder-cache"]) == (200, b"p", "MISS; reason=cache-control")
+    assert "x-larder-error" not in told.headers
+
+
+async def test_each_identity_proves_its_own_right(home: Home) -> None:
+    """Rule: what one identity has in the cache another is given only when the origin says yes to it."""
+    home.bench.origin.deny(BOB.access_key_id, "b/*")
+    assert (await home.ask()).status == 200
+    await home.bench.settle()
+    refused = await home.ask(who=BOB.access_key_id)
+    assert (refused.status, refused.headers["x-larder-forward"]) == (421, "MISS; reason=refused")
+    assert (await home.ask()).headers["x-larder-cache"] == "HIT"
+    nobody = await home.ask(who="")
+    assert nobody.headers["x-larder-forward"] == "MISS; reason=refused"
+
+
+async def test_an_identity_that_the_configuration_does_not_have(home: Home) -> None:
+    """Rule: a node asks only in the name of identities that this node can be as well; the refusal says what to do."""
+    for name in ("stranger", "aws-credential-chain"):
+        refused = await home.ask(who=name)
+        assert (refused.status, "x-larder-cache" in refused.headers) == (403, False)
+        assert b"same origins and credentials" in refused.body
+    assert home.bench.origin.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ({"x_larder_principal": "{"}, 400),
+        ({"x_larder_principal": '{"tenant":"t","origin":"other","access_key_id":"origin-key-a"}'}, 403),
+        ({"method": "DELETE"}, 405),
+        ({"path": "/-/peer/v1/objects/default/b"}, 400),
+        ({"path": "/-/peer/v1/objects/default/b/%FF"}, 400),
+        ({"path": "/-/peer/v1/objects/other/b/k"}, 400),
+        ({"path": "/-/peer/v1/nothing"}, 404),
+        ({"secret": "another secret of another fleet"}, 403),
+    ],
+)
+async def test_what_is_malformed_is_refused(home: Home, told: dict[str, str], status: int) -> None:
+    """Rule: bad input is refused with a reason, and neither cache nor origin hears of it."""
+    refused = await home.ask(**told)
+    assert refused.status == status
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert b'"detail"' in refused.body
+    assert home.bench.origin.count() == 0
+
+
+async def test_it_reads_what_it_is_asked_to_have(home: Home) -> None:
+    """Rule: a POST has the object read into the cache, for whoever wants it next."""
+    accepted = await home.ask("POST")
+    assert (accepted.status, accepted.body) == (202, b"")
+    await home.bench.settle()
+    assert (await home.ask()).headers["x-larder-cache"] == "HIT"
+    assert home.bench.origin.count("GET") == 1
+
+
+async def test_the_origin_that_cannot_be_reached_is_no_answer(home: Home) -> None:
+    """Rule: that the home cannot read says nothing of the object: the asking node tries by itself."""
+    await home.bench.origin.stop()
+    failed = await home.ask()
+    assert (failed.status, "x-larder-cache" in failed.headers) == (503, False)
+    await home.bench.origin.start()
