@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Plan
+from gateway.policies.plan import DatasetOrder, JobOrder, Plan
 
 
 def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
-    """One document per change; ``at`` is ``now``, in seconds.
+    """One document per change; ``at`` is ``now``, in seconds; nothing when ``after`` is ``before``.
 
-    Of a dataset: ``what`` is allocated, or what happened to the chunk ``chunk``: started, loaded, marked, evicted. Of a job:
-    ``what`` is judged, with its phase and whether it uses the cache.
+    Of a dataset: ``what`` is allocated, released, or what happened to ``chunk`` (``policies.chunks.ChunkReason``), with
+    the ``jobs`` that lost it. Of a job: ``what`` is judged, with its phase and whether it uses the cache, or gone.
     """
-    if after.version == before.version:
+    if after is before:
         return []
     common = {"at": round(now, 3), "version": after.version}
     datasets = sorted({*before.datasets, *after.datasets})
@@ -25,6 +25,7 @@ def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
             for dataset in datasets
             for change in _of_dataset(before.datasets.get(dataset), after.datasets.get(dataset))
         ),
+        *(_of_chunk(common, event) for event in after.inputs.get("events", ())),
         *(
             {**common, "job": job, **change}
             for job in jobs
@@ -39,12 +40,11 @@ def _of_dataset(before: DatasetOrder | None, after: DatasetOrder | None) -> Iter
         return
     if before is None or (before.caching, before.why, before.units) != (after.caching, after.why, after.units):
         yield {"what": "allocated", "caching": after.caching.value, "why": after.why.value, "granted": after.granted}
-    was = Chunks() if before is None else before.chunks
-    yield from ({"what": "evicted", "chunk": chunk} for chunk in was.held if chunk not in after.chunks.held)
-    yield from ({"what": "loaded", "chunk": chunk} for chunk in after.chunks.complete if chunk not in was.complete)
-    yield from ({"what": "marked", "chunk": chunk} for chunk in after.chunks.marked if chunk not in was.marked)
-    if after.chunks.loading >= 0 and after.chunks.loading != was.loading:
-        yield {"what": "started", "chunk": after.chunks.loading}
+
+
+def _of_chunk(common: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    lost = {"jobs": event["jobs"]} if event["jobs"] else {}
+    return {**common, "dataset": event["dataset"], "what": event["reason"], "chunk": event["chunk"], **lost}
 
 
 def _of_job(before: JobOrder | None, after: JobOrder | None) -> Iterator[dict[str, Any]]:

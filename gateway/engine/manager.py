@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gateway import metrics
 from gateway.engine.changes import changes
@@ -115,14 +116,12 @@ class Manager:
         now, jobs = await self._parts.jobs.all()
         if fence != self._fence:
             await self._take_office(fence, now)
-        before = self._parts.plans.plan
+        before = after = self._parts.plans.plan
         present = {job.record.key for job in jobs}
         if self._awaited <= present or now >= self._until:
             self._awaited = frozenset()
             after = decide(before, await self._facts(before, jobs), now, self._settings)
-        else:
-            after = before
-        await self._publish(before, replace(after, fence=fence), now)
+        await self._publish(replace(after, fence=fence), changes(before, after, now))
 
     async def _take_office(self, fence: int, now: float) -> None:
         plans = self._parts.plans
@@ -134,11 +133,11 @@ class Manager:
             "this worker leads the zone now, with fence %d, from version %d of the plan", fence, plans.plan.version
         )
 
-    async def _publish(self, before: Plan, after: Plan, now: float) -> None:
-        if after == self._written:
+    async def _publish(self, plan: Plan, events: list[dict[str, Any]]) -> None:
+        if plan == self._written:
             return
-        if await self._parts.plans.write(after, changes(before, after, now)):
-            self._written = after
+        if await self._parts.plans.write(plan, events):
+            self._written = plan
             return
         metrics.MANAGER_DEPOSED.inc()
         log.warning("a plan was refused: another worker leads by now")
@@ -156,8 +155,9 @@ class Manager:
             # Two tenants may ask for different things of the same bytes.
             if known[job.record.dataset][2] != job.record.requested:
                 known[job.record.dataset] = (*known[job.record.dataset][:2], "auto")
-        pinned = [dataset for dataset, decision in overrides.items() if decision == "pin" and dataset not in known]
-        known |= await parts.jobs.sizes(pinned)
+        # A dataset without jobs keeps what it has for as long as nobody needs it.
+        holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
+        known |= await parts.jobs.sizes(sorted((holding | set(overrides)) - set(known)))
         self._turns += 1
         if self._turns % _FORGET_EVERY == 0:
             await parts.jobs.forget_sizes({*known, *overrides})

@@ -17,6 +17,7 @@ from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, OtherDataset, TooManyJobs, merged
 from gateway.policies.plan import Phase
 from gateway.policies.probing import PhaseTotals
+from tests.fleet.waiting import eventually
 
 D1, D2 = "1" * 64, "2" * 64
 LONG = 1000.0
@@ -121,9 +122,11 @@ async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
     await jobs.register(record())
     await jobs.beat("t/j", beat())
     await jobs.order("t/j", 0, [0, 1, 2], None)
-    async with asyncio.timeout(15):
-        while (await jobs.all())[1]:
-            await asyncio.sleep(SHORT / 4)
+
+    async def gone() -> bool:
+        return not (await jobs.all())[1]
+
+    await eventually(gone)
     assert await jobs.beat("t/j", beat()) is None
     left = {key.decode() for key in await redis.keys("*")}
     assert left <= {"larder:z:sequence", "larder:z:sizes"}

@@ -192,8 +192,7 @@ class PlannedJob(BaseModel):
 
     cache: bool
     phase: PhaseName
-    benefit: float
-    inputs: dict[str, Any] = Field(description="what the manager saw")
+    benefit: float = Field(description="t_miss / t_hit; 0: not known")
 
 
 class PlanDocument(BaseModel):

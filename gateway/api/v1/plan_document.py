@@ -21,8 +21,7 @@ def plan_document(
         datasets: the ids of those that the tenant has registered, or has jobs on.
         capacity: of the fleet, in bytes.
     """
-    prefix = f"{tenant}/"
-    of_datasets, of_jobs = _inputs(plan, "datasets"), _inputs(plan, "jobs")
+    of_datasets = _inputs(plan)
     return PlanDocument(
         version=plan.version,
         capacity=capacity,
@@ -46,18 +45,16 @@ def plan_document(
             if dataset in datasets
         },
         jobs={
-            name.removeprefix(prefix): PlannedJob(
-                cache=order.cache, phase=order.phase.value, benefit=order.benefit, inputs=of_jobs.get(name, {})
-            )
+            name.rpartition("/")[2]: PlannedJob(cache=order.cache, phase=order.phase.value, benefit=order.benefit)
             for name, order in plan.jobs.items()
             if _is_of(name, tenant)
         },
-        history=[_told(event, prefix) for event in history if _concerns(event, tenant, datasets)],
+        history=[_told(event, tenant) for event in history if _concerns(event, tenant, datasets)],
     )
 
 
-def _inputs(plan: Plan, kind: str) -> Mapping[str, Any]:
-    found = plan.inputs.get(kind, {})
+def _inputs(plan: Plan) -> Mapping[str, Any]:
+    found = plan.inputs.get("datasets", {})
     return found if isinstance(found, Mapping) else {}
 
 
@@ -72,5 +69,12 @@ def _concerns(event: Mapping[str, Any], tenant: str, datasets: Collection[str]) 
     return event.get("dataset") in datasets
 
 
-def _told(event: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {**event, "job": str(event["job"]).removeprefix(prefix)} if "job" in event else dict(event)
+def _told(event: Mapping[str, Any], tenant: str) -> dict[str, Any]:
+    told = dict(event)
+    if "job" in told:
+        told["job"] = str(told["job"]).rpartition("/")[2]
+    if "jobs" in told:
+        names = [str(name) for name in told["jobs"]]
+        told["jobs"] = [name.rpartition("/")[2] for name in names if _is_of(name, tenant)]
+        told["others"] = len(names) - len(told["jobs"])
+    return told

@@ -1,0 +1,231 @@
+"""The manager's loop over a real Redis: one leads, another takes over, and a Redis that was lost or emptied takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway import metrics
+from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
+from gateway.fleet.connection import commands
+from gateway.fleet.embedded import EmbeddedRedis
+from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
+from gateway.fleet.leadership import Leadership
+from gateway.fleet.plans import NodeReport, Plans, Reports
+from gateway.model.fleet import Node, NodeState
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import Phase, Plan
+from gateway.policies.probing import PhaseTotals
+from tests.fleet.waiting import eventually
+
+Z = "larder:z:"
+D = "d" * 64
+LONG = 1000.0
+SHORT = 0.2
+RECORD = JobRecord("t", "j", D, "name", 4, 32, 1, "on", "default", "key", 10_000, 100, "chunked")
+ORDER = (3, 1, 4, 0, 2, 5, 9, 8, 7, 6)
+
+
+@dataclass
+class Worker:
+    """One worker of a node of capacity 10,000: enough for two chunks of 1,000, not for the dataset."""
+
+    manager: Manager
+    parts: Coordination
+    node: Node
+
+    @property
+    def plan(self) -> Plan:
+        """What it follows."""
+        return self.parts.plans.plan
+
+
+def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = None, lease: float = LONG) -> Worker:
+    """A worker of a node of its own."""
+    node = Node(name, "http://x", 5_000, "z", NodeState.READY)
+    parts = Coordination(
+        jobs or Jobs(redis, Z, LONG), Plans(redis, Z), Reports(redis, Z, LONG), Leadership(redis, Z, name, lease)
+    )
+    electorate = Electorate(lambda: [node], lambda: True)
+    return Worker(Manager(parts, electorate, settings_of(0, 60.0), patience), parts, node)
+
+
+@pytest.fixture
+async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
+    """A connection for commands."""
+    connection = commands(redis_server.url, 5.0)
+    yield connection
+    await connection.aclose()
+
+
+async def join(redis: Redis, upcoming: tuple[int, ...] = ORDER) -> None:
+    """Register the job and say where it is."""
+    jobs = Jobs(redis, Z, LONG)
+    await jobs.register(RECORD)
+    totals = {Phase.STEADY: PhaseTotals(10, 1.0, 0.1, 320, 0)}
+    await jobs.beat("t/j", Beat(0, 0, upcoming, len(upcoming), totals))
+
+
+async def turned(one: Worker) -> None:
+    """Let a worker turn until it leads."""
+
+    async def leads() -> bool:
+        await one.manager.turn()
+        return one.manager.leads
+
+    await eventually(leads)
+
+
+async def with_a_chunk(redis: Redis, one: Worker) -> None:
+    """Have a plan in which the first two chunks are complete."""
+    await join(redis)
+    await turned(one)
+    async with asyncio.timeout(15):
+        while len(one.plan.datasets[D].chunks.complete) < 2:
+            loading = one.plan.datasets[D].chunks.loading
+            await one.parts.reports.tell(one.node.id, {D: NodeReport(loading, 10)})
+            await one.manager.turn()
+
+
+async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
+    """Rule: a job's dataset gets its two chunks, what it wants first is loaded first, and every worker has the same plan."""
+    first, second = worker(redis, "a"), worker(redis, "b")
+    await join(redis)
+    await turned(first)
+    await second.manager.turn()
+    assert (first.manager.leads, second.manager.leads) == (True, False)
+    order = second.plan.datasets[D]
+    assert (order.caching, order.chunks.loading) == (CachingMode.CHUNKED, 3)
+    assert second.plan.datasets == first.plan.datasets
+    assert second.plan.jobs["t/j"].cache
+
+
+async def test_a_chunk_is_complete_when_every_ready_node_has_it(redis: Redis) -> None:
+    """Rule: while one node that is READY has not reported it, a chunk is not complete; a node that is not READY is not asked."""
+    leader = worker(redis, "a")
+    nodes = [leader.node, replace(leader.node, id="b"), replace(leader.node, id="c", state=NodeState.JOINING)]
+    leader.manager._electorate = Electorate(lambda: nodes, lambda: True)
+    await join(redis)
+    await turned(leader)
+    chunk = leader.plan.datasets[D].chunks.loading
+    await leader.parts.reports.tell("a", {D: NodeReport(chunk, 10)})
+    await leader.parts.reports.tell("b", {D: NodeReport(-1, 9)})
+    await leader.manager.turn()
+    assert leader.plan.datasets[D].chunks.complete == ()
+    await leader.parts.reports.tell("b", {D: NodeReport(chunk, 10)})
+    await leader.manager.turn()
+    assert leader.plan.datasets[D].chunks.complete == (chunk,)
+
+
+async def test_another_goes_on_from_where_the_leader_was(redis: Redis) -> None:
+    """Rule: when the leader turns no more, another leads within the lease, with the same chunks and a higher fence."""
+    first, second = worker(redis, "a", lease=SHORT), worker(redis, "b")
+    await with_a_chunk(redis, first)
+    before = first.plan
+    await turned(second)
+    assert second.plan.fence > before.fence
+    assert second.plan.datasets[D].chunks.complete == before.datasets[D].chunks.complete
+    assert second.plan.version == before.version
+
+
+async def test_who_may_not_lead_does_not(redis: Redis) -> None:
+    """Rule: a worker whose node is not READY any more gives the lease back and follows."""
+    first, second = worker(redis, "a"), worker(redis, "b")
+    await join(redis)
+    await turned(first)
+    first.manager._electorate = Electorate(lambda: [first.node], lambda: False)
+    await first.manager.turn()
+    await second.manager.turn()
+    assert (first.manager.leads, second.manager.leads) == (False, True)
+
+
+class Interrupted(Jobs):
+    """Stands still for so long, whenever the jobs are read, that somebody else has the lease."""
+
+    async def all(self) -> tuple[float, list[KnownJob]]:
+        """The jobs, too late."""
+        found = await super().all()
+        await self._redis.set(f"{Z}leader", "999 other")
+        return found
+
+
+async def test_a_deposed_leader_is_refused_and_stops(redis: Redis) -> None:
+    """Rule: who decides while another has taken the lease has its plan refused, counts that, and leads no more."""
+    await join(redis)
+    deposed = worker(redis, "a", jobs=Interrupted(redis, Z, LONG))
+    before = metrics.MANAGER_DEPOSED._value.get()
+    await deposed.manager.turn()
+    assert metrics.MANAGER_DEPOSED._value.get() == before + 1
+    assert not deposed.manager.leads
+    assert await redis.get(f"{Z}plan") is None
+    assert deposed.plan == Plan()
+
+
+async def test_an_emptied_redis_takes_no_chunk_from_anybody(redis: Redis) -> None:
+    """Rule: after Redis was emptied the plan that is known is published again, and nothing is decided until its jobs are back."""
+    first, second = worker(redis, "a"), worker(redis, "b")
+    await with_a_chunk(redis, first)
+    await second.manager.turn()
+    before = first.plan
+    await redis.flushall()
+    await turned(second)
+    assert second.plan.fence > before.fence
+    assert second.plan.datasets == before.datasets
+    await second.manager.turn()
+    assert second.plan.datasets == before.datasets
+    await join(redis, ORDER[1:])
+    await second.manager.turn()
+    after = second.plan.datasets[D]
+    assert after.caching is CachingMode.CHUNKED
+    assert ORDER[1] in after.chunks.held
+
+
+async def test_jobs_that_do_not_come_back_hold_nothing_for_ever(redis: Redis) -> None:
+    """Rule: after the time in which a silent job is gone, decisions go on without those that did not register again."""
+    first, second = worker(redis, "a"), worker(redis, "b", patience=0.0)
+    await with_a_chunk(redis, first)
+    await second.manager.turn()
+    await redis.flushall()
+    await turned(second)
+    assert "t/j" not in second.plan.jobs
+
+
+async def test_a_lost_redis_freezes_the_plan(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Rule: with Redis down a turn raises nothing, changes nothing, and nobody leads."""
+    first = worker(redis, "a")
+    await with_a_chunk(redis, first)
+    before = first.plan
+    await redis_server.stop()
+    await first.manager.turn()
+    assert first.plan == before
+    assert not first.manager.leads
+    await first.manager.stop()
+
+
+async def test_what_changes_is_remembered_with_its_reason(redis: Redis) -> None:
+    """Rule: the history tells of datasets, chunks and jobs what changed under which version, newest first, each once."""
+    leader = worker(redis, "a")
+    await with_a_chunk(redis, leader)
+    for _ in range(3):
+        await leader.manager.turn()
+    told = [(event["what"], event.get("chunk", event.get("job"))) for event in await leader.parts.plans.history()]
+    assert len(set(told)) == len(told)
+    assert {("allocated", None), ("judged", "t/j")} < set(told[-3:])
+    assert (
+        told.index(("loaded", 1)) < told.index(("started", 1)) < told.index(("loaded", 3)) < told.index(("started", 3))
+    )
+
+
+async def test_a_dataset_without_jobs_keeps_its_space_while_there_is_room(redis: Redis) -> None:
+    """Rule: when the last job has gone, what was allocated stays in the plan."""
+    leader = worker(redis, "a")
+    await with_a_chunk(redis, leader)
+    await Jobs(redis, Z, LONG).remove("t/j")
+    await leader.manager.turn()
+    order = leader.plan.datasets[D]
+    assert (order.caching, order.why.value) == (CachingMode.CHUNKED, "no-jobs")
+    assert len(order.chunks.complete) == 2

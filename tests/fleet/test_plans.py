@@ -1,0 +1,188 @@
+"""The plan in a real Redis: who may write it, who follows it, and what lies beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway.fleet.connection import commands
+from gateway.fleet.embedded import EmbeddedRedis
+from gateway.fleet.leadership import Leadership
+from gateway.fleet.plans import HISTORY, NodeReport, Plans, Reports
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+from tests.fleet.waiting import eventually
+
+Z = "larder:z:"
+LONG = 1000.0
+ORDER = DatasetOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 200, Chunks((1, 2), -1, 2, (1,)))
+PLAN = Plan(3, 0, {"d": ORDER}, {"t/j": JobOrder(False, Phase.PROBE_MISS)}, {"m": 1}, {"i": [1]})
+
+
+@pytest.fixture
+async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
+    """A connection for commands."""
+    connection = commands(redis_server.url, 5.0)
+    yield connection
+    await connection.aclose()
+
+
+def leadership(redis: Redis, me: str, lease: float = LONG) -> Leadership:
+    """A worker's part."""
+    return Leadership(redis, Z, me, lease)
+
+
+async def lead_after(leader: Leadership, seen: int = 0) -> int:
+    """Try until this worker leads; its fence."""
+    await eventually(lambda: leader.lead(seen))
+    return leader.fence
+
+
+# --- who leads
+
+
+async def test_one_of_all_leads(redis: Redis) -> None:
+    """Rule: of workers that try at once exactly one gets the lease, and keeps it with the same fence while it renews."""
+    workers = [leadership(redis, str(number)) for number in range(8)]
+    got = await asyncio.gather(*(worker.lead(0) for worker in workers))
+    assert sum(got) == 1
+    leader = workers[got.index(True)]
+    fence = leader.fence
+    assert await leader.lead(0) is True
+    assert leader.fence == fence > 0
+
+
+async def test_a_lease_that_is_not_renewed_runs_out(redis: Redis) -> None:
+    """Rule: who follows a silent leader has a higher fence, and the old one, when it comes back, does not lead."""
+    first, second = leadership(redis, "a", 0.1), leadership(redis, "b")
+    before = await lead_after(first)
+    assert await lead_after(second) > before
+    assert await first.lead(0) is False
+    assert first.fence == 0
+
+
+async def test_who_resigns_lets_another_lead_at_once(redis: Redis) -> None:
+    """Rule: a leader that stops gives the lease back; giving back what one has not does nothing."""
+    first, second = leadership(redis, "a"), leadership(redis, "b")
+    await first.lead(0)
+    await second.resign()
+    assert await second.lead(0) is False
+    await first.resign()
+    assert await second.lead(0) is True
+
+
+async def test_an_empty_redis_gives_no_old_fence(redis: Redis) -> None:
+    """Rule: after Redis was emptied the next fence is still higher than the highest that the new leader has seen."""
+    await redis.flushall()
+    leader = leadership(redis, "a")
+    assert await lead_after(leader, seen=41) == 42
+
+
+# --- the plan
+
+
+async def test_a_plan_is_followed(redis: Redis) -> None:
+    """Rule: what the leader writes, others have after they refreshed, whole and equal."""
+    leader, writer, follower = leadership(redis, "a"), Plans(redis, Z), Plans(redis, Z)
+    await follower.refresh()
+    assert follower.plan == Plan()
+    plan = replace(PLAN, fence=await lead_after(leader))
+    assert await writer.write(plan) is True
+    await follower.refresh()
+    assert follower.plan == writer.plan == plan
+    assert follower.dataset("d") == ORDER
+    assert follower.dataset("other") is None
+    assert follower.job("t", "j") == JobOrder(False, Phase.PROBE_MISS)
+    assert follower.job("u", "j") is None
+
+
+async def test_a_deposed_leader_writes_nothing(redis: Redis) -> None:
+    """Rule: the plan of a leader whose lease another has by now is refused, history included, and the other's stays."""
+    first, second = leadership(redis, "a", 0.1), leadership(redis, "b")
+    old, new = Plans(redis, Z), Plans(redis, Z)
+    fence = await lead_after(first)
+    assert await new.write(replace(PLAN, version=4, fence=await lead_after(second))) is True
+    assert await old.write(replace(PLAN, version=9, fence=fence), [{"what": "refused"}]) is False
+    assert (await old.history(), old.plan) == ([], Plan())
+    await old.refresh()
+    assert old.plan.version == 4
+
+
+async def test_nobody_writes_without_a_lease(redis: Redis) -> None:
+    """Rule: when the lease has run out and nobody has it, its former holder may not write either."""
+    leader = leadership(redis, "a")
+    fence = await lead_after(leader)
+    await leader.resign()
+    assert await Plans(redis, Z).write(replace(PLAN, fence=fence)) is False
+
+
+async def test_nobody_goes_back_to_an_older_fence(redis: Redis) -> None:
+    """Rule: a follower does not take what a replica that was behind has of an earlier leader."""
+    writer, follower = Plans(redis, Z), Plans(redis, Z)
+    follower.plan = replace(PLAN, version=8, fence=7)
+    await writer.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
+    await follower.refresh()
+    assert follower.plan.version == 8
+    assert await follower.latest() is False
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": "x", "fence": 1}'])
+async def test_what_is_no_plan_changes_nothing(redis: Redis, text: str) -> None:
+    """Rule: a plan that cannot be read is not followed; the last one that could goes on."""
+    plans = Plans(redis, Z)
+    await plans.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
+    before = plans.plan
+    await redis.set(f"{Z}plan", text)
+    await redis.set(f"{Z}plan:stamp", "1 99")
+    await plans.refresh()
+    assert plans.plan == before
+
+
+async def test_zones_have_plans_of_their_own(redis: Redis) -> None:
+    """Rule: what one zone's leader writes, another zone does not see."""
+    await Plans(redis, Z).write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
+    assert await Plans(redis, "larder:other:").latest() is False
+
+
+# --- what lies beside it
+
+
+async def test_the_history_is_bounded(redis: Redis) -> None:
+    """Rule: the newest hundred changes are kept, newest first."""
+    plans = Plans(redis, Z)
+    fence = await lead_after(leadership(redis, "a"))
+    for number in range(HISTORY + 20):
+        await plans.write(replace(PLAN, fence=fence), [{"n": 2 * number}, {"n": 2 * number + 1}])
+    assert [event["n"] for event in await plans.history()] == list(range(239, 139, -1))
+
+
+async def test_operators_decide(redis: Redis) -> None:
+    """Rule: a dataset can be pinned, forbidden and let go again; anything else is refused, or not heard."""
+    plans = Plans(redis, Z)
+    await plans.override("a", "pin")
+    await plans.override("b", "never")
+    await redis.hset(f"{Z}overrides", "c", "perhaps")
+    assert await plans.overrides() == {"a": "pin", "b": "never"}
+    await plans.override("a", "")
+    assert await plans.overrides() == {"b": "never"}
+    with pytest.raises(ValueError, match="pin, never"):
+        await plans.override("a", "always")
+
+
+async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
+    """Rule: a node's last report replaces the one before, and counts only for a time."""
+    reports = Reports(redis, Z, LONG)
+    await reports.tell("n1", {"d": NodeReport(3, 10)})
+    await reports.tell("n1", {"d": NodeReport(4, 11), "e": NodeReport()})
+    assert await reports.all() == {"n1": {"d": NodeReport(4, 11), "e": NodeReport(-1, 0)}}
+    impatient = Reports(redis, Z, 0.05)
+
+    async def nothing() -> bool:
+        return not await impatient.all()
+
+    await eventually(nothing)
+    assert await reports.all() == {}
