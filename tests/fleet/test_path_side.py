@@ -17,7 +17,7 @@ _OF_THE_REQUEST = {"date", "x-amz-request-id", "x-larder-request-id"}
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """Three nodes."""
-    rules = ({"match": "bucket/uncached/**", "cache": False},)
+    rules = ({"match": "bucket/uncached/**", "cache": False}, {"match": "bucket/warm/**", "warm_on_write": True})
     allowed = {"access_key_id": "GWP", "secret_access_key": "gateway-secret-p", "allow": ["*/p/**"]}
     with nodes(tmp_path_factory.mktemp("fleet"), rules=rules, credentials=(*credentials("a", "b"), allowed)) as made:
         yield made
@@ -175,6 +175,19 @@ def test_no_read_after_a_write_is_stale(fleet: Nodes) -> None:
                 assert writer.put(path, body).status == 200
             for number in range(COUNT):
                 assert [fleet.get(number, path).body for _ in range(2)] == [body, body]
+
+
+def test_what_is_to_be_warm_is_warm_at_its_home(fleet: Nodes) -> None:
+    """Rule: an object that is read because it was written is read by its home, once, whichever node took the write."""
+    path = fleet.path(1, "warm")
+    fleet.origin.put("/bucket/other", b"makes the bucket")
+    body = content(3 * MIB, path)
+    with Client(fleet.running[0].endpoint) as writer:
+        assert writer.put(path, body).status == 200
+    eventually(lambda: fleet.running[1].metric("larder_fills_total", event="started"), bool, "the home to begin")
+    eventually(lambda: fleet.get(2, path).cache, lambda cache: cache == "HIT", "a warm object")
+    assert [fleet.get(number, path).body for number in range(COUNT)] == [body] * COUNT
+    assert fleet.origin.count("GET", path) == 1
 
 
 def test_a_client_that_claims_to_be_a_node_is_refused(fleet: Nodes) -> None:
