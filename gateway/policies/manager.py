@@ -165,7 +165,7 @@ def _probed(
                 probe = step(
                     known[name].probe,
                     facts.jobs[name].totals,
-                    resident=held is not CachingMode.NONE,
+                    held=held,
                     turn=name == turn,
                     now=now,
                     settings=settings,

@@ -20,6 +20,7 @@ one report to the next. Where the paper is silent:
 - *Again*: every half hour; sooner if the time per mini-batch has changed by a quarter since, but each time that this happens only
   after twice the time, so that a restless job is not refused hits all the time.
 - *A job without the cache* is probed the other way round: its time as it rests is t_miss, and it gets hits for a while.
+- *While the dataset's mode changes*, from two chunks to all of it for example, no time is measured across the change.
 - *Turns*: one job of a dataset is refused hits at a time (the caller gives the turns), so that probing never takes the cache from
   a whole multi-job. One that is refused hits and takes no step at all gives its turn away.
 """
@@ -31,6 +32,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
 
 LEAST_BENEFIT = 1.05
@@ -130,10 +132,11 @@ class ProbeState:
 
     ``cache`` and ``benefit`` (0: unknown) are the last verdict, the ``measurements``-th, given at ``measured_at``. ``miss`` and
     ``hit`` are the seconds per mini-batch it rests on, ``waited`` the share of ``miss`` without data, ``steady`` the seconds per
-    mini-batch since. ``spacing``: seconds after which a drift is followed next.
+    mini-batch since. ``spacing``: seconds after which a drift is followed next. ``held``: how the dataset was held last.
     """
 
     stage: Stage = Stage.WAITING
+    held: CachingMode = CachingMode.NONE
     window: Window = Window()
     cache: bool = True
     benefit: float = 0.0
@@ -158,7 +161,7 @@ class ProbeState:
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
-        return {**asdict(self), "stage": self.stage.value}
+        return {**asdict(self), "stage": self.stage.value, "held": self.held.value}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ProbeState:
@@ -170,7 +173,8 @@ class ProbeState:
         window = document["window"]
         last = PhaseTotals(**_typed(PhaseTotals, window["last"]))
         read = Window(**_typed(Window, window), last=last)
-        return cls(**_typed(cls, document), stage=Stage(document["stage"]), window=read)
+        stage, held = Stage(document["stage"]), CachingMode(document["held"])
+        return cls(**_typed(cls, document), stage=stage, held=held, window=read)
 
 
 def _typed(kind: type[PhaseTotals | Window | ProbeState], document: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +199,7 @@ def step(
     state: ProbeState,
     totals: Mapping[Phase, PhaseTotals],
     *,
-    resident: bool,
+    held: CachingMode,
     turn: bool,
     now: float,
     settings: ProbeSettings,
@@ -205,13 +209,17 @@ def step(
     Args:
         state: the state before.
         totals: what the job has done so far, per phase.
-        resident: its dataset has space, so that hits can come.
+        held: how its dataset has been held since the last step; with ``NONE`` no hits can come.
         turn: it may be refused hits now, if it is due.
         now: seconds of a clock that all leaders share.
         settings: how jobs are probed.
     """
     if settings.batches == 0:
-        return replace(state, stage=Stage.RESTING, cache=True, benefit=0.0)
+        return replace(state, stage=Stage.RESTING, held=held, cache=True, benefit=0.0)
+    if held is not state.held and state.stage in (Stage.MEASURING, Stage.RESTING):
+        emptied = replace(state.window, steps=0, seconds=0.0, waited=0.0, skip=_skip(settings))
+        state = replace(state, window=emptied)
+    state = replace(state, held=held)
     if turn and due(state, now, settings):
         return _begin(state, totals, now, settings)
     match state.stage:
@@ -220,9 +228,7 @@ def step(
         case Stage.REFUSING:
             return _refuse(_read(state, totals, Phase.PROBE_MISS, 0.0, now, settings), totals, now, settings)
         case Stage.MEASURING:
-            return _measure(
-                _read(state, totals, Phase.MEASURE, LEAST_HITS, now, settings), totals, resident, now, settings
-            )
+            return _measure(_read(state, totals, Phase.MEASURE, LEAST_HITS, now, settings), totals, now, settings)
         case Stage.RESTING:
             least = LEAST_HITS if _is_open(state) else 0.0
             return _rest(_read(state, totals, Phase.STEADY, least, now, settings), totals, now, settings)
@@ -281,13 +287,11 @@ def _refuse(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, 
     return state
 
 
-def _measure(
-    state: ProbeState, totals: Mapping[Phase, PhaseTotals], resident: bool, now: float, settings: ProbeSettings
-) -> ProbeState:
+def _measure(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings) -> ProbeState:
     window = state.window
     if window.steps >= settings.batches:
         return _conclude(state, window.each, totals, now, settings)
-    if resident and window.seen < settings.patience * settings.batches:
+    if state.held is not CachingMode.NONE and window.seen < settings.patience * settings.batches:
         return state
     if window.steps >= ENOUGH * settings.batches:
         return _conclude(state, window.each, totals, now, settings)

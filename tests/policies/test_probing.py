@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
 from gateway.policies.probing import MOST_BENEFIT, PhaseTotals, ProbeSettings, ProbeState, Stage, due, step
 
@@ -30,7 +32,12 @@ class Job:
     now: float = 0.0
 
     def run(
-        self, steps: int = 10, *, resident: bool = True, turn: bool = True, limits: ProbeSettings = SETTINGS
+        self,
+        steps: int = 10,
+        *,
+        held: CachingMode = CachingMode.FULL,
+        turn: bool = True,
+        limits: ProbeSettings = SETTINGS,
     ) -> Stage:
         """Take some steps as the last order says, report, and hear the next order."""
         order = self.state.order
@@ -45,10 +52,10 @@ class Job:
             before.hits + steps * hits,
         )
         self.now += steps * each
-        self.state = step(self.state, self.totals, resident=resident, turn=turn, now=self.now, settings=limits)
+        self.state = step(self.state, self.totals, held=held, turn=turn, now=self.now, settings=limits)
         return self.state.stage
 
-    def until(self, stage: Stage, most: int = 1000, **how: bool) -> Job:
+    def until(self, stage: Stage, most: int = 1000, **how: Any) -> Job:
         """Go on until a stage is reached."""
         for _ in range(most):
             if self.run(**how) is stage:
@@ -153,8 +160,18 @@ def test_without_hits_a_job_that_hardly_waited_is_known_to_gain_nothing():
 def test_a_dataset_without_space_is_not_waited_for():
     """Rule: where no hits can come, the job rests at once and stays in the cache, unjudged."""
     job = Job(share=0.0).until(Stage.MEASURING)
-    assert job.run(resident=False) is Stage.RESTING
+    assert job.run(held=CachingMode.NONE) is Stage.RESTING
     assert job.state.order == JobOrder(True, Phase.STEADY, 0.0)
+
+
+def test_no_time_is_measured_across_a_change_of_mode():
+    """Rule: its dataset is held whole from half-way through the measurement; what was measured before counts no more."""
+    job = Job(hit=0.2).until(Stage.MEASURING)
+    job.run(50, held=CachingMode.CHUNKED)
+    job.run(50, held=CachingMode.CHUNKED)
+    job.hit = 0.1
+    job.until(Stage.RESTING)
+    assert job.state.benefit == pytest.approx(4.0)
 
 
 def test_probing_is_repeated_after_its_time():
@@ -183,7 +200,7 @@ def test_a_second_look_without_hits_changes_no_verdict():
     """Rule: a job without the cache for whose dataset there is no space stays without it."""
     job = Job(miss=0.1, hit=0.1).until(Stage.RESTING)
     job.until(Stage.MEASURING, most=2000)
-    assert job.run(resident=False) is Stage.RESTING
+    assert job.run(held=CachingMode.NONE) is Stage.RESTING
     assert not job.state.order.cache
 
 
@@ -262,7 +279,10 @@ reports = st.builds(
 @given(
     st.lists(
         st.tuples(
-            st.dictionaries(st.sampled_from(Phase), reports), st.booleans(), st.booleans(), st.floats(-100, 2000)
+            st.dictionaries(st.sampled_from(Phase), reports),
+            st.sampled_from(CachingMode),
+            st.booleans(),
+            st.floats(-100, 2000),
         ),
         max_size=40,
     )
@@ -271,10 +291,10 @@ def test_any_reports_make_a_state_that_survives_as_json(script):
     """Rule: whatever is reported, the state is readable JSON, and goes on in the same way once it was read."""
     state = read = ProbeState()
     now = 0.0
-    for totals, resident, turn, seconds in script:
+    for totals, held, turn, seconds in script:
         now += seconds
-        state = step(state, totals, resident=resident, turn=turn, now=now, settings=SETTINGS)
-        read = step(read, totals, resident=resident, turn=turn, now=now, settings=SETTINGS)
+        state = step(state, totals, held=held, turn=turn, now=now, settings=SETTINGS)
+        read = step(read, totals, held=held, turn=turn, now=now, settings=SETTINGS)
         assert read == state
         read = ProbeState.from_json(json.loads(json.dumps(state.to_json(), allow_nan=False)))
         assert 0 <= state.benefit <= MOST_BENEFIT

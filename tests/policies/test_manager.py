@@ -1,0 +1,392 @@
+"""The plan as a whole: what is remembered, when it changes, and what comes of Quiver's cluster."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.datasets import decide as decide_alone
+from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
+from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.probing import PhaseTotals, ProbeSettings
+
+GB, GIB = 1000**3, 1024**3
+FULL, CHUNKED, NONE = CachingMode.FULL, CachingMode.CHUNKED, CachingMode.NONE
+SETTINGS = ManagerSettings()
+UNPROBED = ManagerSettings(probe=ProbeSettings(batches=0))
+BATCH = 32
+
+
+def job(name: str, dataset: str = "data", **more: Any) -> JobFacts:
+    """A job of four GPUs at the beginning of an epoch of ten chunks."""
+    return JobFacts("t", name, dataset, **({"gpus": 4, "upcoming": tuple(range(10)), "epoch_left": 10} | more))
+
+
+def facts(capacity: int, datasets: dict[str, DatasetFacts], jobs: Iterable[JobFacts]) -> Facts:
+    """What the manager would know of a fleet of these."""
+    return Facts(capacity, datasets, {f"{one.tenant}/{one.job}": one for one in jobs})
+
+
+def again(plan: Plan) -> Plan:
+    """The plan as another leader reads it."""
+    return Plan.from_json(json.loads(json.dumps(plan.to_json(), allow_nan=False)))
+
+
+@dataclass
+class Trainer:
+    """A job whose mini-batches take the times of Quiver's Table 3: without the cache, with all, and with two chunks."""
+
+    name: str
+    dataset: str
+    times: dict[CachingMode, float]
+    totals: dict[Phase, PhaseTotals] = field(default_factory=dict)
+    steps: float = 0.0
+    cached: float = 0.0
+
+    def run(self, plan: Plan, seconds: float) -> None:
+        """Train for a while as the plan says."""
+        held = plan.datasets[self.dataset].caching if self.dataset in plan.datasets else NONE
+        order = plan.jobs.get(f"t/{self.name}", JobOrder(True, Phase.MEASURE))
+        mode = held if order.cache and held in (FULL, CHUNKED) else NONE
+        steps = max(1, int(seconds / self.times[mode]))
+        before = self.totals.get(order.phase, PhaseTotals())
+        hits = 0 if mode is NONE else steps * BATCH
+        self.totals[order.phase] = PhaseTotals(
+            before.steps + steps,
+            before.seconds + steps * self.times[mode],
+            before.waited + steps * (self.times[mode] - self.times[FULL]),
+            before.items + steps * BATCH,
+            before.hits + hits,
+        )
+        self.steps += steps
+
+    def facts(self, units: int, now: float) -> JobFacts:
+        """What it reports; its chunks take a minute each."""
+        place = int(now / 60) % units
+        upcoming = (*range(place, units), 0, 1)
+        return JobFacts("t", self.name, self.dataset, 4, upcoming, units - place, dict(self.totals))
+
+
+TABLE_3 = {
+    "imagenet": (154, {NONE: 2505 / 7000, FULL: 646 / 7000, CHUNKED: 1064 / 7000}),
+    "openimages": (531, {NONE: 2874 / 7000, FULL: 1274 / 7000, CHUNKED: 1817 / 7000}),
+    "librispeech": (90, {NONE: 1614 / 7000, FULL: 1234 / 7000, CHUNKED: 1265 / 7000}),
+}
+
+
+@functools.cache
+def quivers_cluster(budget: int, minutes: int = 30) -> tuple[Plan, tuple[Plan, ...]]:
+    """The plan for Quiver's twelve jobs after they were probed, and all plans before it (section 7.6)."""
+    trainers = [Trainer(f"{name}{number}", name, times) for name, (_, times) in TABLE_3.items() for number in range(4)]
+    plan, plans = Plan(), []
+    for now in range(0, minutes * 60, 10):
+        for trainer in trainers:
+            trainer.run(plan, 10.0)
+        units = {name: order.units for name, order in plan.datasets.items()}
+        known = facts(
+            budget,
+            {name: DatasetFacts(size * GB, 10**6, loaded=True) for name, (size, _) in TABLE_3.items()},
+            [trainer.facts(units.get(trainer.dataset, 10), now) for trainer in trainers],
+        )
+        plan = decide(plan, known, float(now), SETTINGS)
+        plans.append(plan)
+    return plan, tuple(plans)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (100, {"imagenet": CHUNKED, "openimages": CHUNKED, "librispeech": CHUNKED}),
+        (200, {"imagenet": FULL, "openimages": CHUNKED, "librispeech": CHUNKED}),
+        (700, {"imagenet": FULL, "openimages": FULL, "librispeech": CHUNKED}),
+    ],
+)
+def test_quivers_cluster_gets_quivers_plan(budget, expected):
+    """Rule: from measured times alone, the manager comes to the paper's decisions at the paper's budgets, which add up in binary
+    gigabytes; the space is never exceeded, and nothing moves any more once all is measured (section 7.6)."""
+    plan, plans = quivers_cluster(budget * GIB)
+    assert {name: order.caching for name, order in plan.datasets.items()} == expected
+    assert all(sum(order.granted for order in one.datasets.values()) <= budget * GIB for one in plans)
+    modes = [[order.caching for order in one.datasets.values()] for one in plans[len(plans) // 2 :]]
+    assert all(one == modes[0] for one in modes)
+    assert {order.phase for order in plan.jobs.values()} == {Phase.STEADY}
+
+
+def test_what_each_job_gains_is_found_out():
+    """Rule: each job is measured, and what is noted for a mode is what Table 3 has for it, though datasets change modes."""
+    plan, _ = quivers_cluster(200 * GIB)
+    expected = {"imagenet": (3.88, 2.35), "openimages": (2.26, 1.58), "librispeech": (1.31, 1.28)}
+    for name, known in plan.memory["jobs"].items():
+        full, chunked = expected[known["dataset"]]
+        assert known["full"] in (0.0, pytest.approx(full, abs=0.01))
+        assert known["chunked"] in (0.0, pytest.approx(chunked, abs=0.01))
+        assert known["full"] or known["chunked"]
+        assert plan.jobs[name].cache
+
+
+def test_one_job_of_a_dataset_is_refused_hits_at_a_time():
+    """Rule: probing never takes the cache from two jobs of one dataset at once, and all of them have had their turn."""
+    plan, plans = quivers_cluster(200 * GIB)
+    for one in plans:
+        refused = [name.rstrip("0123") for name, order in one.jobs.items() if order.phase is Phase.PROBE_MISS]
+        assert len(refused) == len(set(refused))
+    assert all(order.benefit > 0 for order in plan.jobs.values())
+
+
+def test_another_leader_goes_on_from_the_plan_at_any_point():
+    """Rule: decisions made from the plan as JSON are those of the leader that has led from the beginning."""
+    _, plans = quivers_cluster(200 * GIB, minutes=5)
+    known = facts(
+        200 * GIB, {"imagenet": DatasetFacts(154 * GB, 10)}, [job("imagenet0", "imagenet"), job("new", "imagenet")]
+    )
+    for plan in plans:
+        assert decide(again(plan), known, 1000.0, SETTINGS) == decide(plan, known, 1000.0, SETTINGS)
+
+
+def test_a_new_dataset_gets_space_before_it_is_measured():
+    """Rule: one that fits is held whole at once; its first job is refused hits, the second waits."""
+    plan = decide(Plan(), facts(100 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a"), job("b")]), 0.0, SETTINGS)
+    assert (plan.version, plan.datasets["data"].caching, plan.datasets["data"].granted) == (1, FULL, 50 * GB)
+    assert plan.jobs == {"t/a": JobOrder(False, Phase.PROBE_MISS), "t/b": JobOrder(True, Phase.MEASURE)}
+
+
+def test_new_datasets_share_what_is_not_enough_for_all():
+    """Rule: before anything is known, each gets two chunks before any gets more."""
+    sizes = {f"d{number}": DatasetFacts(80 * GB, 10) for number in range(5)}
+    plan = decide(Plan(), facts(100 * GB, sizes, [job(name, name) for name in sizes]), 0.0, SETTINGS)
+    assert {order.caching for order in plan.datasets.values()} == {CHUNKED}
+
+
+def test_the_version_changes_only_with_what_is_seen():
+    """Rule: new numbers alone make no new version; a new job does."""
+    known = facts(100 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a")])
+    first = decide(replace(Plan(), fence=7), known, 0.0, SETTINGS)
+    moved = {Phase.PROBE_MISS: PhaseTotals(5, 1.0, 0.5, 160, 0)}
+    second = decide(first, facts(100 * GB, known.datasets, [job("a", totals=moved)]), 1.0, SETTINGS)
+    assert (second.version, second.fence) == (first.version, 7)
+    assert second.memory != first.memory
+    third = decide(second, facts(100 * GB, known.datasets, [job("a", totals=moved), job("b")]), 2.0, SETTINGS)
+    assert third.version == first.version + 1
+
+
+def test_chunks_are_cut_as_a_gateway_without_a_plan_cuts_them():
+    """Rule: a job that began before the first plan has the chunks of the plan."""
+    for size, capacity in ((10**10, 10**12), (10**12, 10**10), (531 * GB, 100 * GB), (3, 10)):
+        room = int(USABLE * capacity)
+        known = facts(room, {"data": DatasetFacts(size, 10)}, [job("a")])
+        plan = decide(Plan(), known, 0.0, SETTINGS)
+        assert plan.datasets["data"].units == decide_alone("auto", size, capacity).units
+
+
+def test_the_cut_stays_while_jobs_use_it():
+    """Rule: the dataset may grow and the fleet shrink; jobs have laid out their epochs by the first cut."""
+    first = decide(Plan(), facts(10 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a")]), 0.0, SETTINGS)
+    later = first
+    for now in (1.0, 100.0, 200.0):
+        later = decide(later, facts(8 * GB, {"data": DatasetFacts(60 * GB, 10)}, [job("a")]), now, SETTINGS)
+    assert later.datasets["data"].units == first.datasets["data"].units
+
+
+def test_the_rotation_goes_on_in_the_plan():
+    """Rule: a chunk is loaded, complete when all nodes say so, and the next follows; each step is a version, and explained."""
+    dataset = DatasetFacts(50 * GB, 10)
+    first = decide(Plan(), facts(12 * GB, {"data": dataset}, [job("a")]), 0.0, UNPROBED)
+    assert first.datasets["data"].chunks == Chunks((), 0, 0)
+    assert first.inputs["events"] == [{"dataset": "data", "reason": "started", "chunk": 0, "jobs": []}]
+    second = decide(first, facts(12 * GB, {"data": replace(dataset, loaded=True)}, [job("a")]), 1.0, UNPROBED)
+    assert second.datasets["data"].chunks == Chunks((0,), 1, 0)
+    assert second.version == 2
+    assert [event["reason"] for event in second.inputs["events"]] == ["loaded", "started"]
+
+
+@pytest.mark.parametrize(("gpus", "keeps"), [(105, True), (120, False)])
+def test_space_is_not_moved_for_a_small_gain(gpus, keeps):
+    """Rule: whoever has the space keeps it against one that would bring five per cent more, not against twenty."""
+    sizes = {name: DatasetFacts(90 * GB, 10, requested="auto") for name in ("old", "new")}
+    old, new = job("a", "old", gpus=100), job("b", "new", gpus=gpus)
+    held = decide(Plan(), facts(110 * GB, {"old": sizes["old"]}, [old]), 0.0, UNPROBED)
+    after = decide(held, facts(110 * GB, sizes, [old, new]), 1.0, UNPROBED)
+    assert (after.datasets["old"].caching is FULL) is keeps
+    assert {order.caching for order in after.datasets.values()} == {FULL, CHUNKED}
+
+
+def test_a_node_that_restarts_costs_no_space():
+    """Rule: a smaller fleet is believed after a minute, a larger one at once."""
+    dataset = {"data": DatasetFacts(90 * GB, 10)}
+    plan = decide(Plan(), facts(100 * GB, dataset, [job("a")]), 0.0, UNPROBED)
+    for now in (1.0, 30.0, 60.0):
+        plan = decide(again(plan), facts(50 * GB, dataset, [job("a")]), now, UNPROBED)
+        assert plan.datasets["data"].caching is FULL
+    plan = decide(plan, facts(50 * GB, dataset, [job("a")]), 61.0, UNPROBED)
+    assert plan.datasets["data"].caching is CHUNKED
+    plan = decide(plan, facts(100 * GB, dataset, [job("a")]), 62.0, UNPROBED)
+    assert plan.datasets["data"].caching is FULL
+
+
+def run_alone(trainer: Trainer, capacity: int, size: int, minutes: int) -> list[Plan]:
+    """The plans that come of a fleet with one job."""
+    plan, plans = Plan(), []
+    for now in range(0, minutes * 60, 10):
+        trainer.run(plan, 10.0)
+        plan = decide(
+            plan, facts(capacity, {trainer.dataset: DatasetFacts(size, 10)}, [trainer.facts(10, now)]), now, SETTINGS
+        )
+        plans.append(plan)
+    return plans
+
+
+def test_a_job_that_gains_nothing_leaves_and_its_dataset_with_it():
+    """Rule: a dataset that only such jobs use is not in the cache; no chunk is held for them (section 5.3)."""
+    same = dict.fromkeys((NONE, FULL, CHUNKED), 0.1)
+    plan = run_alone(Trainer("a", "data", same), 20 * GB, 50 * GB, 3)[-1]
+    assert plan.jobs["t/a"] == JobOrder(False, Phase.STEADY, pytest.approx(1.0))
+    order = plan.datasets["data"]
+    assert (order.caching, order.why, order.granted, order.chunks) == (NONE, WhyCaching.NO_BENEFIT, 0, Chunks())
+
+
+def test_a_job_that_left_is_given_another_chance_with_what_nobody_wants():
+    """Rule: half an hour later it is probed with the cache, for which its dataset gets free space; now it gains, and stays."""
+    trainer = Trainer("a", "data", dict.fromkeys((NONE, FULL, CHUNKED), 0.1))
+    plans = run_alone(trainer, 60 * GB, 50 * GB, 3)
+    assert plans[-1].datasets["data"].caching is NONE
+    trainer.times[NONE] = 0.3
+    plan = plans[-1]
+    for now in range(180, 180 + 2400, 10):
+        trainer.run(plan, 10.0)
+        plan = decide(
+            plan, facts(60 * GB, {"data": DatasetFacts(50 * GB, 10)}, [trainer.facts(10, now)]), now, SETTINGS
+        )
+    assert plan.jobs["t/a"] == JobOrder(True, Phase.STEADY, pytest.approx(3.0))
+    assert plan.datasets["data"].caching is FULL
+
+
+@pytest.mark.parametrize(
+    ("wants", "order", "caching"),
+    [("on", JobOrder(True, Phase.STEADY), FULL), ("off", JobOrder(False, Phase.STEADY), NONE)],
+)
+def test_a_job_that_knows_what_it_wants_is_not_probed(wants, order, caching):
+    """Rule: on uses the cache and is taken to gain, off does neither."""
+    plan = decide(Plan(), facts(100 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a", wants=wants)]), 0.0, SETTINGS)
+    assert (plan.jobs["t/a"], plan.datasets["data"].caching) == (order, caching)
+
+
+def test_operators_outrank_jobs():
+    """Rule: a pin holds without jobs, a never holds against them."""
+    datasets = {
+        "pinned": DatasetFacts(50 * GB, 10, override="pin"),
+        "never": DatasetFacts(5 * GB, 10, override="never"),
+    }
+    plan = decide(Plan(), facts(100 * GB, datasets, [job("a", "never")]), 0.0, SETTINGS)
+    found = {name: (order.caching, order.why) for name, order in plan.datasets.items()}
+    assert found == {"pinned": (FULL, WhyCaching.OVERRIDE), "never": (NONE, WhyCaching.OVERRIDE)}
+
+
+def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
+    """Rule: idle space is kept while it is free, with why; one that never was in the plan does not come in."""
+    both = {"idle": DatasetFacts(50 * GB, 10), "busy": DatasetFacts(80 * GB, 10), "other": DatasetFacts(GB, 10)}
+    plan = decide(Plan(), facts(100 * GB, both, [job("a", "idle")]), 0.0, UNPROBED)
+    plan = decide(plan, facts(100 * GB, both, []), 1.0, UNPROBED)
+    assert set(plan.datasets) == {"idle"}
+    assert (plan.datasets["idle"].caching, plan.datasets["idle"].why) == (FULL, WhyCaching.NO_JOBS)
+    plan = decide(plan, facts(100 * GB, both, [job("b", "busy")]), 2.0, UNPROBED)
+    assert plan.datasets["busy"].caching is FULL
+    idle = plan.datasets["idle"]
+    assert (idle.caching, idle.why, idle.granted) == (NONE, WhyCaching.NO_JOBS, 0)
+
+
+def test_a_job_of_an_unknown_dataset_is_told_to_go_on():
+    """Rule: nodes have not said yet how large its dataset is; the job is in the plan, the dataset is not."""
+    plan = decide(Plan(), facts(100 * GB, {}, [job("a")]), 0.0, SETTINGS)
+    assert set(plan.jobs) == {"t/a"}
+    assert plan.datasets == {}
+
+
+def test_a_job_that_takes_another_dataset_is_a_new_job():
+    """Rule: what it gained from one dataset says nothing about another."""
+    trainer = Trainer("a", "one", dict(TABLE_3["imagenet"][1]))
+    plan = run_alone(trainer, 100 * GB, 50 * GB, 5)[-1]
+    assert plan.jobs["t/a"].benefit > 3
+    plan = decide(plan, facts(100 * GB, {"two": DatasetFacts(GB, 10)}, [job("a", "two")]), 1000.0, SETTINGS)
+    assert plan.jobs["t/a"] == JobOrder(False, Phase.PROBE_MISS)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {},
+        {"capacity": "much", "below": None, "jobs": [], "rotations": 7},
+        {"capacity": 1, "below": "x", "jobs": {"t/a": {"dataset": "data"}}, "rotations": {"data": {"using": 3}}},
+        {"jobs": {"t/a": None}, "rotations": {"data": None}},
+    ],
+)
+def test_a_memory_that_cannot_be_read_starts_fresh(memory):
+    """Rule: the chunks in the plan stay, the jobs are probed again."""
+    known = facts(12 * GB, {"data": DatasetFacts(50 * GB, 10, loaded=True)}, [job("a")])
+    plan = decide(decide(Plan(), known, 0.0, SETTINGS), known, 1.0, SETTINGS)
+    after = decide(replace(plan, memory=memory), known, 2.0, SETTINGS)
+    assert after.datasets["data"].chunks == Chunks((0, 1), -1, 1, (0,))
+    assert after.jobs["t/a"].phase is Phase.PROBE_MISS
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[Facts]:
+    """A fleet over time: jobs and nodes that come and go, any report."""
+    datasets = [f"d{number}" for number in range(draw(st.integers(1, 4)))]
+    counts = st.integers(0, 500)
+    total = st.builds(PhaseTotals, counts, st.floats(0, 100), st.floats(0, 100), counts, counts)
+    jobs = st.builds(
+        JobFacts,
+        st.just("t"),
+        st.sampled_from("abcde"),
+        st.sampled_from([*datasets, "unknown"]),
+        st.integers(1, 64),
+        st.lists(st.integers(-1, 40), max_size=5).map(tuple),
+        st.integers(0, 5),
+        st.dictionaries(st.sampled_from(Phase), total),
+        st.floats(0, 10),
+        st.sampled_from(["auto", "auto", "on", "off"]),
+    )
+    sets = st.builds(
+        DatasetFacts,
+        st.integers(0, 10**11),
+        st.integers(0, 10**6),
+        st.sampled_from(["auto", "auto", "auto", *(mode.value for mode in CachingMode)]),
+        st.sampled_from(["", "", "", "pin", "never"]),
+        st.booleans(),
+    )
+    world = st.builds(
+        facts,
+        st.integers(0, 2 * 10**11),
+        st.fixed_dictionaries({}, optional=dict.fromkeys(datasets, sets)),
+        st.lists(jobs, max_size=5),
+    )
+    return draw(st.lists(world, min_size=1, max_size=12))
+
+
+@settings(deadline=None)
+@given(worlds(), st.floats(0.1, 400))
+def test_whatever_happens_the_plan_is_sound(story, seconds):
+    """Rule: the space believed in is never exceeded, two chunks at most are held of a dataset, every job has an order, the
+    version counts what is seen, deciding twice gives the same, and so does deciding from JSON."""
+    plan, capacity = Plan(), 0
+    for turn, known in enumerate(story):
+        now = turn * seconds
+        before, plan = plan, decide(plan, known, now, SETTINGS)
+        assert decide(before, known, now, SETTINGS) == plan
+        assert decide(again(before), known, now, SETTINGS) == plan
+        capacity = max(capacity, known.capacity)
+        assert sum(order.granted for order in plan.datasets.values()) <= plan.memory["capacity"] <= capacity
+        assert set(plan.jobs) == set(known.jobs)
+        assert set(plan.datasets) <= set(known.datasets)
+        for order in plan.datasets.values():
+            assert len(set(order.chunks.held)) == len(order.chunks.held) <= (2 if order.caching is CHUNKED else 0)
+        changed = (plan.datasets, plan.jobs) != (before.datasets, before.jobs)
+        assert plan.version == before.version + changed
