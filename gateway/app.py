@@ -190,12 +190,11 @@ class Larder:
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        self._serve_peers(fleet, origin, PeerObjects(reads, engine.warm))
         refresh = partial(self._refresh, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
         identities = Identities(authenticator)
-        registrations = self._serve_datasets(identities, engine, origin, management)
-        self._serve_peers(fleet, origin, PeerObjects(reads), PeerItems(registrations, engine.batches, store))
+        items = PeerItems(self._serve_datasets(identities, engine, origin, management), engine.batches, store)
+        self._serve_peers(fleet, origin, PeerObjects(reads, engine.warm), items)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         self._loop(_every(_REFRESH, refresh))
         try:

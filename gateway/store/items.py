@@ -192,6 +192,18 @@ class ItemBlobs:
             return None
         return None if row is None else BlobRef(row.digest, row.size, row.crc32)
 
+    async def among(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Those of some digests that the index has a blob of; none while it cannot be read."""
+        found: set[bytes] = set()
+        for start in range(0, len(digests), _PAGE):
+            page = list(dict.fromkeys(digests[start : start + _PAGE]))
+            try:
+                rows = await self._disk.read(lambda connection: blob_rows.find_many(connection, page))  # noqa: B023
+            except DiskFault:
+                break
+            found.update(row.digest for row in rows)
+        return found
+
 
 def close_files(files: Sequence[ItemFile]) -> None:
     """Close what ``open`` and ``look`` gave."""

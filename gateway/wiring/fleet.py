@@ -11,6 +11,7 @@ from pathlib import Path
 from gateway.config import Settings
 from gateway.fleet.membership import Membership, Pace
 from gateway.fleet.node_id import kept_id
+from gateway.fleet.patient import PatientPeers
 from gateway.fleet.peer_gate import PeerGate
 from gateway.fleet.peers import Peers
 from gateway.model.fleet import Node, NodeState
@@ -33,7 +34,7 @@ class Fleet:
     """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet: nobody may ask it as a node."""
 
     membership: Membership
-    peers: Peers
+    patient: PatientPeers
     gate: PeerGate | None
 
     def problem(self) -> str:
@@ -75,7 +76,7 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     before_stop(leave)
     stack.push_async_callback(left)
     log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
-    return Fleet(membership, peers, PeerGate(chosen.secret) if settings.in_fleet else None)
+    return Fleet(membership, PatientPeers(peers, membership), PeerGate(chosen.secret) if settings.in_fleet else None)
 
 
 def _prefix(settings: Settings, me: Node) -> str:

@@ -16,10 +16,10 @@ from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.problems import send_problem
+from gateway.engine.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.server.refusals import Scope, Send
-from gateway.store.datasets.registry import Registry
 from gateway.store.store import Store
 
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup)")
@@ -31,10 +31,10 @@ class DataApp:
     """Answers the data paths; ``in_flight`` is how many requests it is answering."""
 
     def __init__(
-        self, identities: Identities, registry: Registry, batches: BatchEndpoint, store: Store, limit: int
+        self, identities: Identities, registrations: Registrations, batches: BatchEndpoint, store: Store, limit: int
     ) -> None:
         self._identities = identities
-        self._registry = registry
+        self._registrations = registrations
         self._batches = batches
         self._store = store
         self._limit = limit
@@ -86,7 +86,7 @@ class DataApp:
         body = await _body(receive, _LONGEST_BODY)
         caller.confirm_body(body)
         principal = caller.principal
-        registration = self._registry.find(principal.tenant, found[1])
+        registration = await self._registrations.find(principal.tenant, found[1])
         if registration is None:
             raise UnknownDataset(found[1])
         answer = self._batches.batch if found[2] == "batch" else self._batches.lookup

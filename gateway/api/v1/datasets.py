@@ -33,13 +33,14 @@ from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
 from gateway.api.v1.problems import handle_problems, invalid_request
 from gateway.config import Settings
 from gateway.engine.planned import Planned
+from gateway.engine.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
-from gateway.store.datasets.registry import Registration, Registry, Source
+from gateway.store.datasets.registry import Registration, Source
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
@@ -78,11 +79,16 @@ class DatasetService:
     """What the endpoints do."""
 
     def __init__(
-        self, identities: Identities, registry: Registry, origin: OriginClient, bounds: Bounds, planned: Planned
+        self,
+        identities: Identities,
+        registrations: Registrations,
+        origin: OriginClient,
+        bounds: Bounds,
+        planned: Planned,
     ) -> None:
         self._identities = identities
         self._planned = planned
-        self._registry = registry
+        self._registrations = registrations
         self._origin = origin
         self._bounds = bounds
 
@@ -90,13 +96,13 @@ class DatasetService:
         """The verified caller of a request."""
         return self._identities.admit(request.scope)
 
-    def found(self, principal: Principal, name_or_id: str) -> Registration:
+    async def found(self, principal: Principal, name_or_id: str) -> Registration:
         """One of the caller's datasets.
 
         Raises:
             UnknownDataset: the tenant has none of this name or id.
         """
-        registration = self._registry.find(principal.tenant, name_or_id, now=True)
+        registration = await self._registrations.find(principal.tenant, name_or_id, now=True)
         if registration is None:
             raise UnknownDataset(name_or_id[:140])
         return registration
@@ -105,25 +111,30 @@ class DatasetService:
         """Register what the request's body is or names; and whether the name is new."""
         check_name(name)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        async with self._registry.draft() as draft:
+        async with self._registrations.registry.draft() as draft:
             async with Incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
                 if kind == "application/json":
                     await self._fetch(caller, await _source(caller, request), file)
                 else:
                     await self._take(caller, request, file)
             source = Source(file.fingerprint, caller.principal.allow)
-            return await self._registry.register(caller.principal.tenant, name, file.path, caching, source)
+            registered = await self._registrations.registry.register(
+                caller.principal.tenant, name, file.path, caching, source
+            )
+        await self._registrations.registered()
+        return registered
 
     async def remove(self, principal: Principal, name: str) -> None:
         """Forget one of the caller's datasets."""
         check_name(name)
-        if not await self._registry.remove(principal.tenant, name):
+        if not await self._registrations.remove(principal.tenant, name):
             raise UnknownDataset(name)
 
     async def list(self, principal: Principal) -> Datasets:
         """The caller's datasets."""
         documents = []
-        for registration in self._registry.of_tenant(principal.tenant):
+        await self._registrations.bring(principal.tenant)
+        for registration in self._registrations.registry.of_tenant(principal.tenant):
             documents.append(self.describe(registration))
             await asyncio.sleep(0)
         return Datasets(datasets=documents)
@@ -317,7 +328,7 @@ async def list_datasets(caller: Asking, service: Service) -> Datasets:
 @router.get("/datasets/{name}", summary="Show a dataset", dependencies=checks())
 async def show(name: str, caller: Asking, service: Service) -> Dataset:
     """One dataset by its name or its id."""
-    return service.describe(service.found(caller.principal, name))
+    return service.describe(await service.found(caller.principal, name))
 
 
 @router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=checks())
@@ -340,7 +351,7 @@ async def items(
     count: Annotated[int, Query(ge=1, le=MOST_ITEMS, description="most items to list")] = 1000,
 ) -> Response:
     """Where items are, by index."""
-    page = await service.page(caller.principal, service.found(caller.principal, name), start, count)
+    page = await service.page(caller.principal, await service.found(caller.principal, name), start, count)
     return Response(page, media_type="application/json")  # not validated: it is ours, and may be ten thousand items
 
 

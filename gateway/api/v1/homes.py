@@ -45,7 +45,7 @@ async def homes(
     count: Annotated[int, Query(ge=1, le=MOST_KEYS, description="most keys to list")] = MOST_KEYS,
 ) -> Response:
     """What decides where items are home: with the nodes of ``/-/v1/fleet`` a reader computes each item's, and asks it there."""
-    registration = service.found(caller.principal, name)
+    registration = await service.found(caller.principal, name)
     content = registration.content
     if start > content.items:
         raise ApiError("IndexOutOfRange", f"start: there are {content.items} items, the first is 0.", index=start)

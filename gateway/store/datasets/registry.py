@@ -22,14 +22,15 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gateway.model.datasets import CACHING, MAX_NAMES, ApiError, check_name, is_dataset_id, is_name
+from gateway.store.datasets.announced import Known, known_of
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Limits, convert
 from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
-from gateway.store.datasets.layout import LOCATIONS, Damaged
+from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
 from gateway.store.datasets.locations import Locations
+from gateway.store.datasets.parcel import VERSION, Parcel
 from gateway.store.failures import disk_faults
 
-VERSION = 1
 _BELIEVED = 1.0
 _KEPT_OPEN = 64
 _TIDY_EVERY = 60.0
@@ -78,6 +79,10 @@ class Registry:
         limits: of reading one digest file.
         clock: seconds, monotonic.
         on_open: hears of each content when it is opened, before anybody else has it.
+
+    Attributes:
+        folders: where everything is.
+        limits: as above.
     """
 
     def __init__(
@@ -88,10 +93,10 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
         on_open: Callable[[Content], None] = lambda content: None,
     ) -> None:
-        self._folders = Folders(directory)
+        self.folders = Folders(directory)
         # Without a start (an ill disk has none) nothing that an earlier one verified may be believed.
         self._boot = boot or int.from_bytes(os.urandom(7), "little") + 1
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._clock = clock
         self._on_open = on_open
         self._open: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
@@ -153,7 +158,7 @@ class Registry:
             DiskFault: there can be none.
         """
         with disk_faults():
-            draft = await asyncio.to_thread(self._folders.open_draft)
+            draft = await asyncio.to_thread(self.folders.open_draft)
         try:
             yield draft.path
         finally:
@@ -206,7 +211,54 @@ class Registry:
         """
         self._open.pop((tenant, name), None)
         with disk_faults():
-            return await asyncio.to_thread(self._remove, self._folders.of_tenant(tenant) / name / REGISTRATION)
+            return await asyncio.to_thread(self._remove, self.folders.of_tenant(tenant) / name / REGISTRATION)
+
+    # --- other nodes
+
+    def parcel(self, tenant: str, name: str) -> Parcel | None:
+        """A registration with its files open, to be sent to another node; ``None`` when there is none. Runs in a thread."""
+        folder = self.folders.of_tenant(tenant) / name
+        try:
+            with self.folders.locked():
+                document = read_document(folder / REGISTRATION)
+                if document is None:
+                    return None
+                index = self.folders.contents / str(document["content"]) / INDEX
+                return Parcel(document, index, folder / str(document["locations"]))
+        except (OSError, KeyError):
+            return None
+
+    async def adopt(self, draft: Path, document: dict[str, Any]) -> None:
+        """Put a registration that came from another node, and was checked, in its place.
+
+        Raises:
+            ApiError: TooLarge, the tenant has too many.
+            DiskFault: the disk cannot take it.
+        """
+        with disk_faults():
+            await asyncio.to_thread(self._publish, draft, document)
+            if self._unswept:
+                await asyncio.to_thread(self._sweep)
+
+    async def drop(self, tenant: str, name: str, known: Known) -> bool:
+        """Forget a name if it still is what it was when that was found out; whether it was.
+
+        Raises:
+            DiskFault: the disk cannot be written.
+        """
+        path = self.folders.of_tenant(tenant) / name / REGISTRATION
+
+        def remove() -> bool:
+            with self.folders.locked():
+                document = read_document(path)
+                if document is None or known_of(document) != known:
+                    return False
+                path.unlink(missing_ok=True)
+            self._sweep()
+            return True
+
+        with disk_faults():
+            return await asyncio.to_thread(remove)
 
     # --- how
 
@@ -215,7 +267,7 @@ class Registry:
         entry = self._open.get((tenant, name))
         if entry is not None and now - entry.checked_at < _BELIEVED:
             return entry.registration
-        path = self._folders.of_tenant(tenant) / name / REGISTRATION
+        path = self.folders.of_tenant(tenant) / name / REGISTRATION
         stamp = _stamp(path)
         if stamp is None:
             self._open.pop((tenant, name), None)
@@ -240,7 +292,7 @@ class Registry:
         return self._named(tenant, name)
 
     def _is_current(self, content: Content) -> bool:
-        return content.still_at(self._folders.contents / content.tag)
+        return content.still_at(self.folders.contents / content.tag)
 
     def _load(self, tenant: str, name: str, path: Path, stamp: Stamp) -> _Entry | None:
         try:
@@ -263,7 +315,7 @@ class Registry:
             raise Damaged(f"{folder / REGISTRATION} is not what this version writes") from error
         content = self._contents.get(tag)
         if content is None or not self._is_current(content):
-            content = self._contents[tag] = Content(self._folders.contents / tag, self._boot)
+            content = self._contents[tag] = Content(self.folders.contents / tag, self._boot)
             self._on_open(content)
         opened = Locations(folder / locations)
         if opened.items != content.items:
@@ -272,7 +324,7 @@ class Registry:
 
     def _forget_damaged(self, path: Path, stamp: Stamp) -> None:
         try:
-            with self._folders.locked():
+            with self.folders.locked():
                 # A sibling may have replaced it while it was being opened.
                 if _stamp(path) == stamp:
                     path.unlink()
@@ -282,12 +334,12 @@ class Registry:
 
     def _all_names(self, tenant: str) -> list[str]:
         try:
-            return os.listdir(self._folders.of_tenant(tenant))
+            return os.listdir(self.folders.of_tenant(tenant))
         except OSError:
             return []
 
     def _names_of(self, tenant: str, identity: str) -> Iterator[str]:
-        folder = self._folders.of_tenant(tenant)
+        folder = self.folders.of_tenant(tenant)
         for name in sorted(self._all_names(tenant)):
             if self._tag_of(folder / name / REGISTRATION).startswith(identity):
                 yield name
@@ -313,13 +365,13 @@ class Registry:
         self._waiting += 1
         try:
             async with self._one_at_a_time:
-                return await convert(parquet, draft, self._limits, allow, self._folders.turn)
+                return await convert(parquet, draft, self.limits, allow, self.folders.turn)
         finally:
             self._waiting -= 1
 
     def _is_known(self, tenant: str, name: str, caching: str, source: Source) -> bool:
         """Whether this very file has the name already; if only ``caching`` differs, that is changed. Runs in a thread."""
-        path = self._folders.of_tenant(tenant) / name / REGISTRATION
+        path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not source.fingerprint or document is None:
             return False
@@ -327,7 +379,7 @@ class Registry:
         if same != (VERSION, source.fingerprint, list(source.allow)):
             return False
         if document.get("caching") != caching:
-            with self._folders.locked():
+            with self.folders.locked():
                 if read_document(path) != document:
                     return False
                 write_document(path, {**document, "caching": caching})
@@ -335,8 +387,8 @@ class Registry:
 
     def _publish(self, draft: Path, document: dict[str, Any]) -> bool:
         """Put a complete dataset in its place; whether the name is new. Runs in a thread."""
-        folder = self._folders.of_tenant(document["tenant"]) / document["name"]
-        with self._folders.locked():
+        folder = self.folders.of_tenant(document["tenant"]) / document["name"]
+        with self.folders.locked():
             before = read_document(folder / REGISTRATION)
             if before is None and len(self._all_names(document["tenant"])) >= MAX_NAMES:
                 raise ApiError("TooLarge", f"A tenant may have {MAX_NAMES} datasets; remove some first.")
@@ -349,7 +401,7 @@ class Registry:
         return before is None
 
     def _place_content(self, draft: Path, tag: str) -> None:
-        target = self._folders.contents / tag
+        target = self.folders.contents / tag
         if target.exists():
             try:
                 Content(target, self._boot)
@@ -357,23 +409,23 @@ class Registry:
             except Damaged:
                 move(target, draft)
         (draft / "content").rename(target)
-        sync_folder(self._folders.contents)
+        sync_folder(self.folders.contents)
 
     def _remove(self, path: Path) -> bool:
         """Runs in a thread."""
         if _stamp(path) is None:
             return False
-        with self._folders.locked():
+        with self.folders.locked():
             path.unlink(missing_ok=True)
         self._sweep()
         return True
 
     def _sweep(self) -> None:
         """Remove what no registration names; what is still open somewhere is left for the next time."""
-        trash = self._folders.open_draft()
+        trash = self.folders.open_draft()
         try:
-            with self._folders.locked():
-                self._unswept = self._folders.clear_away(trash.path)
+            with self.folders.locked():
+                self._unswept = self.folders.clear_away(trash.path)
         finally:
             trash.close()
 

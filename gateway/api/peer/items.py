@@ -1,0 +1,190 @@
+"""Items of datasets for other nodes: batches, look-ups, announcements and blobs, of what is at home here.
+
+The rules of ``/-/v1`` hold, but for what the asking node has done: it knows the client, has checked its allow-list, and has
+decided how the dataset is cached. Nothing is asked of a third node to serve an item: it comes from this cache or from the origin,
+or is taken over from a node that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from gateway import metrics
+from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.api.v1.batch import MOST_INDICES, parse_indices
+from gateway.api.v1.batch_body import Framing, Manner, Tally, headers_of, send_frames, send_json, send_resident
+from gateway.api.v1.blobs import send_blob
+from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.batch import Batches
+from gateway.engine.registrations import Registrations
+from gateway.model.datasets import ApiError, UnknownDataset
+from gateway.model.frames import MEDIA_TYPE
+from gateway.policies.batch import BatchMode
+from gateway.policies.datasets import CachingMode
+from gateway.server.refusals import Send
+from gateway.server.send import send_pieces
+from gateway.store.datasets.parcel import MEDIA_TYPE as MEDIA_TYPE_OF_PARCELS
+from gateway.store.store import Store
+
+MOST_DIGESTS = 16_384
+_DIGEST = 32
+_TALLY = Tally(metrics.PEER_ITEMS)
+_DATASET = re.compile(r"datasets/([0-9a-f]{64})/(batch|lookup)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    name: str
+    caching: CachingMode
+    mode: BatchMode
+    largest: int | None
+
+
+class PeerItems:
+    """Answers the addresses of items."""
+
+    def __init__(self, registrations: Registrations, batches: Batches, store: Store) -> None:
+        self._registrations = registrations
+        self._batches = batches
+        self._store = store
+
+    def addresses(self) -> Mapping[str, Address]:
+        """What is answered, by kind."""
+        return {
+            "batch": Address(re.compile(r"datasets/[0-9a-f]{64}/batch"), ("POST",), self.batch, 4 * MOST_INDICES),
+            "lookup": Address(re.compile(r"datasets/[0-9a-f]{64}/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES),
+            "dataset": Address(re.compile(r"datasets/[0-9a-f]{64}"), ("GET",), self.dataset, asks=Asks.TENANT),
+            "blob": Address(re.compile(r"blobs/[0-9a-f]{64}"), ("GET", "HEAD"), self.blob, asks=Asks.NODE),
+            "blobs": Address(
+                re.compile(r"blobs/lookup"), ("POST",), self.blobs, _DIGEST * MOST_DIGESTS, asks=Asks.NODE
+            ),
+        }
+
+    async def batch(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/datasets/{id}/batch?name=N&caching=MODE[&largest=BYTES][&mode=prefetch]``.
+
+        Raises:
+            ApiError: it is refused.
+            BrokenBody: the answer that has begun cannot be completed.
+        """
+        query = _read(request, "name", "caching", "largest", "mode")
+        ask = await self._ask(request, query)
+        if query.mode is BatchMode.PREFETCH:
+            await send_json(request.send, 202, await self._batches.prefetch(ask), [])
+            return
+        scope, send, manner = request.scope, request.send, Manner(_TALLY, query.largest)
+        answer = await self._batches.open(ask)
+        headers = headers_of([("content-type", MEDIA_TYPE)])
+        if isinstance(answer, Resident):
+            if all(query.largest is None or file.size <= query.largest for file in answer.files):
+                await send_resident(scope, send, ask, answer, headers, manner)
+                return
+            answer = Arriving(_each(answer), answer)
+        await send_frames(scope, send, ask, answer, Framing(self._batches.fetches, manner), headers)
+
+    async def lookup(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/datasets/{id}/lookup?name=N``: a bitmap of what is resident, then one of what is being fetched.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        ask = await self._ask(request, _read(request, "name"))
+        resident = await self._batches.lookup(ask)
+        bits = [np.packbits(part, bitorder="little").tobytes() for part in (resident, self._batches.fetching(ask))]
+        await _send_bytes(request.send, b"".join(bits))
+
+    async def dataset(self, request: PeerRequest) -> None:
+        """``GET /-/peer/v1/datasets/{id}?name=N``: the registration, for a node that does not know it.
+
+        Raises:
+            ApiError: UnknownDataset, or it is refused.
+            BrokenBody: the answer that has begun cannot be completed.
+        """
+        name, wanted = _read(request, "name").name, request.scope["raw_path"].rpartition(b"/")[2].decode()
+        tenant = request.principal.tenant
+        registry = self._registrations.registry
+        registration = registry.find(tenant, name, now=True)
+        parcel = await asyncio.to_thread(registry.parcel, tenant, name) if registration else None
+        if registration is None or parcel is None or registration.content.id != wanted:
+            if parcel is not None:
+                parcel.close()
+            raise UnknownDataset(name[:140])
+        try:
+            headers = headers_of([("content-type", MEDIA_TYPE_OF_PARCELS), ("content-length", str(parcel.size))])
+            await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send_pieces(request.scope, request.send, parcel.pieces)
+        finally:
+            parcel.close()
+
+    async def blob(self, request: PeerRequest) -> None:
+        """``GET|HEAD /-/peer/v1/blobs/{digest}``, with ranges.
+
+        Raises:
+            ApiError: NotResident, InvalidRange.
+            BrokenBody: the answer that has begun cannot be completed.
+        """
+        digest = request.scope["raw_path"].rpartition(b"/")[2].decode()
+        await send_blob(request.scope, request.send, self._store, digest)
+
+    async def blobs(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/blobs/lookup``: of the digests in the body, a bitmap of those that are resident here.
+
+        Raises:
+            ApiError: InvalidRequest.
+        """
+        body = request.body
+        if len(body) % _DIGEST:
+            raise ApiError("InvalidRequest", f"the body must be digests of 32 bytes each, not {len(body)} bytes")
+        digests = [body[start : start + _DIGEST] for start in range(0, len(body), _DIGEST)]
+        there = await self._store.items.among(digests)
+        bits = np.packbits(np.array([digest in there for digest in digests], dtype=bool), bitorder="little")
+        await _send_bytes(request.send, bits.tobytes())
+
+    async def _ask(self, request: PeerRequest, query: _Query) -> BatchAsk:
+        found = _DATASET.search(request.scope["raw_path"].decode("ascii"))
+        assert found is not None
+        principal = request.principal
+        registration = await self._registrations.find(principal.tenant, query.name)
+        if registration is None or registration.content.id != found[1]:
+            registration = await self._registrations.find(principal.tenant, found[1])
+        if registration is None:
+            raise UnknownDataset(query.name)
+        indices = parse_indices(request.body, registration.content.items, distinct=False)
+        return BatchAsk(
+            registration, principal.identity, query.caching, query.mode, indices, len(indices), ordered=False, here=True
+        )
+
+
+def _read(request: PeerRequest, *known: str) -> _Query:
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    given = dict(pairs)
+    wrong = [name for name in given if name not in known]
+    if wrong or len(given) < len(pairs) or not given.get("name"):
+        raise ApiError("InvalidRequest", f"the parameters are {', '.join(known)}, each once; name must be there")
+    largest = given.get("largest")
+    if largest is not None and not (largest.isascii() and largest.isdigit() and len(largest) <= 18):
+        raise ApiError("InvalidRequest", f"largest must be a number of bytes, not {largest[:40]!r}")
+    try:
+        caching, mode = CachingMode(given.get("caching", "full")), BatchMode(given.get("mode", "exact"))
+    except ValueError as mistake:
+        raise ApiError("InvalidRequest", f"caching or mode: {mistake}") from None
+    if mode is BatchMode.SUBSTITUTE or caching is CachingMode.NONE:
+        raise ApiError("InvalidRequest", "mode must be exact or prefetch; a dataset that is not cached has no homes")
+    return _Query(given["name"], caching, mode, None if largest is None else int(largest))
+
+
+async def _each(opened: Resident) -> AsyncGenerator[Arrival]:
+    while opened.files:
+        yield opened.pop()
+
+
+async def _send_bytes(send: Send, body: bytes) -> None:
+    headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(body)))])
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

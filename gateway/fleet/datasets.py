@@ -1,0 +1,115 @@
+"""The table of the fleet's registrations in Redis: who has registered what under which name.
+
+``{prefix}datasets`` is a hash from ``[tenant, name]`` as JSON to an entry. Whoever registers writes the entry, whoever removes
+deletes it; the last one to do so is right, by Redis's order and nobody's clock. ``{prefix}datasets:state`` counts the changes, so
+that a gateway sees with one small question that there are none, and names the *epoch*: a Redis that lost everything begins
+another one, in which the table says nothing about what it does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+Name = tuple[str, str]
+
+_STATE = """
+local epoch = redis.call('HGET', KEYS[2], 'epoch')
+if not epoch then
+  epoch = ARGV[1]
+  redis.call('HSET', KEYS[2], 'epoch', epoch)
+end
+"""
+_LOOK = f"{_STATE} return {{epoch, tonumber(redis.call('HGET', KEYS[2], 'version') or '0')}}"
+_ALL = f"""{_STATE}
+return {{epoch, tonumber(redis.call('HGET', KEYS[2], 'version') or '0'), redis.call('HGETALL', KEYS[1])}}
+"""
+_PUT = f"""{_STATE}
+local known = redis.call('HGET', KEYS[1], ARGV[2])
+if known ~= ARGV[3] and not (known and ARGV[4] == '1') then
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+  redis.call('HINCRBY', KEYS[2], 'version', 1)
+end
+return epoch
+"""
+_REMOVE = f"""{_STATE}
+local removed = redis.call('HDEL', KEYS[1], ARGV[2])
+if removed == 1 then redis.call('HINCRBY', KEYS[2], 'version', 1) end
+return removed
+"""
+
+
+class State(NamedTuple):
+    """Which table this is, and how often it was changed."""
+
+    epoch: str = ""
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry: the content's tag, what tells this registration from others of its name, and a node that has it."""
+
+    tag: str
+    stamp: str
+    node: str
+
+
+class DatasetTable:
+    """The table. Every method raises what Redis raises (``gateway.fleet.announcer.DOWN``).
+
+    Args:
+        redis: for commands.
+        prefix: of this fleet's keys.
+    """
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._keys = [f"{prefix}datasets", f"{prefix}datasets:state"]
+        self._look = redis.register_script(_LOOK)
+        self._all = redis.register_script(_ALL)
+        self._put = redis.register_script(_PUT)
+        self._remove = redis.register_script(_REMOVE)
+
+    async def look(self) -> State:
+        """The table's state."""
+        epoch, version = await self._look(keys=self._keys, args=[_new_epoch()])
+        return State(_text(epoch), int(version))
+
+    async def all(self) -> tuple[State, dict[Name, Listed]]:
+        """Everything, with the state that it is of; entries that no version of ours wrote are left out."""
+        epoch, version, flat = await self._all(keys=self._keys, args=[_new_epoch()])
+        entries = {}
+        for field, value in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                tenant, name = json.loads(field)
+                told: dict[str, Any] = json.loads(value)
+                entries[str(tenant), str(name)] = Listed(str(told["tag"]), str(told["stamp"]), str(told["node"]))
+            except (ValueError, TypeError, KeyError):
+                continue
+        return State(_text(epoch), int(version)), entries
+
+    async def put(self, name: Name, listed: Listed, *, only_new: bool) -> str:
+        """Write an entry, or only if the name has none; returns the epoch that it was written in."""
+        value = json.dumps({"tag": listed.tag, "stamp": listed.stamp, "node": listed.node})
+        args = [_new_epoch(), _field(name), value, "1" if only_new else "0"]
+        return _text(await self._put(keys=self._keys, args=args))
+
+    async def remove(self, name: Name) -> bool:
+        """Delete an entry; whether there was one."""
+        return bool(await self._remove(keys=self._keys, args=[_new_epoch(), _field(name)]))
+
+
+def _field(name: Name) -> str:
+    return json.dumps(list(name))
+
+
+def _new_epoch() -> str:
+    return os.urandom(8).hex()
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

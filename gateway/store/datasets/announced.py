@@ -1,0 +1,85 @@
+"""Which registrations of this node the fleet was told of: a small file that the node's workers share.
+
+What the fleet's table does not have was removed somewhere if the table had it before, and is news if not. The table itself cannot
+tell, so each node notes what it has seen there, and under which *epoch*: a name of the table that changes when Redis loses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gateway.store.datasets.folders import REGISTRATION, Folders, read_document, write_document
+
+_FILE = "announced.json"
+Name = tuple[str, str]
+"""Tenant and name."""
+
+
+class Known(NamedTuple):
+    """A registration as the fleet's table has it; two of one name are the same when ``tag`` and ``stamp`` are."""
+
+    tag: str
+    stamp: str
+
+    @property
+    def id(self) -> str:
+        """The dataset's id."""
+        return self.tag.partition("-")[0]
+
+
+def known_of(document: Mapping[str, Any]) -> Known:
+    """What tells a registration from others of its name. Locations have a name of their own in each, nodes keep it."""
+    return Known(str(document.get("content")), f"{document.get('locations')}/{document.get('caching')}")
+
+
+def inventory(folders: Folders) -> dict[Name, Known]:
+    """Every registration on this node's disk; nothing while it cannot be read. For a thread."""
+    found = {}
+    try:
+        for path in folders.tenants.glob(f"*/*/{REGISTRATION}"):
+            document = read_document(path)
+            if document is not None:
+                found[str(document.get("tenant")), str(document.get("name"))] = known_of(document)
+    except OSError:
+        return {}
+    return found
+
+
+class Mark(NamedTuple):
+    """When (which epoch of the table) and in which version (stamp) a registration was in the fleet's table."""
+
+    epoch: str
+    stamp: str
+
+
+def read_marks(folders: Folders) -> dict[Name, Mark]:
+    """What is noted; nothing when the file cannot be read, so that everything is told again."""
+    try:
+        document = json.loads((folders.root / _FILE).read_bytes())
+        return {_name(text): Mark(str(epoch), str(stamp)) for text, (epoch, stamp) in document.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def write_marks(folders: Folders, news: Mapping[Name, Mark], epoch: str) -> None:
+    """Note more; what is of another epoch and not confirmed goes when its registration has gone.
+
+    Raises:
+        OSError: the disk cannot be written.
+    """
+    folders.create()
+    with folders.locked():
+        marks = {**read_marks(folders), **news}
+        kept = {
+            json.dumps(name): mark
+            for name, mark in marks.items()
+            if mark.epoch == epoch or (folders.of_tenant(name[0]) / name[1]).exists()
+        }
+        write_document(folders.root / _FILE, kept)
+
+
+def _name(text: str) -> Name:
+    tenant, name = json.loads(text)
+    return str(tenant), str(name)

@@ -1,0 +1,34 @@
+"""What a worker needs to know the fleet's datasets, and to ask for their items where they are at home."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from gateway.config import Settings
+from gateway.engine import homes
+from gateway.engine.registrations import Registrations, Shared
+from gateway.fleet.connection import commands
+from gateway.fleet.datasets import DatasetTable
+from gateway.store.datasets.registry import Registry
+from gateway.wiring.fleet import Fleet
+
+_PATIENCE = 2.0
+"""Seconds for one command to Redis about the table of datasets."""
+
+
+def others_of(fleet: Fleet) -> homes.Fleet | None:
+    """The other nodes, as the engine asks them; ``None`` for a node that is in no fleet."""
+    return None if fleet.gate is None else homes.Fleet(fleet.membership, fleet.patient)
+
+
+def share(
+    settings: Settings, redis_url: str, registry: Registry, fleet: homes.Fleet | None, stack: AsyncExitStack
+) -> Registrations:
+    """The registrations of a node and of its fleet; the stack lets go of them."""
+    if fleet is None:
+        return Registrations(registry)
+    redis = commands(redis_url, _PATIENCE)
+    stack.push_async_callback(redis.aclose)
+    registrations = Registrations(registry, Shared(fleet, DatasetTable(redis, f"larder:{settings.fleet.zone}:")))
+    stack.push_async_callback(registrations.close)
+    return registrations
