@@ -57,10 +57,11 @@ class Link:
         return transfer
 
     def hurry(self, transfer: Transfer) -> None:
-        """Somebody waits for a transfer that was begun in the background."""
+        """Somebody waits for a transfer that was begun in the background: it goes on like any other, without a cap."""
         if transfer.background:
             self._advance()
             transfer.background = False
+            transfer.cap = inf
             self._share()
 
     def _begin(self, transfer: Transfer) -> None:

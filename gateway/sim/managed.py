@@ -24,8 +24,8 @@ from gateway.sim.link import Link
 from gateway.sim.order import Order, striped
 
 TENANT = "sim"
-LUMPS = 50
-"""Parts in which a chunk is preloaded."""
+LUMP = 4
+"""Items that are preloaded at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Managing:
     interval: float
     preload: float
     requested: Mapping[str, str]
+    follow: bool
     seed: int
 
 
@@ -60,6 +61,7 @@ class Managed:
         self._jobs = jobs
         self._cuts: dict[str, tuple[tuple[int, int], Numbers]] = {}
         self._preloading: set[str] = set()
+        self._sequences: dict[str, tuple[int, ...]] = {}
         self._generator = np.random.default_rng([managing.seed, 10**6])
 
     # --- what jobs ask
@@ -90,17 +92,17 @@ class Managed:
         """The plan does not ask when something was used."""
 
     def order(self, job: JobRun, epoch: int) -> Order:
-        """The chunks of a dataset come in one sequence for all its jobs, from the active chunk on."""
+        """Who joins others goes on in their sequence of chunks, from the active one on; who is alone begins a new one."""
         items = job.items
         sequence = self._sequence(items, epoch)
-        first = self._first(items)
-        if first >= 0:
-            others = [other for other in self._jobs if other.running and other.items is items and other is not job]
-            leader = min(others, key=lambda other: other.joined_at, default=None)
-            if leader is not None and leader.window.left:
-                sequence = leader.window.order.chunks
-            start = sequence.index(first)
-            sequence = (*sequence[start:], *sequence[:start])
+        current = self._sequences.get(items.spec.name, ())
+        others = any(other.running and other.items is items and other is not job for other in self._jobs)
+        if others and self._caching(items) is CachingMode.CHUNKED and len(current) == len(sequence):
+            first = self._first(items)
+            start = current.index(first) if first in current else 0
+            sequence = (*current[start:], *current[:start])
+        else:
+            self._sequences[items.spec.name] = sequence
         if not epoch:
             self.starts.setdefault(job.name, sequence[0])
         return striped(self._chunk_of(items), sequence, job.generator(epoch))
@@ -127,6 +129,15 @@ class Managed:
             self._observe(items)
         for items in self._space.datasets.values():
             self._preload(items)
+        if self._managing.follow:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Jobs that have fallen behind turn to the active chunk, if it is still before them and out of their reach."""
+        for job in self._jobs:
+            active = self._first(job.items)
+            if job.running and job.window.left and active in job.window.upcoming()[2:]:
+                job.window.turn_to(active)
 
     def _facts(self) -> Facts:
         datasets = {
@@ -178,7 +189,7 @@ class Managed:
         missing = np.flatnonzero((self._chunk_of(items) == order.chunks.loading) & ~items.resident & ~items.fetching)
         if not len(missing):
             return
-        lump = self._generator.permutation(missing)[: max(1, items.count // (order.units * LUMPS))]
+        lump = self._generator.permutation(missing)[:LUMP]
         fetch = items.begin(lump)
         self._preloading.add(name)
         others = sum(1 for other in self.plan.datasets.values() if other.chunks.loading >= 0)
@@ -240,7 +251,7 @@ class Managed:
     def _first(self, items: Items) -> int:
         """The chunk that a job begins with: the active one, or the one that is being loaded; -1 if there is none."""
         order = self.plan.datasets.get(items.spec.name)
-        if order is None or order.caching is not CachingMode.CHUNKED:
+        if order is None:
             return -1
         return order.chunks.active if order.chunks.active >= 0 else order.chunks.loading
 

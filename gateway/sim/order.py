@@ -69,6 +69,25 @@ class Window:
         self._settle()
         return self.order.chunks[self._place :]
 
+    def turn_to(self, chunk: int) -> None:
+        """Go on with this pending chunk and those after it; what is pending before it comes last."""
+        order, place = self.order, self.order.chunks.index(chunk)
+        self._settle()
+        pending = np.concatenate([self._positions, np.arange(self._next, len(order.items))])
+        start = order.stops[place - 1] if place else 0
+        turned = np.concatenate([pending[pending >= start], pending[pending < start]])
+        chunks = (*order.chunks[place:], *order.chunks[self._place : place])
+        starts = np.concatenate([[0], order.stops])[:-1]
+        sizes = [
+            int(np.count_nonzero((pending >= starts[at]) & (pending < order.stops[at])))
+            for at in (*range(place, len(order.chunks)), *range(self._place, place))
+        ]
+        done = len(order.items) - len(pending)
+        items = np.concatenate([np.setdiff1d(order.items, order.items[turned]), order.items[turned]])
+        self.order = Order(items, (-1, *chunks), tuple(int(stop) for stop in np.cumsum([done, *sizes])))
+        self._positions = np.zeros(0, np.int64)
+        self._next, self._place = done, 1
+
     def _settle(self) -> None:
         first = int(self._positions[0]) if len(self._positions) else self._next
         while self._place < len(self.order.stops) and self.order.stops[self._place] <= first:

@@ -112,10 +112,16 @@ class _Run:
         scenario, run = self._scenario, self._run
         batches = scenario.manager.probe_batches if run.probe_batches is None else run.probe_batches
         preload = scenario.fleet.preload if run.preload == "" else run.preload
-        settings = ManagerSettings(probe=ProbeSettings(batches=batches), force_after=scenario.manager.force_eviction)
+        probe = ProbeSettings(batches=batches, every=scenario.manager.probe_every)
+        settings = ManagerSettings(probe=probe, force_after=scenario.manager.force_eviction)
         requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
         return Managing(
-            settings, scenario.manager.interval, -1.0 if preload == "off" else float(preload), requested, seed
+            settings,
+            scenario.manager.interval,
+            -1.0 if preload == "off" else float(preload),
+            requested,
+            scenario.manager.follow,
+            seed,
         )
 
     def result(self) -> RunResult:
