@@ -1,0 +1,299 @@
+"""A gateway that asks an object's home: what it says, what it believes, and what it does when the home gives no answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.api.s3.answer import Answer
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.errors import AboutCached
+from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.objects import ObjectReads
+from gateway.api.s3.relayed import RelayedReads
+from gateway.engine.body import Body
+from gateway.engine.reads import Forward
+from gateway.fleet.peers import PeerUnavailable
+from gateway.model.aws_chunked import PayloadForm
+from gateway.model.errors import LarderError
+from gateway.model.fleet import Node, NodeState
+from gateway.model.keys import ObjectKey, Principal
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.wire import WireRequest
+from gateway.origin.response import OriginResponse
+from gateway.policies.ring import Ring
+from gateway.testing.origin_faults import DieAfter
+from tests.engine.conftest import Bench, benched, take
+
+BODY = b"0123456789" * 100
+ETAG = '"8c4ea44c3b2d5d5f7e7a0c2d9d4b1a10"'
+HOME, NEXT = (Node(name, f"http://{name}", 1, "default", NodeState.READY) for name in ("home", "next"))
+
+
+@dataclass
+class Said:
+    """What another node answers; after ``pieces`` it breaks off if ``breaks``."""
+
+    status: int = 200
+    fields: dict[str, str] = field(default_factory=dict)
+    pieces: Sequence[bytes] = ()
+    breaks: bool = False
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.headers = list(self.fields.items())
+        self._left = list(self.pieces)
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, or ``None``."""
+        return next((value for candidate, value in self.headers if candidate.lower() == name.lower()), None)
+
+    async def next_chunk(self) -> bytes:
+        """What has arrived."""
+        if self._left:
+            return self._left.pop(0)
+        if self.breaks:
+            raise PeerUnavailable("it broke off")
+        return b""
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body."""
+        whole = b"".join(self._left)
+        if len(whole) > limit:
+            raise PeerUnavailable("too much")
+        return whole
+
+    def release(self) -> None:
+        """It was read."""
+        self.ended = True
+
+    def abort(self) -> None:
+        """Nobody wants it."""
+        self.ended = True
+
+
+class Others:
+    """The other nodes: the home, and who comes after it; they answer what they were told to, in order."""
+
+    def __init__(self) -> None:
+        self.alone = False
+        self.ring = Ring({"home": 1, "next": 1})
+        self.suspects: set[str] = set()
+        self.answers: list[Said | PeerUnavailable] = []
+        self.asked: list[tuple[str, str, str, dict[str, str]]] = []
+
+    def home(self, _key: int) -> Node | None:
+        """The first that is not suspected."""
+        return next((node for node in (HOME, NEXT) if node.id not in self.suspects), None)
+
+    async def request(self, node: Node, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Said:
+        """The next answer."""
+        self.asked.append((node.id, method, path, dict(headers)))
+        answer = self.answers.pop(0)
+        if isinstance(answer, PeerUnavailable):
+            self.suspects.add(node.id)
+            raise answer
+        return answer
+
+
+class Asking:
+    """A gateway whose object ``b/k`` is at home elsewhere."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.others = Others()
+        members: Any = self.others
+        self.reads = RelayedReads(ObjectReads(bench.engine), bench.engine, members, members)
+
+    async def read(self, method: str = "GET", query: str = "", **headers: str) -> Any:
+        """Read the object; underscores in the names of headers stand for dashes."""
+        raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+        request = WireRequest(method, b"/b/k", query.encode(), [(b"host", b"h"), (b"authorization", b"secret"), *raw])
+        auth = Authenticated(Principal("AK", "t", self.bench.identity), PayloadForm.UNSIGNED, "")
+        exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, frozenset())
+        home, _ = self.reads.home(exchange)
+        assert home is not None
+        return await self.reads.read(exchange, home)
+
+
+@pytest.fixture
+async def asking(tmp_path: Path) -> AsyncIterator[Asking]:
+    """Such a gateway; its origin has the object."""
+    async with benched(tmp_path / "cache") as bench:
+        bench.origin.put("b", "k", BODY)
+        yield Asking(bench)
+
+
+async def content(answer: Answer) -> bytes:
+    """The whole body of an answer, which lets go of what it holds."""
+    if isinstance(answer.content, bytes):
+        return answer.content
+    if isinstance(answer.content, Body):
+        return await take(answer.content)
+    body = b"".join([piece async for piece in answer.content])
+    if answer.cleanup is not None:
+        await answer.cleanup()
+    return body
+
+
+def good(pieces: Sequence[bytes] = (BODY,), **more: str) -> Said:
+    """A hit, of the object as its home has it."""
+    told = {"x-larder-cache": "HIT", "ETag": ETAG, "Content-Length": str(len(BODY)), **more}
+    return Said(200, told, pieces)
+
+
+async def test_what_is_asked(asking: Asking) -> None:
+    """Rule: the home hears what the client wants and for whom, and nothing that the client said to this gateway."""
+    asking.others.answers = [good()]
+    answer = await asking.read(
+        "GET", "x-amz-checksum-mode=ENABLED", range="bytes=0-9", cache_control="max-age=0, foo", x_larder_cache="HIT"
+    )
+    assert (answer.status, answer.outcome, await content(answer)) == (200, Outcome.HIT, BODY)
+    ((node, method, path, headers),) = asking.others.asked
+    assert (node, method, path) == ("home", "GET", "/-/peer/v1/objects/default/b/k")
+    assert headers.keys() == {"range", "cache-control", "x-amz-checksum-mode", "x-larder-principal"}
+    assert (headers["cache-control"], headers["x-amz-checksum-mode"]) == ("no-cache", "ENABLED")
+
+
+async def test_what_is_answered(asking: Asking) -> None:
+    """Rule: status, headers and outcome are the home's; headers of the connection and of nodes are not the client's."""
+    asking.others.answers = [good(**{"x-larder-x": "1", "Connection": "keep-alive", "x-amz-meta-a": "1"})]
+    answer = await asking.read()
+    assert dict(answer.headers) == {b"etag": ETAG.encode(), b"content-length": b"1000", b"x-amz-meta-a": b"1"}
+    assert answer.length == 1000
+    assert await content(answer) == BODY
+
+
+@pytest.mark.parametrize("headers", [{"range": "bytes=0-1,3-4"}, {"if_none_match": "\xe9"}])
+async def test_what_no_home_is_asked(asking: Asking, headers: dict[str, str]) -> None:
+    """Rule: what the origin answers in any case, or what cannot be said in ASCII, is not asked of the home."""
+    found = await asking.read(**headers)
+    assert asking.others.asked == []
+    if isinstance(found, Answer):
+        assert await content(found) == BODY
+    else:
+        assert found == Forward(Reason.RANGE_FORM)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [("BYPASS; reason=rule", Forward(Reason.RULE)), ("MISS; reason=not-found", Forward(Reason.NOT_FOUND, miss=True))],
+)
+async def test_what_the_home_gives_back(asking: Asking, told: str, expected: Forward) -> None:
+    """Rule: what is not for the cache is forwarded here, for the home's reason."""
+    said = Said(421, {"x-larder-forward": told})
+    asking.others.answers = [said]
+    assert await asking.read() == expected
+    assert said.ended
+
+
+async def test_a_refusal_of_the_home(asking: Asking) -> None:
+    """Rule: an S3 error of the home is raised as if it had been found here."""
+    told = {"x-larder-cache": "HIT", "x-larder-error": "InvalidRange", "Content-Range": "bytes */1000"}
+    asking.others.answers = [Said(416, told, [b'{"ActualObjectSize":"1000"}'])]
+    with pytest.raises(AboutCached) as refused:
+        await asking.read(range="bytes=1000-")
+    error = refused.value
+    assert (error.code, error.outcome, error.extra) == ("InvalidRange", Outcome.HIT, {"ActualObjectSize": "1000"})
+    assert error.headers == {"Content-Range": "bytes */1000"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said(200, {}, [b"x"]),
+        Said(503, {"content-type": "application/problem+json"}, [b"{}"]),
+        Said(403, {}, [b"no such key here"]),
+        Said(500, {}, [b"x" * 100_000]),
+        Said(421, {}),
+        Said(421, {"x-larder-forward": "MISS"}),
+        Said(421, {"x-larder-forward": "MISS; reason=whim"}),
+        Said(200, {"x-larder-cache": "MAYBE"}, [b"x"]),
+        Said(412, {"x-larder-cache": "HIT", "x-larder-error": "Whim"}, [b"{}"]),
+        Said(412, {"x-larder-cache": "HIT", "x-larder-error": "PreconditionFailed"}, [b"["]),
+    ],
+)
+async def test_what_says_nothing_of_the_object(asking: Asking, said: Said) -> None:
+    """Rule: whatever else comes back is no answer, and never the client's: the object is read here."""
+    asking.others.answers = [said]
+    answer = await asking.read()
+    assert (answer.status, await content(answer)) == (200, BODY)
+    assert said.ended
+    assert len(asking.others.asked) == 1
+
+
+async def test_the_next_in_the_ring_is_asked_once(asking: Asking) -> None:
+    """Rule: when the home cannot be reached its successor is asked; when that cannot either, nobody is."""
+    asking.others.answers = [PeerUnavailable("gone"), good()]
+    answer = await asking.read()
+    assert (answer.outcome, await content(answer)) == (Outcome.HIT, BODY)
+    assert [asked[0] for asked in asking.others.asked] == ["home", "next"]
+    asking.others.suspects.clear()
+    asking.others.answers = [PeerUnavailable("gone"), PeerUnavailable("gone too")]
+    answer = await asking.read()
+    assert (answer.outcome, answer.reason, await content(answer)) == (Outcome.MISS, Reason.COLD, BODY)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 999])
+@pytest.mark.parametrize("breaks", [True, False], ids=["broken", "ended"])
+async def test_a_body_that_does_not_come_whole(asking: Asking, sent: int, breaks: bool) -> None:
+    """Rule: what is missing comes from the origin, and the length is the one that was told."""
+    etag = asking.bench.origin.put("b", "k", BODY).etag
+    said = good([BODY[:sent]] if sent else [], ETag=etag)
+    said.breaks = breaks
+    asking.others.answers = [said]
+    answer = await asking.read()
+    assert await content(answer) == BODY
+    seen = asking.bench.origin.seen[-1]
+    assert (seen.header("range"), seen.header("if-match")) == (f"bytes={sent}-999" if sent else "", etag)
+    assert said.ended
+
+
+async def test_an_origin_that_breaks_off_as_well(asking: Asking) -> None:
+    """Rule: the rest is asked for again from where it broke off."""
+    etag = asking.bench.origin.put("b", "k", BODY).etag
+    asking.bench.origin.inject(DieAfter(method="GET", path="/b/k", size=300))
+    said = good([BODY[:100]], ETag=etag)
+    said.breaks = True
+    asking.others.answers = [said]
+    answer = await asking.read()
+    assert await content(answer) == BODY
+    assert [seen.header("range") for seen in asking.bench.origin.seen] == ["bytes=100-999", "bytes=400-999"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"ETag": ETAG}, {"ETag": ""}, {"ETag": 'W/"weak"'}, {"Content-Length": ""}],
+    ids=["changed", "none", "weak", "no-length"],
+)
+async def test_a_body_that_cannot_be_completed(asking: Asking, more: dict[str, str]) -> None:
+    """Rule: where the rest could be of another version, or cannot be told, the connection is broken."""
+    said = good([BODY[:100]], **more)
+    said.breaks = True
+    asking.others.answers = [said]
+    answer = await asking.read()
+    with pytest.raises(LarderError):
+        await content(answer)
+    assert said.ended
+
+
+async def test_a_client_that_leaves_while_the_rest_is_read(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: whoever leaves leaves no connection behind, to the home or to the origin."""
+    etag = asking.bench.origin.put("b", "k", BODY).etag
+    said = good([BODY[:100]], ETag=etag)
+    said.breaks = True
+    asking.others.answers = [said]
+    ended: list[OriginResponse] = []
+    abort = OriginResponse.abort
+    monkeypatch.setattr(OriginResponse, "abort", lambda response: (ended.append(response), abort(response)))
+    answer = await asking.read()
+    assert not isinstance(answer.content, bytes)
+    assert await anext(answer.content) == BODY[:100]
+    assert (await anext(answer.content)) in BODY
+    await answer.content.aclose()
+    assert said.ended
+    assert ended
