@@ -161,6 +161,7 @@ class ChunkKeeper:
             if record.dataset == name and (record.tenant, identity) not in found:
                 registration = await self._shelves.find(record.tenant, name)
                 if registration is not None:
+                    self._store.items.adopt(registration.content)
                     found[record.tenant, identity] = Reader(registration, identity)
         return list(found.values())
 

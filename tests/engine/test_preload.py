@@ -1,0 +1,321 @@
+"""One node's part in performing the plan: what is loaded, what leaves, what is reported; over a real store and origin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from gateway.engine import chunk_keeper, preload
+from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
+from gateway.engine.planned import Planned, indices_of_chunk
+from gateway.engine.preload import BESIDE, Pace, Preloader
+from gateway.fleet.jobs import JobRecord, KnownJob
+from gateway.fleet.plans import NodeReport
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import Chunks, DatasetOrder, Plan, WhyCaching
+from gateway.store.datasets.registry import Registration
+from gateway.testing.origin_faults import Hang, Refuse
+from tests.engine.datasets import Data, Shelf, bodies_of, equal_bodies, shelved, until
+
+UNITS = 5
+
+
+@dataclass
+class Desk:
+    """A node's keeper of chunks, and everything that it is told by the fleet."""
+
+    shelf: Shelf
+    plan: Plan = field(default_factory=Plan)
+    jobs: list[KnownJob] = field(default_factory=list)
+    told: dict[str, NodeReport] = field(default_factory=dict)
+    here: set[int] | None = None
+    version: int = 1
+    redis_down: bool = False
+    me: str = "n"
+
+    def __post_init__(self) -> None:
+        """Make the keeper, with this object in place of Redis and of the membership."""
+        self.planned = Planned(lambda: self.plan, lambda: self.shelf.bench.store.status().capacity)
+        self.shelf.bench.engine.services.keeps = self.planned.keeps
+        shelves = Shelves(self.find, self.shelf.registry.contents)
+        self.preloader = Preloader(self.shelf.batches.fetches, 0)
+        self.keeper = ChunkKeeper(self.shelf.bench.store, self.preloader, shelves, Told(self.planned, self, self, self))
+
+    async def find(self, tenant: str, name: str) -> Registration | None:
+        """A dataset."""
+        return self.shelf.registry.find(tenant, name)
+
+    async def all(self) -> tuple[float, list[KnownJob]]:
+        """The jobs."""
+        if self.redis_down:
+            raise RedisConnectionError("down")
+        return 0.0, self.jobs
+
+    async def tell(self, node: str, report: dict[str, NodeReport]) -> None:
+        """Take the report."""
+        if self.redis_down:
+            raise RedisConnectionError("down")
+        self.told = report
+
+    def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[object, ...]]:
+        """Everything is at home here, or the items that ``here`` has by position in their chunk."""
+        away = [self.here is not None and number not in self.here for number in range(len(keys))]
+        return np.where(away, 0, -1).astype(np.int16), ()
+
+    def order(self, data: Data, caching: CachingMode = CachingMode.CHUNKED, **chunks: object) -> None:
+        """Have the plan say something of a dataset."""
+        why = WhyCaching.BENEFIT if caching is not CachingMode.NONE else WhyCaching.NO_BENEFIT
+        order = DatasetOrder(caching, 2, UNITS, why, 0, Chunks(**chunks))  # type: ignore[arg-type]
+        content = data.registration.content
+        self.plan = replace(
+            self.plan, version=self.plan.version + 1, datasets={**self.plan.datasets, content.id: order}
+        )
+
+    def read_by(self, data: Data, key: str = "") -> None:
+        """Have a job read a dataset."""
+        registration, identity = data.registration, self.shelf.bench.identity
+        record = JobRecord(
+            registration.tenant, f"j{len(self.jobs)}", registration.content.id, registration.name, 1, 1, 1, "auto",
+            identity.origin, key or identity.access_key_id, 0, 0, "auto",
+        )  # fmt: skip
+        self.jobs.append(KnownJob(record, 0.0, 0.0))
+
+    def chunk(self, data: Data, *numbers: int) -> set[int]:
+        """The items of chunks."""
+        order = DatasetOrder(CachingMode.CHUNKED, 2, UNITS, WhyCaching.BENEFIT)
+        items = data.registration.content.items
+        return {int(index) for number in numbers for index in indices_of_chunk(items, order, number)}
+
+    async def loaded(self, data: Data, chunk: int) -> None:
+        """Turn until this node says that it has a chunk."""
+        name = data.registration.content.id
+        for _ in range(2000):
+            await self.keeper.turn()
+            if self.told.get(name, NodeReport()).chunk == chunk:
+                return
+            await asyncio.sleep(0.005)
+        raise TimeoutError(f"chunk {chunk} was not loaded")
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+    """A keeper that tries again soon."""
+    monkeypatch.setattr(preload, "_AGAIN", 0.01)
+    async with shelved(tmp_path) as shelf:
+        made = Desk(shelf)
+        yield made
+        await made.keeper.stop()
+
+
+async def rotating(desk: Desk, bodies: Sequence[bytes] | None = None, **chunks: object) -> Data:
+    """A dataset of 40 items that a job reads, of which some chunks are held."""
+    data = await desk.shelf.dataset(bodies or bodies_of(40), "chunked")
+    desk.read_by(data)
+    desk.order(data, **chunks)
+    return data
+
+
+async def test_the_chunk_to_come_is_loaded_and_nothing_else(desk: Desk) -> None:
+    """Rule: each item of the chunk is read once, with nobody asking for it, and the node says when all are there."""
+    data = await rotating(desk, loading=2)
+    await desk.loaded(data, 2)
+    assert data.resident == desk.chunk(data, 2)
+    assert data.reads() == len(data.resident)
+    assert desk.told[data.registration.content.id].resident == len(data.resident)
+
+
+async def test_only_what_is_at_home_here_is_loaded(desk: Desk) -> None:
+    """Rule: a node loads its own part of a chunk; when homes move, it looks again."""
+    desk.here = {0, 3}
+    data = await rotating(desk, loading=2)
+    await desk.loaded(data, 2)
+    chunk = sorted(desk.chunk(data, 2))
+    assert data.resident == {chunk[0], chunk[3]}
+    desk.here, desk.version = {0, 1, 3}, 2
+    await desk.keeper.turn()
+    await desk.loaded(data, 2)
+    assert data.resident == {chunk[0], chunk[1], chunk[3]}
+    assert data.reads() == 3
+
+
+async def test_two_chunks_at_any_time(desk: Desk) -> None:
+    """Rule: over a whole rotation no item of a third chunk is ever in the cache, and what has left is gone from the disk."""
+    data = await rotating(desk, loading=0)
+    await desk.loaded(data, 0)
+    for number in range(1, 2 * UNITS):
+        last, chunk = (number - 1) % UNITS, number % UNITS
+        desk.order(data, complete=(last,), loading=chunk, active=last)
+        allowed = desk.chunk(data, last, chunk)
+        for _ in range(2000):
+            await desk.keeper.turn()
+            assert data.resident <= allowed
+            if desk.told[data.registration.content.id].chunk == chunk:
+                break
+            await asyncio.sleep(0.005)
+        assert data.resident == allowed
+        assert {index for index in range(40) if data.blob(index).exists()} == allowed
+
+
+async def test_items_outside_the_held_chunks_are_delivered_but_not_kept(desk: Desk) -> None:
+    """Rule: a reader gets every item of a rotated dataset; only those of held chunks stay."""
+    data = await rotating(desk, complete=(1,), loading=3, active=1)
+    batch = await data.exact(range(40))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert data.resident == desk.chunk(data, 1, 3)
+    assert await data.prefetch(range(40)) is not None
+    await until(lambda: desk.shelf.batches.fetches.active == 0)
+    assert data.resident == desk.chunk(data, 1, 3)
+
+
+async def test_bytes_that_another_dataset_has_a_place_for_stay(desk: Desk) -> None:
+    """Rule: evicting a chunk spares what is also an item of a dataset held whole, or of a held chunk of the same one."""
+    shared = bodies_of(40)
+    shared[1] = shared[30]
+    data = await rotating(desk, shared, loading=0)
+    whole = await desk.shelf.dataset(shared[4:6], "full")
+    chunk_of = {index: number for number in range(UNITS) for index in desk.chunk(data, number)}
+    desk.order(data, complete=tuple(range(UNITS)))
+    await data.warm(range(40))
+    held = chunk_of[30]
+    desk.order(data, complete=(held,), active=held)
+    await desk.keeper.turn()
+    assert data.resident == desk.chunk(data, held) | {1, 30, 4, 5}
+    assert all(whole.blob(index).exists() for index in range(2))
+
+
+async def test_what_an_object_needs_stays(desk: Desk) -> None:
+    """Rule: bytes that somebody read as an object, too, are the plain reads' and not the rotation's."""
+    data = await rotating(desk, loading=0)
+    index = min(desk.chunk(data, 2))
+    assert await desk.shelf.bench.read(data.key(index)) == data.bodies[index]
+    await desk.shelf.bench.settle()
+    await data.exact([index])
+    await desk.keeper.turn()
+    assert data.blob(index).exists()
+
+
+async def test_what_cannot_be_had_does_not_hold_up_the_rotation(desk: Desk) -> None:
+    """Rule: an item that the origin has not is left out, the chunk is complete without it; one that failed is tried again."""
+    data = await rotating(desk, loading=1)
+    chunk = sorted(desk.chunk(data, 1))
+    desk.shelf.bench.origin.delete("b", data.key(chunk[0]))
+    # Three attempts of the first round fail; the second round finds the origin well.
+    desk.shelf.bench.origin.inject(Refuse(times=3, path=data.path(chunk[1])))
+    await desk.loaded(data, 1)
+    assert data.resident == set(chunk) - {chunk[0]}
+
+
+async def test_another_jobs_reader_is_tried(desk: Desk) -> None:
+    """Rule: what one job's keys are refused, another job's may be given."""
+    data = await desk.shelf.dataset(bodies_of(40), "chunked")
+    desk.read_by(data, "no-such-key")
+    desk.read_by(data)
+    desk.order(data, loading=1)
+    await desk.loaded(data, 1)
+    assert data.resident == desk.chunk(data, 1)
+
+
+async def test_readers_come_first(desk: Desk) -> None:
+    """Rule: while a reader waits for the origin, no more than two items are loaded beside it."""
+    data = await rotating(desk, loading=1)
+    outside = min(desk.chunk(data, 3))
+    desk.shelf.bench.origin.inject(Hang(times=100))
+    reader = asyncio.create_task(data.exact([outside]))
+    await until(lambda: desk.shelf.batches.fetches.active == 1)
+    await desk.keeper.turn()
+    await until(lambda: desk.shelf.batches.fetches.active == 1 + BESIDE)
+    for _ in range(20):
+        await desk.keeper.turn()
+        await asyncio.sleep(0.005)
+        assert desk.shelf.batches.fetches.active <= 1 + BESIDE
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+
+
+async def test_a_bandwidth_is_kept_to() -> None:
+    """Rule: bytes that were read are waited for at the configured rate; without one nothing is waited for."""
+    loop = asyncio.get_running_loop()
+    pace, began = Pace(1_000_000), loop.time()
+    await asyncio.gather(*(pace.read(50_000) for _ in range(4)))
+    assert loop.time() - began >= 0.19
+    await Pace(0).read(10**15)
+
+
+async def test_only_the_worker_with_the_lock_keeps_chunks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: siblings of the keeper load and report nothing; one that loses the lock stops."""
+    data = await rotating(desk, loading=1)
+    monkeypatch.setattr(type(desk.shelf.bench.store.directory), "locked", property(lambda _: False))
+    await desk.keeper.turn()
+    assert (desk.told, data.resident) == ({}, set())
+
+
+async def test_a_lost_redis_lets_a_load_go_on(desk: Desk) -> None:
+    """Rule: what was begun is finished while Redis is down, and reported when it is back."""
+    data = await rotating(desk, loading=1)
+    await desk.keeper.turn()
+    desk.redis_down = True
+    for _ in range(2000):
+        await desk.keeper.turn()
+        if data.resident == desk.chunk(data, 1):
+            break
+        await asyncio.sleep(0.005)
+    assert data.resident == desk.chunk(data, 1)
+    desk.redis_down = False
+    await desk.loaded(data, 1)
+
+
+async def test_a_node_that_knows_nobody_to_read_as_is_not_waited_for(desk: Desk) -> None:
+    """Rule: without a job's registration a node says after a while that it has what it can have."""
+    data = await desk.shelf.dataset(bodies_of(40), "chunked")
+    desk.order(data, loading=1)
+    await desk.keeper.turn()
+    assert desk.told[data.registration.content.id] == NodeReport(-1, 0)
+    for _ in range(chunk_keeper._PATIENCE + 2):
+        await desk.keeper.turn()
+    assert desk.told[data.registration.content.id] == NodeReport(1, 0)
+
+
+async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> None:
+    """Rule: the load of a chunk that is no longer held is given up."""
+    data = await rotating(desk, loading=1)
+    for index in desk.chunk(data, 1):
+        desk.shelf.bench.origin.inject(Hang(path=data.path(index)))
+    await desk.keeper.turn()
+    await until(lambda: desk.shelf.batches.fetches.active > 0)
+    desk.order(data, loading=2)
+    await desk.loaded(data, 2)
+    assert data.resident == desk.chunk(data, 2)
+
+
+async def test_a_dataset_that_is_given_nothing_goes_first(tmp_path: Path) -> None:
+    """Rule: when room is needed, the items of a dataset that lost its space leave before older ones of others."""
+    async with shelved(tmp_path, capacity=100_000) as shelf:
+        desk = Desk(shelf)
+        kept = await shelf.dataset(equal_bodies(40, 1000, "kept"), "full")
+        await kept.warm(range(40))
+        shelf.bench.now[0] += 100
+        lost = await shelf.dataset(equal_bodies(40, 1000, "lost"), "full")
+        await lost.warm(range(40))
+        desk.order(kept, CachingMode.FULL)
+        desk.order(lost, CachingMode.NONE)
+        await desk.keeper.turn()
+        assert await shelf.bench.store.make_room(30_000)
+        assert len(kept.resident) == 40
+        assert len(lost.resident) <= 20
+        await desk.keeper.stop()
+
+
+async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -> None:
+    """Rule: what the plan gives nothing is read from the origin, whatever mode a reader was told a moment ago."""
+    data = await desk.shelf.dataset(bodies_of(10), "full")
+    desk.order(data, CachingMode.NONE)
+    batch = await data.exact(range(10))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert data.resident == set()
