@@ -38,6 +38,7 @@ from gateway.policies.ring import Ring
 
 _LOG = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0
+_COMPLAIN = 60.0
 _MOVING = 600.0
 
 
@@ -93,6 +94,7 @@ class Membership:
         self._known: dict[str, _Known] = {}
         self._strangers: dict[str, Node] = {}
         self._suspects: dict[str, float] = {}
+        self._complained: dict[str, float] = {}
         self._ring = Ring({})
         self._moving_until = float("-inf")
         self._lost = False
@@ -148,9 +150,14 @@ class Membership:
         """A call to a node failed: leave it out of the ring for two seconds."""
         if node_id == self.me or node_id not in self._known:
             return
-        if node_id not in self._suspects:
-            _LOG.warning("node %s does not answer; it is left out for %.0f s", node_id, _SUSPECTED)
-        self._suspects[node_id] = time.monotonic() + _SUSPECTED
+        now = time.monotonic()
+        # One that never answers is suspected again with every trial.
+        if now - self._complained.get(node_id, float("-inf")) > _COMPLAIN:
+            _LOG.warning(
+                "node %s does not answer; while that is so it is left out, %.0f s at a time", node_id, _SUSPECTED
+            )
+            self._complained[node_id] = now
+        self._suspects[node_id] = now + _SUSPECTED
         self._rebuild()
 
     def ready(self) -> None:
@@ -191,8 +198,10 @@ class Membership:
                 self._hear(heard)
 
     async def _run(self) -> None:
+        # A heartbeat that Redis did not take is made up for before this node expires.
+        soon = min(self._pace.heartbeat, self._pace.expire / 8)
         while True:
-            await asyncio.sleep(self._pace.heartbeat)
+            await asyncio.sleep(self._pace.heartbeat if self.reachable else soon)
             try:
                 await self.beat()
             except Exception:
@@ -275,6 +284,7 @@ class Membership:
             self.nodes = nodes
             self.version += 1
         self._suspects = {name: until for name, until in self._suspects.items() if name in nodes}
+        self._complained = {name: when for name, when in self._complained.items() if name in nodes}
         ready = [known.ready_since for known in self._known.values() if known.node.state is NodeState.READY]
         self._moving_until = max(ready, default=float("-inf")) + _MOVING
         self._rebuild()

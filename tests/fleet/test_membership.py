@@ -414,6 +414,21 @@ async def test_a_suspect_is_left_out_and_tried_again(
         assert a.ring.ids == whole.ids
 
 
+async def test_a_node_that_never_answers_is_complained_of_once(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: it is tried again every two seconds, and that is not logged each time."""
+    monkeypatch.setattr(module, "_SUSPECTED", 0.0)
+    monkeypatch.setattr(module, "_COMPLAIN", 3600.0)
+    async with nodes(redis_server.url, "a", "b") as [a, _]:
+        for _ in range(3):
+            a.suspect("b")
+            assert a.ring.ids == ("a", "b")
+    assert [record.message for record in caplog.records if "does not answer" in record.message] == [
+        "node b does not answer; while that is so it is left out, 0 s at a time"
+    ]
+
+
 async def test_only_other_nodes_are_suspected(redis_server: EmbeddedRedis) -> None:
     """Rule: neither this node nor one that is gone already."""
     async with nodes(redis_server.url, "a", "b") as [a, _]:
