@@ -177,10 +177,11 @@ class Membership:
 
     async def stop(self) -> None:
         """Stop saying that this node is there; if it is leaving, its id is free at once. Never raises."""
-        if self._task is not None:
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+            # redis-py may turn a cancellation into a connection error, which the loop takes for a reason to go on.
+            await asyncio.wait([self._task], timeout=0.1)
+        self._task = None
         async with self._beating:
             if self._state is NodeState.LEAVING and not self.conflict:
                 with suppress(*DOWN):
