@@ -275,8 +275,10 @@ class Larder:
         task = asyncio.get_running_loop().create_task(work)
 
         async def stop() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            while not task.done():
+                task.cancel()
+                # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
+                await asyncio.wait([task], timeout=0.1)
 
         self._stack.push_async_callback(stop)
 
