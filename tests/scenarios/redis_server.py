@@ -45,7 +45,7 @@ class RedisServer:
         """Start it and wait until it answers."""
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         # Otherwise it waits five seconds for more replicas to come before it copies itself to the first.
-        options += ["--repl-diskless-sync-delay", "0"]
+        options += ["--repl-diskless-sync-delay", "0", "--repl-diskless-load", "on-empty-db"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([find_server(), *options], **quiet)
         wait_until(self._answers, SOON, "the start of redis-server")

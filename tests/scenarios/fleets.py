@@ -1,0 +1,120 @@
+"""Clients that never stop reading while their fleet changes, and how much a node is home of."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import boto3
+
+from gateway.policies.ring import Ring, item_key, path_key
+from tests.batches import Stock
+from tests.gateways import Running
+from tests.scenarios.clients import Client
+from tests.scenarios.world import eventually
+
+
+def share(stock: Stock, nodes: Sequence[str], node: str) -> int:
+    """How many items a node is home of, plus how many of their objects; all nodes have the same capacity."""
+    ring = Ring(dict.fromkeys(nodes, 1))
+    keys = [key for row in stock.rows for key in (item_key(row.digest), path_key(row.bucket, row.key))]
+    return sum(ring.ranked(key, 1) == [node] for key in keys)
+
+
+@dataclass
+class Load:
+    """What clients in threads did until now.
+
+    Attributes:
+        done: how many reads each of them has finished.
+        failures: of all of them.
+    """
+
+    done: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def await_more(self, turns: int) -> None:
+        """Wait until every client has finished so many more reads, or one has failed."""
+        before = dict(self.done)
+        eventually(
+            lambda: self.failures or min(self.done[name] - count for name, count in before.items()),
+            lambda seen: isinstance(seen, list) or seen >= turns,
+            f"{turns} more reads of every client",
+        )
+
+
+Reading = Callable[[int], object]
+"""Read something, the number-th time, and raise if it is not as it should be."""
+
+
+@contextmanager
+def reading(clients: Mapping[str, Reading]) -> Iterator[Load]:
+    """Clients that read, each in a thread of its own, until the end of the block; failures are the test's, and end a client."""
+    load, over = Load(dict.fromkeys(clients, 0)), threading.Event()
+
+    def run(name: str, read: Reading) -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            try:
+                read(number)
+            except Exception as error:
+                load.failures.append(f"{name}, read {number}: {type(error).__name__}: {error}")
+                return
+            load.done[name] = number + 1
+
+    threads = [threading.Thread(target=run, args=each) for each in clients.items()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield load
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert load.failures == []
+
+
+def batches(running: Running, stock: Stock, size: int = 16) -> Reading:
+    """A client that asks one gateway for exact batches, all over a dataset."""
+
+    def read(number: int) -> None:
+        indices = [(number * size + place) * 7 % len(stock.rows) for place in range(size)]
+        assert stock.read(running, sorted(set(indices)), "mode=exact") == stock.expected(sorted(set(indices)))
+
+    return read
+
+
+def objects(running: Running, stock: Stock) -> Reading:
+    """A client that gets the same items as plain objects, one after the other."""
+
+    def read(number: int) -> None:
+        index = number * 7 % len(stock.rows)
+        with Client(running.endpoint) as client:
+            got = client.get(stock.path(index))
+        assert (got.status, got.whole, got.body) == (200, True, stock.bodies[index]), got.status
+
+    return read
+
+
+def downloads(endpoint: str, stock: Stock) -> Reading:
+    """boto3 as people use it: its default retries, and a new try when a body breaks off."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id="GWA",
+        aws_secret_access_key="gateway-secret-a",
+        region_name="us-east-1",
+    )
+
+    def read(number: int) -> None:
+        index, body = number * 7 % len(stock.rows), io.BytesIO()
+        row = stock.rows[index]
+        client.download_fileobj(row.bucket, row.key, body)
+        assert body.getvalue() == stock.bodies[index]
+
+    return read
