@@ -13,8 +13,8 @@ from evaluation.pages import machine, picture, table, write
 from gateway.sim.figures import pyplot
 
 JOBS = (1, 2, 4, 7)
-DATA = Data("multi-job", 480, 32 * 1024)
-BANDWIDTH = 2_500_000
+DATA = Data("multi-job", 320, 32 * 1024)
+BANDWIDTH = 1_250_000
 BATCH = 16
 NODES = 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,7 @@ def origin(data: Sequence[Data], bandwidth: float, latency: float = 0.0) -> Iter
 
 
 def _serve(connection: Connection, data: tuple[Data, ...]) -> None:
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # readers that leave in the middle are no news
     with OriginThread([User(KEY, SECRET)]) as store:
         for each in data:
             for number, item in enumerate(each.contents()):

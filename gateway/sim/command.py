@@ -54,4 +54,7 @@ def run(options: argparse.Namespace) -> int:
                 print(f"wrote {path}", file=sys.stderr)
         except PlotsUnavailable as error:
             print(error, file=sys.stderr)
+        except OSError as error:
+            print(f"larder-gateway: {options.out}: {error.strerror}", file=sys.stderr)
+            return 1
     return 0

@@ -2,7 +2,7 @@
 
 Every ``interval`` the manager gets what jobs and nodes would have reported, and ``policies.manager.decide`` makes a plan of it.
 As on the nodes, what is stored and what leaves follows from the plan: items of a dataset that is held whole, of chunks that are
-held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave, unless the scenario switches it off.
+held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LUMP = 4
 
 @dataclass(frozen=True, slots=True)
 class Managing:
-    """How the manager of a run works. ``preload`` in bytes per second: 0 has no limit, below 0 is off."""
+    """How the manager of a run works. ``preload`` in bytes per second; 0 has no limit."""
 
     settings: ManagerSettings
     interval: float
@@ -155,7 +155,7 @@ class Managed:
 
     def _job_facts(self, job: JobRun) -> JobFacts:
         upcoming = job.window.upcoming() if job.window.left else ()
-        following = self._sequence(job.items, job.epoch + 1)[:2]
+        following = self._sequence(job.items, job.epoch + 1)[:2] if len(job.window.order.items) else ()
         return JobFacts(
             tenant=TENANT,
             job=job.name,
@@ -184,7 +184,7 @@ class Managed:
     def _preload(self, items: Items) -> None:
         name = items.spec.name
         order = self.plan.datasets.get(name)
-        if self._managing.preload < 0 or name in self._preloading or order is None or order.chunks.loading < 0:
+        if name in self._preloading or order is None or order.chunks.loading < 0:
             return
         missing = np.flatnonzero((self._chunk_of(items) == order.chunks.loading) & ~items.resident & ~items.fetching)
         if not len(missing):

@@ -111,14 +111,14 @@ class _Run:
     def _managing(self, seed: int) -> Managing:
         scenario, run = self._scenario, self._run
         batches = scenario.manager.probe_batches if run.probe_batches is None else run.probe_batches
-        preload = scenario.fleet.preload if run.preload == "" else run.preload
+        preload = scenario.fleet.preload if run.preload is None else run.preload
         probe = ProbeSettings(batches=batches, every=scenario.manager.probe_every)
         settings = ManagerSettings(probe=probe, force_after=scenario.manager.force_eviction)
         requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
         return Managing(
             settings,
             scenario.manager.interval,
-            -1.0 if preload == "off" else float(preload),
+            float(preload),
             requested,
             scenario.manager.follow,
             seed,

@@ -55,8 +55,7 @@ class FleetSpec(_Table):
     capacity: Annotated[Size, Field(gt=0, description="Bytes that may be cached")]
     bandwidth: Annotated[Size, Field(ge=0, description="Bytes per second that a job gets hits with; 0: no limit")] = 0
     preload: Annotated[
-        Literal["off"] | Size,
-        Field(description='Bytes per second that chunks are preloaded with; 0: no limit; "off": only jobs load them'),
+        Size, Field(ge=0, description="Bytes per second that chunks are loaded ahead with; 0: no limit")
     ] = 0
 
 
@@ -131,7 +130,7 @@ class RunSpec(_Table):
     warm: Annotated[bool, Field(description="Whether the cache begins with as many items as it holds")] = False
     caching: Annotated[Literal["", "auto"] | CachingMode, Field(description="Instead of what the datasets say")] = ""
     probe_batches: Annotated[int | None, Field(ge=0, description="Instead of the manager's")] = None
-    preload: Annotated[Literal["", "off"] | Size, Field(description="Instead of the fleet's")] = ""
+    preload: Annotated[Size | None, Field(description="Instead of the fleet's")] = None
 
 
 class Scenario(_Table):

@@ -22,15 +22,18 @@ preload = {preload}
 [manager]
 interval = {interval}
 probe_batches = {probe_batches}
+probe_every = "1d"
+force_eviction = {force_eviction}
 """
 DEFAULTS = {
     "duration": 1000,
     "measure_from": 0,
     "bandwidth": "10GB",
     "capacity": "2GB",
-    "preload": '"off"',
+    "preload": '"200kB"',
     "interval": 1,
     "probe_batches": 0,
+    "force_eviction": 60,
 }
 
 

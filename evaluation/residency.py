@@ -1,0 +1,62 @@
+"""Which chunks of a dataset are in the caches, asked again and again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.fleet import CREDENTIALS, Fleet
+from gateway.sim.items import chunk_numbers
+from larder import DatasetInfo
+from larder.batch import BatchReader
+
+EVERY = 0.4
+
+
+@dataclass
+class Residency:
+    """At each of ``times`` the share of every chunk's items that some node has."""
+
+    times: list[float] = field(default_factory=list)
+    shares: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def most(self, least_share: float = 0.02) -> int:
+        """The most chunks of which more than this share was there at one time; stray items of others do not count."""
+        return max((int(np.count_nonzero(shares > least_share)) for shares in self.shares), default=0)
+
+    def bytes_share(self) -> float:
+        """The largest share of all items that was there at one time."""
+        return max((float(shares.mean()) for shares in self.shares), default=0.0)
+
+
+@contextmanager
+def watched(fleet: Fleet, info: DatasetInfo, partitions: int, units: int) -> Iterator[Residency]:
+    """Look every while until the block ends."""
+    seen = Residency()
+    stop = threading.Event()
+    chunks = chunk_numbers(info.items, partitions, units)
+    sizes = np.bincount(chunks, minlength=units)
+    everything = np.arange(info.items, dtype=np.uint32)
+    readers = [BatchReader(endpoint, info, credentials=CREDENTIALS) for endpoint in fleet.endpoints]
+
+    def look() -> None:
+        while not stop.wait(EVERY):
+            here = np.zeros(info.items, np.bool_)
+            for reader in readers:
+                here |= reader.lookup(everything)
+            seen.times.append(time.monotonic())
+            seen.shares.append(np.bincount(chunks[here], minlength=units) / sizes)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,180 @@
+"""A cache of a fifth of the dataset: two chunks at a time, jobs that join late, one that is slow; beside LRU and never-evict."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from evaluation.fleet import fleet
+from evaluation.jobs import Log, Training, s3_through, straight_to, through_fleet, together
+from evaluation.origin import Data, Origin, origin
+from evaluation.pages import machine, picture, table, write
+from evaluation.residency import Residency, watched
+from gateway.sim.figures import pyplot
+
+DATA = Data("small-cache", 1600, 8 * 1024)
+FRACTION = 0.2
+BANDWIDTH = 1_500_000
+BATCH = 8
+COMPUTE = 0.1
+EARLY, LATE = 4, 3
+JOIN = 20.0
+LAST = 50.0
+WARM, SHORT = 6.0, 20.0
+"""Seconds that are not measured, and seconds that the ways we compare with run."""
+SLOW = 8.0
+"""How many times as long the slow job computes."""
+MANAGER = {"probe_batches": 0, "force_eviction": "2s"}
+
+
+@dataclass(frozen=True)
+class Story:
+    """The long run: four jobs and a slow one, and three more."""
+
+    began: float
+    jobs: list[Log]
+    residency: Residency
+    history: list[dict[str, object]]
+    units: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Four jobs under one way of caching: hit ratio, and mini-batches per second of a job."""
+
+    hits: float
+    rate: float
+
+
+def run() -> None:
+    """Measure, and write the page."""
+    where = machine()
+    with tempfile.TemporaryDirectory() as temporary, origin([DATA], BANDWIDTH) as store:
+        home = Path(temporary)
+        story = tell(store, home / "story")
+        before = _window(story, 0.0 + WARM, JOIN)
+        others = {
+            "Larder, two chunks": before,
+            "LRU (plain S3 reads)": compare_lru(store, home / "lru"),
+            "never evict": compare_static(store, home / "static"),
+            "no cache (boto3)": compare_none(store),
+        }
+    base = others["no cache (boto3)"].rate
+    rows = [[name, f"{of.hits:.1%}", f"{of.rate:.2f}", f"{of.rate / base:.2f}"] for name, of in others.items()]
+    columns = ["four jobs with", "hit ratio", "mini-batches per second and job", "relative to no cache"]
+    write(
+        "small_cache",
+        "A cache of a fifth of the dataset",
+        where,
+        _setup(),
+        table(columns, rows),
+        _findings(story),
+        _plot(story),
+    )
+
+
+def _trainings() -> list[Training]:
+    common = {"data": DATA, "batch": BATCH, "epochs": 0, "substitute": 4}
+    early = [Training(name=f"early-{n}", compute=COMPUTE, seed=n, **common) for n in range(EARLY)]
+    late = [Training(name=f"late-{n}", compute=COMPUTE, seed=10 + n, start=JOIN, **common) for n in range(LATE)]
+    return [*early, Training(name="slow", compute=SLOW * COMPUTE, seed=20, **common), *late]
+
+
+def tell(store: Origin, directory: Path) -> Story:
+    """The long run."""
+    with fleet(store, directory, FRACTION * DATA.size, manager=MANAGER) as running:
+        info = running.register(DATA)
+        began = time.monotonic()
+        with watched(running, info, info.partitions, info.units) as residency:
+            jobs = [through_fleet(running, training, number) for number, training in enumerate(_trainings())]
+            logs = together(jobs, LAST)
+            history = running.ask("/-/v1/plan")["history"]
+        return Story(began, logs, residency, history, info.units)
+
+
+def compare_lru(store: Origin, directory: Path) -> Compared:
+    """The early jobs as plain S3 clients of a fleet with the same cache."""
+    with fleet(store, directory, FRACTION * DATA.size) as running:
+        return _compare([s3_through(running, training, n) for n, training in enumerate(_trainings()[:EARLY])])
+
+
+def compare_static(store: Origin, directory: Path) -> Compared:
+    """The early jobs with the loader, over a cache that keeps what came first."""
+    with fleet(store, directory, FRACTION * DATA.size, manager=MANAGER) as running:
+        running.register(DATA, "static")
+        return _compare([through_fleet(running, training, n) for n, training in enumerate(_trainings()[:EARLY])])
+
+
+def compare_none(store: Origin) -> Compared:
+    """The early jobs without any cache."""
+    return _compare([straight_to(store, training) for training in _trainings()[:EARLY]])
+
+
+def _compare(jobs: Sequence[object]) -> Compared:
+    began = time.monotonic()
+    logs = together(jobs, SHORT)  # type: ignore[arg-type]
+    return _measured(logs, began + WARM, began + SHORT)
+
+
+def _window(story: Story, since: float, until: float) -> Compared:
+    early = [log for log in story.jobs if log.name.startswith("early")]
+    return _measured(early, story.began + since, story.began + until)
+
+
+def _measured(logs: list[Log], since: float, until: float) -> Compared:
+    return Compared(mean(log.hit_ratio(since, until) for log in logs), mean(log.rate(since, until) for log in logs))
+
+
+def _setup() -> str:
+    return (
+        f"{DATA.items} items of {DATA.length // 1024} KiB, three gateways whose caches together keep {FRACTION:.0%} of them, an "
+        f"origin that sends {BANDWIDTH / 1e6:g} MB/s. {EARLY} jobs compute {COMPUTE:g} s for a mini-batch of {BATCH}; after "
+        f"{JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. A chunk is forced out "
+        f"{MANAGER['force_eviction']} after the first job has finished it. The table compares the {EARLY} jobs, before "
+        "the others join, with the same jobs under other ways of caching, in the same run."
+    )
+
+
+def _findings(story: Story) -> str:
+    until = story.began + LAST
+    late = [log for log in story.jobs if log.name.startswith("late")]
+    early = [log for log in story.jobs if log.name.startswith("early")]
+    slow = next(log for log in story.jobs if log.name == "slow")
+    joined = [log.began - story.began for log in late]
+    forced = sum(1 for event in story.history if "forced" in str(event.values()))
+    settled = story.began + JOIN + WARM
+    return "\n".join(
+        [
+            f"- At most **{story.residency.most()}** chunks of {story.units} had more than 2 % of their items in the caches at "
+            f"once, and at most {story.residency.bytes_share():.1%} of all items.",
+            f"- The late jobs began at {min(joined):.1f} s to {max(joined):.1f} s; in their first {WARM:g} s "
+            f"{mean(log.hit_ratio(log.began, log.began + WARM) for log in late):.0%} of their items were hits, so they began "
+            "on what was in the cache.",
+            f"- With seven jobs each early one makes {mean(log.rate(settled, until) for log in early):.2f} mini-batches per "
+            f"second, with four {mean(log.rate(story.began + WARM, story.began + JOIN) for log in early):.2f}.",
+            f"- The slow job makes {slow.rate(story.began + WARM, until):.2f} per second, of "
+            f"{1 / (SLOW * COMPUTE):.2f} that it could; {slow.hit_ratio(story.began + WARM):.0%} of its items are hits, of the "
+            f"early jobs' {mean(log.hit_ratio(story.began + WARM, until) for log in early):.0%}. Chunks forced out: {forced}.",
+        ]
+    )
+
+
+def _plot(story: Story) -> str:
+    figure, axes = pyplot().subplots(figsize=(8, 4))
+    times = [at - story.began for at in story.residency.times]
+    image = list(zip(*[shares.tolist() for shares in story.residency.shares], strict=True))
+    mesh = axes.pcolormesh(times, range(story.units), image, cmap="Greens", vmin=0, vmax=1, shading="nearest")
+    figure.colorbar(mesh, label="share of the chunk in the caches", pad=0.11)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("chunk")
+    axes.axvline(JOIN, color="black", linewidth=0.6, linestyle=":")
+    other = axes.twinx()
+    for log in story.jobs:
+        colour = "#c0392b" if log.name == "slow" else "#3b78a8" if log.name.startswith("late") else "#c0732a"
+        other.plot([at - story.began for at in log.times], range(1, len(log.times) + 1), color=colour, linewidth=0.8)
+    other.set_ylabel("mini-batches (red: the slow job, blue: late ones)")
+    return picture("small_cache", figure)
