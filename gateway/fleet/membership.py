@@ -135,16 +135,19 @@ class Membership:
         return homes, tuple(self.nodes[name] for name in ring.ids)
 
     def before(self, key: int) -> Node | None:
-        """Who was home of a key before nodes joined that have been ready for less than ten minutes; ``None`` if that is no other.
+        """Who was home of a key before its home joined, if that was less than ten minutes ago; ``None`` if that is no other.
 
-        What this one was home of has not moved: it may still be there.
+        What this one was home of has not moved: it may still be there. Nodes that began at the same moment have no before.
         """
         now = time.monotonic()
         if self.alone or now >= self._moving_until:
             return None
-        joined = {name for name, known in self._known.items() if now - known.ready_since < _MOVING}
-        earlier = self._ring.ranked(key, 1, without=joined)
-        return None if earlier == self._ring.ranked(key, 1) else self._other(earlier)
+        home = self._ring.ranked(key, 1)
+        since = self._known[home[0]].ready_since
+        if now - since >= _MOVING:
+            return None
+        later = {name for name, known in self._known.items() if known.ready_since >= since}
+        return self._other(self._ring.ranked(key, 1, without=later))
 
     def suspect(self, node_id: str) -> None:
         """A call to a node failed: leave it out of the ring for two seconds."""

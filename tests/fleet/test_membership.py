@@ -453,10 +453,18 @@ async def test_who_was_home_before_a_node_joined(redis_server: EmbeddedRedis, st
                 assert (found.id if found else None) == (earlier if moved and earlier != member.me else None)
 
 
-async def test_a_fleet_that_starts_has_no_earlier_homes(redis_server: EmbeddedRedis) -> None:
-    """Rule: when all nodes are new, nobody is asked for what was never there."""
-    async with nodes(redis_server.url, "a", "b", "c") as members:
-        assert [member.before(key) for member in members for key in KEYS[:50].tolist()] == [None] * 150
+async def test_a_young_fleet_has_earlier_homes_too(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
+    """Rule: what counts is that nodes were there before the home was, not that they are old."""
+    async with nodes(redis_server.url, "a", "b") as [a, b]:
+        await grow_older(redis_server.url, 100)
+        old = a.ring
+        new = stopped_later(joined(redis_server.url, node("new")))
+        new.ready()
+        for member in (a, b, new, a, b):
+            await member.beat()
+        moved = [key for key in KEYS[:100].tolist() if new.ring.ranked(key, 1) == ["new"]]
+        found = [new.before(key) for key in moved]
+        assert [earlier and earlier.id for earlier in found] == [old.ranked(key, 1)[0] for key in moved]
 
 
 async def test_how_long_nodes_are_ready_survives_a_flush(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
