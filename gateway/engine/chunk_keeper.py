@@ -27,6 +27,7 @@ from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport, Reports
+from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import DatasetOrder, WhyCaching
@@ -159,11 +160,17 @@ class ChunkKeeper:
             record = job.record
             identity = OriginIdentity(record.origin, record.access_key_id)
             if record.dataset == name and (record.tenant, identity) not in found:
-                registration = await self._shelves.find(record.tenant, name)
+                registration = await self._found(record.tenant, name)
                 if registration is not None:
                     self._store.items.adopt(registration.content)
                     found[record.tenant, identity] = Reader(registration, identity)
         return list(found.values())
+
+    async def _found(self, tenant: str, name: str) -> Registration | None:
+        try:
+            return await self._shelves.find(tenant, name)
+        except (*DOWN, LarderError):
+            return None  # it is still being copied from another node, or Redis is lost: looked for again later
 
     # --- room
 

@@ -33,7 +33,7 @@ from gateway.api.v1.job_documents import (
     PlanDocument,
 )
 from gateway.api.v1.plan_document import plan_document
-from gateway.api.v1.problems import invalid_request
+from gateway.api.v1.problems import handle_problems, invalid_request
 from gateway.engine.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import MOST_JOBS, Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -123,7 +123,7 @@ class JobService:
             raise ApiError(
                 "InvalidRequest", f"rank: the job has {record.ranks} ranks, 0 to {record.ranks - 1}; not {said.rank}."
             )
-        registration = await self._find(principal.tenant, record.dataset)
+        registration = await self._at_hand(principal.tenant, record.dataset)
         return HeartbeatTaken(directives=self._directives(record, registration))
 
     async def order(self, principal: Principal, job: str, epoch: int, proposal: list[int]) -> EpochOrder:
@@ -165,9 +165,16 @@ class JobService:
         plan = self._plans.plan
         named = {str(event["dataset"]) for event in history if "dataset" in event}
         for dataset in {*plan.datasets, *named} - mine:
-            if await self._find(principal.tenant, dataset) is not None:
+            if await self._at_hand(principal.tenant, dataset) is not None:
                 mine.add(dataset)
         return plan_document(plan, history, principal.tenant, mine, self._planned.capacity)
+
+    async def _at_hand(self, tenant: str, dataset: str) -> Registration | None:
+        """A registration, if it can be had now: what can be said without it need not wait."""
+        try:
+            return await self._find(tenant, dataset)
+        except LarderError:
+            return None
 
     def _directives(self, record: JobRecord, registration: Registration | None) -> Directives:
         plans = self._plans
@@ -399,3 +406,4 @@ def add_jobs(app: FastAPI, service: JobService) -> None:
     """Put the endpoints into the application under ``/-``; its problem documents are those of ``/v1``."""
     app.state.jobs = service
     app.include_router(router)
+    handle_problems(app, router)
