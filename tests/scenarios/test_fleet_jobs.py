@@ -1,0 +1,162 @@
+"""A training job on a fleet whose leader dies, or whose Redis forgets everything: chunks in use stay, and the job goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.engine.planned import indices_of_chunk
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import DatasetOrder, WhyCaching
+from tests.batches import Stock, bytes_of, stock
+from tests.gateways import Running, fleet
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import Origin, eventually
+from tests.v1 import ask
+
+ITEMS, SIZE = 100, 10_000
+ORDER = (3, 1, 4, 0, 5, 9, 2, 6, 8, 7)
+SETTINGS: dict[str, Any] = {
+    "capacity": "250KB",
+    "fleet": {"expire": "2s"},
+    "extra": "[manager]\nprobe_batches = 0\njob_expire = '20s'\n",
+}
+
+
+@dataclass
+class Trainer:
+    """A job that tells one gateway where it is, and registers again when it is not known."""
+
+    data: Stock
+    running: Running
+    at: int = 0
+    registered: int = 0
+    statuses: list[int] = field(default_factory=list)
+
+    @property
+    def chunk(self) -> int:
+        """The chunk in use."""
+        return ORDER[self.at % len(ORDER)]
+
+    def items(self, chunk: int) -> list[int]:
+        """The items of a chunk."""
+        order = DatasetOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT)
+        return [int(index) for index in indices_of_chunk(ITEMS, order, chunk)]
+
+    def _post(self, path: str, body: Any) -> Any:
+        reply = ask(self.running, "POST", path, json.dumps(body).encode())
+        self.statuses.append(reply.status)
+        return reply
+
+    def register(self) -> None:
+        """Say who this is."""
+        said = {"job": "j", "dataset": self.data.name, "gpus": 4, "batch_size": 10, "ranks": 1}
+        self.registered += self._post("/v1/jobs", said).status in (200, 201)
+
+    def beat(self) -> int:
+        """Say where this is; the status of the answer."""
+        upcoming = [*ORDER[self.at :], *ORDER[:2]]
+        said = {"rank": 0, "epoch": 0, "upcoming": upcoming, "epoch_left": len(upcoming) - 2, "phases": {}}
+        reply = self._post("/v1/jobs/j/heartbeat", said)
+        if reply.status == 404:
+            self.register()
+        return int(reply.status)
+
+    def plan(self) -> dict[str, Any]:
+        """What the gateway says of the dataset, after a heartbeat."""
+        self.beat()
+        reply = ask(self.running, "GET", "/v1/plan")
+        found: dict[str, Any] = reply.json["datasets"].get(self.data.id, {}) if reply.status == 200 else {}
+        return found
+
+    def await_chunks(self, *chunks: int) -> None:
+        """Wait until these are complete."""
+        eventually(
+            lambda: self.plan().get("chunks", {}).get("complete"),
+            lambda there: there is not None and set(chunks) <= set(there),
+            f"chunks {chunks}",
+        )
+
+    def train(self, origin: Origin) -> None:
+        """Read the chunk in use: all of it is in the cache."""
+        indices = self.items(self.chunk)
+        before = origin.s3.count("GET")
+        assert self.data.read(self.running, indices, "job=j") == self.data.expected(indices)
+        assert origin.s3.count("GET") == before
+
+
+@dataclass
+class World:
+    """A fleet of two gateways with a trainer."""
+
+    origin: Origin
+    redis: RedisServer
+    nodes: list[Running]
+    trainer: Trainer
+
+    def leaders(self) -> list[int]:
+        """Which nodes say that they lead."""
+        return [number for number, node in enumerate(self.nodes) if node.metric("larder_manager_leading")]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A job whose first two chunks are complete."""
+    with Origin() as origin, RedisServer() as redis:
+        data = stock(origin.s3, tmp_path / "data", "d", bytes_of(ITEMS, SIZE, "jobs"))
+        with fleet(origin.endpoint, redis.url, 2, tmp_path, **SETTINGS) as nodes:
+            data.register(nodes[0], "auto")
+            trainer = Trainer(data, nodes[0])
+            trainer.register()
+            trainer.await_chunks(*ORDER[:2])
+            yield World(origin, redis, nodes, trainer)
+
+
+def test_a_leader_that_is_killed_is_replaced(world: World) -> None:
+    """Rule: when the node that leads is killed -9, another leads within the lease, and the rotation goes on."""
+    eventually(world.leaders, lambda found: len(found) == 1, "one leader")
+    (leader,) = world.leaders()
+    other = 1 - leader
+    trainer = world.trainer
+    trainer.running = world.nodes[other]
+    eventually(trainer.beat, lambda status: status == 200, "a heartbeat at the other node")
+    world.nodes[leader].kill()
+    survivor = world.nodes[other]
+    eventually(lambda: survivor.metric("larder_manager_leading"), lambda leads: leads == 1, "another leader")
+    trainer.at = 1
+    trainer.await_chunks(*ORDER[1:3])
+    trainer.train(world.origin)
+
+
+@pytest.mark.parametrize("mood", ["killed", "flushed"])
+def test_a_redis_that_loses_everything_takes_no_chunk_that_is_in_use(world: World, mood: str) -> None:
+    """Rule: while Redis is lost the job reads on as before; when it is back, empty, the job registers again and goes on."""
+    trainer = world.trainer
+    trainer.train(world.origin)
+    before = trainer.plan()
+    reads = world.origin.s3.count("GET")
+    if mood == "killed":
+        world.redis.kill()
+        assert trainer.beat() == 503
+        trainer.train(world.origin)
+        reply = trainer.data.ask(trainer.running, trainer.items(trainer.chunk), "job=j")
+        assert reply.headers["x-larder-caching"] == "chunked"
+        world.redis.start()
+    else:
+        world.redis.flush()
+    eventually(trainer.beat, lambda status: status == 200, "the job's second registration")
+    assert trainer.registered == 2
+    eventually(
+        lambda: [node.metric("larder_manager_leading") for node in world.nodes], lambda seen: sum(seen) == 1, "a leader"
+    )
+    eventually(trainer.plan, lambda plan: plan.get("chunks") == before["chunks"], "the plan from before")
+    trainer.train(world.origin)
+    assert world.origin.s3.count("GET") == reads
+    trainer.at = 1
+    trainer.await_chunks(*ORDER[1:3])
+    trainer.train(world.origin)
