@@ -17,11 +17,10 @@ example (section 7.6: 16 GPUs for each of three datasets, chunks of 15 GB) by ga
 and its decisions follow: all three chunked with 100 GB; ImageNet whole and the others chunked with 200; ImageNet and OpenImages
 whole with 700.
 
-*What nearly fits.* In plain arithmetic the paper's own outcomes do not fit its budgets: 154 + 2 x 15 + 2 x 15 is 214 and not 200,
-154 + 531 + 2 x 15 is 715 and not 700 (in binary gigabytes they do). So a candidate may state a smallest chunk that would do as
-well. Moves are weighed with the smallest chunks, and what is left over then widens them to their usual size, those with most to
-gain first. And greed alone would give LibriSpeech the last bytes that OpenImages needs: a move that does not fit may displace
-others whose loss together is smaller than what it brings. A move that still does not fit blocks nothing after it.
+*What nearly fits.* Greed alone would give LibriSpeech, with 700 GB, the last bytes that OpenImages needs to be whole. So a move
+that does not fit may displace others whose loss together is smaller than what it brings. One that still does not fit blocks
+nothing after it. (The paper's own outcomes only fit its budgets in binary gigabytes: 154 + 2 x 15 + 2 x 15 GB is 214 GB, that is
+199.3 GiB. With 200 decimal ones LibriSpeech gets nothing.)
 
 Pinned datasets come first, then those whose registration asks for a mode, then the rest.
 """
@@ -43,9 +42,9 @@ MOST_EXCHANGES = 64
 class Candidate:
     """A dataset that wants space.
 
-    ``size`` and ``chunk`` (of one chunk) are in bytes; ``smallest`` is the size below which a chunk may not be squeezed, 0 for no
-    squeezing at all. ``gain`` is the sum of gpus x (t_miss / t_hit - 1) over its jobs if it is held whole, ``chunked_gain`` the
-    same with two chunks. ``override`` is ``"pin"``, ``"never"`` or empty, ``requested`` a ``CachingMode`` or ``"auto"``.
+    ``size`` and ``chunk`` (of one chunk) are in bytes. ``gain`` is the sum of gpus x (t_miss / t_hit - 1) over its jobs if it is
+    held whole, ``chunked_gain`` the same with two chunks. ``override`` is ``"pin"``, ``"never"`` or empty, ``requested`` a
+    ``CachingMode`` or ``"auto"``.
     """
 
     dataset: str
@@ -55,12 +54,11 @@ class Candidate:
     chunked_gain: float
     override: str = ""
     requested: str = "auto"
-    smallest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a dataset gets. ``granted`` is in bytes; for a chunked one, twice the size that its chunks may have."""
+    """What a dataset gets. ``granted`` is what that costs, in bytes."""
 
     caching: CachingMode
     granted: int
@@ -69,7 +67,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One way to hold a dataset; ``cost`` in bytes, with the smallest chunks."""
+    """One way to hold a dataset; ``cost`` in bytes."""
 
     caching: CachingMode
     cost: int = 0
@@ -97,7 +95,7 @@ def allocate(candidates: Sequence[Candidate], budget: int) -> dict[str, Allocati
     for one in rest:
         option = ledger.chosen(one.dataset)
         granted[one.dataset] = Allocation(option.caching, option.cost, _why(one, option))
-    return _widen(ordered, granted, ledger.free)
+    return granted
 
 
 def _is_settled(candidate: Candidate) -> bool:
@@ -115,7 +113,7 @@ def _density(gain: float, cost: int) -> float:
 
 
 def _chunked_cost(candidate: Candidate) -> int:
-    return min(candidate.size, 2 * min(candidate.chunk, candidate.smallest or candidate.chunk))
+    return min(candidate.size, 2 * candidate.chunk)
 
 
 def _settle(candidate: Candidate, free: int) -> Allocation:
@@ -154,17 +152,6 @@ def _why(candidate: Candidate, option: _Option) -> WhyCaching:
     if option.caching is not CachingMode.NONE:
         return WhyCaching.BENEFIT
     return WhyCaching.NO_ROOM if max(candidate.gain, candidate.chunked_gain) > 0 else WhyCaching.NO_BENEFIT
-
-
-def _widen(candidates: Iterable[Candidate], granted: dict[str, Allocation], free: int) -> dict[str, Allocation]:
-    """Give chunks back the size that they were squeezed out of, as far as the space goes."""
-    for candidate in sorted(candidates, key=lambda one: (-_density(one.chunked_gain, one.chunk), one.dataset)):
-        allocation = granted[candidate.dataset]
-        if allocation.caching is CachingMode.CHUNKED:
-            extra = min(min(2 * candidate.chunk, candidate.size) - allocation.granted, free)
-            free -= extra
-            granted[candidate.dataset] = Allocation(CachingMode.CHUNKED, allocation.granted + extra, allocation.why)
-    return granted
 
 
 class _Ledger:

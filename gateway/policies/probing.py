@@ -28,7 +28,7 @@ one report to the next. Where the paper is silent:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -161,7 +161,8 @@ class ProbeState:
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
-        return {**asdict(self), "stage": self.stage.value, "held": self.held.value}
+        window = {**_written(self.window), "last": _written(self.window.last)}
+        return {**_written(self), "stage": self.stage.value, "held": self.held.value, "window": window}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ProbeState:
@@ -177,11 +178,21 @@ class ProbeState:
         return cls(**_typed(cls, document), stage=stage, held=held, window=read)
 
 
-def _typed(kind: type[PhaseTotals | Window | ProbeState], document: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a document, each of the type of its default; the values that are not numbers are the caller's."""
+def _numbers(kind: type[PhaseTotals | Window | ProbeState]) -> dict[str, type[int | float]]:
+    """The fields of a value that are numbers, each with its type."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(kind)}
-    numbers = {name: type(default) for name, default in defaults.items() if isinstance(default, (int, float))}
-    return {name: number(document[name]) for name, number in numbers.items()}
+    return {name: type(default) for name, default in defaults.items() if isinstance(default, (int, float))}
+
+
+_NUMBERS = {kind.__name__: _numbers(kind) for kind in (PhaseTotals, Window, ProbeState)}
+
+
+def _written(value: PhaseTotals | Window | ProbeState) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in _NUMBERS[type(value).__name__]}
+
+
+def _typed(kind: type[PhaseTotals | Window | ProbeState], document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: number(document[name]) for name, number in _NUMBERS[kind.__name__].items()}
 
 
 def due(state: ProbeState, now: float, settings: ProbeSettings) -> bool:

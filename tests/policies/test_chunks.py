@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.chunks import ChunkEvent, ChunkReason, JobView, RotationMemory, rotate
@@ -293,7 +293,7 @@ def scripts(draw: st.DrawFn) -> list[tuple[str, str, int]]:
     return draw(st.lists(st.tuples(what, st.sampled_from("abcd"), st.integers(0, 99)), max_size=60))
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts(), st.integers(1, 12))
 def test_whatever_jobs_do_two_chunks_are_held_and_the_rotation_comes_to_rest(script, units):
     """Rule: at most two chunks, none twice, none that does not exist; without new reports it comes to rest; it can be stopped and
@@ -316,7 +316,7 @@ def test_whatever_jobs_do_two_chunks_are_held_and_the_rotation_comes_to_rest(scr
         assert rotation.chunks.loading == -1
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.permutations(range(12)))
 def test_every_job_that_keeps_going_sees_every_chunk_come(units, paces, order):
     """Rule: jobs of any pace in one order: within two of the slowest job's epochs every chunk has been complete."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.datasets import USABLE, CachingMode
@@ -368,10 +368,10 @@ def worlds(draw: st.DrawFn) -> list[Facts]:
         st.fixed_dictionaries({}, optional=dict.fromkeys(datasets, sets)),
         st.lists(jobs, max_size=5),
     )
-    return draw(st.lists(world, min_size=1, max_size=12))
+    return draw(st.lists(world, min_size=1, max_size=8))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.floats(0.1, 400))
 def test_whatever_happens_the_plan_is_sound(story, seconds):
     """Rule: the space believed in is never exceeded, two chunks at most are held of a dataset, every job has an order, the
