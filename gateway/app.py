@@ -41,6 +41,7 @@ from gateway.config import Rule, Settings, load_settings
 from gateway.engine.chunk_keeper import Shelves
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
+from gateway.engine.moves import Moves
 from gateway.engine.registrations import Registrations
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
@@ -55,6 +56,7 @@ from gateway.server.run import LISTENING
 from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
+from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
@@ -92,10 +94,10 @@ def rules_of(rules: tuple[Rule, ...]) -> Rules:
 class Larder:
     """One worker's ASGI application: S3 at ``/``, everything else under ``/-/``; its lifespan owns the services."""
 
-    def __init__(self, settings: Settings, start: Start, reload: Callable[[], Settings] | None = None) -> None:
+    def __init__(self, settings: Settings, start: Start, file: ConfigFile | None = None) -> None:
         self._settings = settings
         self._start = start
-        self._reload = reload
+        self._file = file
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
         self._ops: Any = None
@@ -159,6 +161,7 @@ class Larder:
             store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size, leases
         )
         services.fleet = others_of(fleet)
+        services.moved = Moves(fleet.membership, fleet.patient)
         channel = self._channel(services)
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)
@@ -174,8 +177,8 @@ class Larder:
         self._loop(keeper.run())
         self._loop(_ready(keeper, fleet))
         authenticator = Authenticator(settings)
-        if self._reload is not None:
-            self._loop(self._watch(authenticator, origin, services, engine.settle_origins))
+        if self._file is not None:
+            self._loop(self._watch(self._file, authenticator, origin, services, engine.settle_origins))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
         reads = ObjectReads(engine)
@@ -197,6 +200,10 @@ class Larder:
         self._serve_peers(fleet, origin, PeerObjects(reads, engine.warm), items)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         self._loop(_every(_REFRESH, refresh))
+        await self._settle(keeper)
+
+    async def _settle(self, keeper: Keeper) -> None:
+        """Be ready, when the cache is recovered or that takes too long to wait for."""
         try:
             # A small cache is recovered before the first request; a large one while requests are answered.
             await asyncio.wait_for(keeper.ready.wait(), _RECOVERY_PATIENCE)
@@ -284,22 +291,19 @@ class Larder:
 
     async def _watch(
         self,
+        file: ConfigFile,
         authenticator: Authenticator,
         origin: OriginClient,
         services: Services,
         settle: Callable[[dict[str, str]], Awaitable[None]],
     ) -> None:
         """Reload rules, credentials and origins when the file changes; a bad file changes nothing and says so."""
-        assert self._reload is not None
-        seen = self._stamp()
         while True:
             await asyncio.sleep(0.5)
-            stamp = self._stamp()
-            if stamp == seen:
+            if not file.changed:
                 continue
-            seen = stamp
             try:
-                settings = self._reload()
+                settings = file.load()
             except ConfigError as error:
                 metrics.CONFIG_RELOADS.labels("refused").inc()
                 log.error("the changed configuration is not used; the last good one stays: %s", error)
@@ -315,14 +319,6 @@ class Larder:
             changed = [name for name in fixed if getattr(settings, name) != getattr(self._settings, name)]
             if changed:
                 log.warning("changes of %s need a restart", ", ".join(changed))
-
-    def _stamp(self) -> tuple[int, int, int]:
-        path = json.loads(os.environ.get(CONFIG_VARIABLE, "{}")).get("config")
-        try:
-            status = os.stat(path) if path else None
-        except OSError:
-            status = None
-        return (status.st_mtime_ns, status.st_size, status.st_ino) if status else (0, 0, 0)
 
 
 def _endpoints(settings: Settings) -> dict[str, str]:
@@ -363,7 +359,8 @@ def create() -> Larder:
     def load() -> Settings:
         return load_settings(path, environ, launch["flags"])
 
-    settings = load()
+    file = None if path is None else ConfigFile(path, load)
+    settings = load() if file is None else file.load()
     set_up(settings.log.level, settings.log.format)
     start = Start(launch["redis"], launch["boot"], os.environ[LISTENING])
-    return Larder(settings, start, load if path else None)
+    return Larder(settings, start, file)

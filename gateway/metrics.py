@@ -64,7 +64,7 @@ REGISTRATIONS = Counter(
 
 RELAYED = Counter(
     "larder_relayed_reads_total",
-    "Reads of objects whose home is another node, by event: answered, forwarded, unavailable; resumed, broken",
+    "Reads of objects whose home is another node, by event: answered, forwarded, unavailable; resumed, broken; moved here",
     ["event"],
 )
 PEER_SERVED = Counter("larder_peer_requests_served_total", "Requests of other nodes answered here, by kind", ["what"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.engine.body import Body
+from gateway.engine.coming import Coming
 from gateway.engine.entries import Entry
 from gateway.engine.fill import Fill, FillParts
 from gateway.engine.growing import GrowingBlock
@@ -60,7 +61,7 @@ class Blocks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def start_fill(
-        self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: OriginResponse | None
+        self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None
     ) -> Fill:
         """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
 

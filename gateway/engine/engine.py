@@ -37,6 +37,7 @@ class Engine:
         self._warming = asyncio.Semaphore(_WARM_LIMIT)
         services.forget_here = self._writes.forget_here
         self.hot = self._reads.hot
+        self.resident = self._reads.resident
 
     async def find(self, ask: Ask) -> Found | Relay | Forward:
         """See ``Reads.find``."""

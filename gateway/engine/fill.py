@@ -23,6 +23,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from gateway.engine.coming import Coming
 from gateway.engine.entries import Entry
 from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
@@ -54,7 +55,7 @@ class FillParts:
     entry: Entry
     first: int
     last: int
-    response: OriginResponse | None
+    response: Coming | None
     reopen: Reopen
     leases: FillLeases
     started_at: float
@@ -72,7 +73,7 @@ class Fill:
         self.disk_failed = False
         self.end = "failed"
         self._store = store
-        self._response = parts.response
+        self._response: Coming | None = parts.response
         self._reopen = parts.reopen
         self._on_end = on_end
         self._leases = parts.leases

@@ -18,6 +18,7 @@ from typing import Literal
 
 from gateway.engine.blocks import Blocks
 from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.moves import Moved
 from gateway.engine.services import Services
 from gateway.metrics import CHECKS
 from gateway.model.errors import DiskUnavailable, OriginUnavailable
@@ -189,6 +190,22 @@ class Reads:
         if entry is not None:
             self._entries.put(entry)
         return entry
+
+    async def resident(self, ask: Ask) -> tuple[Entry, float] | None:
+        """An object that can be given to this reader at once and whole; and how many seconds ago that was confirmed."""
+        rule = self._services.rules.for_path(ask.key.path)
+        entry = await self._known(ask.key) if rule.cache else None
+        if (
+            entry is None
+            or entry.record.block_count > _LOAD_AT_ONCE
+            or self._verdict(entry, ask, rule) is not Verdict.SERVE
+        ):
+            return None
+        await self._blocks.load(entry, 0, entry.record.block_count - 1)
+        standing = self._standing(entry, ask.identity.name, rule)
+        if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self._current(entry):
+            return None
+        return entry, max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
 
     def _in_memory(self, key: ObjectKey) -> Entry | None:
         entry = self._entries.get(key)
@@ -363,6 +380,9 @@ class Reads:
 
     async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay:
         services = self._services
+        moved = None if ask.forced else await services.moved(ask.key, ask.identity)
+        if moved is not None and (entry := self._take_over(ask, rule, generation, moved)) is not None:
+            return entry
         asked_at = services.now()
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
         if response.status != 200:
@@ -376,6 +396,16 @@ class Reads:
             return Relay(response, Reason.OVERLOAD)
         entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
+        return entry
+
+    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Entry | None:
+        """Fill from the former home what it gives; ``None`` when that cannot be kept."""
+        meta = entity_headers(moved.headers)
+        if refusal(meta, rule, self._services.capacity) is not None or not self._blocks.has_room:
+            moved.body.abort()
+            return None
+        entry = self._keep_metadata(ask, rule, Learned(meta, generation, self._services.now() - moved.age))
+        self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
         return entry
 
     def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> Entry:

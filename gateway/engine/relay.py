@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Protocol
 
+from gateway.engine.coming import Coming
 from gateway.metrics import RELAYED
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.origin.response import OriginResponse
@@ -19,19 +19,6 @@ _ATTEMPTS = 3
 
 Rest = Callable[[int], Awaitable[OriginResponse]]
 """Opens the origin's answer with the bytes of the body from this one on, counted from its first."""
-
-
-class Coming(Protocol):
-    """An answer that is coming from another node."""
-
-    async def next_chunk(self) -> bytes:
-        """What has arrived; empty at the end. Raises LarderError when the rest does not come."""
-
-    def release(self) -> None:
-        """The whole body was read."""
-
-    def abort(self) -> None:
-        """Nobody wants the rest. Harmless after ``release``."""
 
 
 class RelayedBody:

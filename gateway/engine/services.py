@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.engine.homes import Fleet
-from gateway.model.keys import ObjectKey
+from gateway.engine.moves import Moved
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
 from gateway.store.datasets.content import Content
@@ -23,6 +24,10 @@ def _everything(_content: Content, _index: int) -> bool:
     return True
 
 
+async def _not_moved(_key: ObjectKey, _identity: OriginIdentity) -> Moved | None:
+    return None
+
+
 @dataclass(slots=True)
 class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
@@ -30,6 +35,7 @@ class Services:
     ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
     channel is broken, so that every object is checked. ``forget_here`` drops keys from this node after the origin
     showed that they changed. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
+    ``moved`` takes objects over from their former homes.
     ``keeps`` says whether the plan has a place for an item of a dataset.
     """
 
@@ -43,4 +49,5 @@ class Services:
     trusted_since: Callable[[], float] = lambda: 0.0
     forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)
     fleet: Fleet | None = None
+    moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
     keeps: Callable[[Content, int], bool] = _everything

@@ -8,6 +8,9 @@ with ``x-larder-error`` besides, an S3 error that the asking node words itself, 
 with ``x-larder-forward`` says that the read is not for the cache, why, and whether that counts as a miss. Anything else is a node
 that cannot answer.
 
+A node that has become home of an object asks its former home with ``Cache-Control: only-if-cached`` (RFC 9111, 5.2.1.7): what is
+not resident, fresh and granted there is answered 421 and never fetched.
+
 ``POST`` to the same address has the object read into the asked node's cache, in the background, and is answered 202.
 """
 
@@ -30,6 +33,9 @@ ASKED = (b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-sin
 """The headers of a client's request that are asked on, byte for byte; what else it may say is asked in the words below."""
 FORCED = ("cache-control", "no-cache")
 CHECKED = ("x-amz-checksum-mode", "ENABLED")
+RESIDENT = ("cache-control", "only-if-cached")
+"""Asks for an object only if it can be given at once; the answer tells in ``AGE`` how many seconds ago it was confirmed."""
+AGE = "x-larder-age"
 LONGEST_ERROR = 16 * 1024
 """Bytes of the document that goes with ``x-larder-error``: what S3 tells of the error besides its code."""
 

@@ -195,6 +195,23 @@ async def test_it_reads_what_it_is_asked_to_have(home: Home) -> None:
     assert home.bench.origin.count("GET") == 1
 
 
+async def test_it_gives_away_what_it_has_and_nothing_else(home: Home) -> None:
+    """Rule: asked only for what is cached, it gives what it would serve this reader at once, with its age, and asks no origin."""
+    cold = await home.ask(cache_control="only-if-cached")
+    assert (cold.status, cold.headers["x-larder-forward"]) == (421, "MISS; reason=cold")
+    await home.ask()
+    await home.bench.settle()
+    seen = home.bench.origin.count()
+    home.bench.now[0] += 100
+    given = await home.ask(cache_control="only-if-cached")
+    assert (given.status, given.body) == (200, b"0123456789" * 10)
+    assert 100 <= int(given.headers["x-larder-age"]) <= 110
+    assert (await home.ask(who=BOB.access_key_id, cache_control="only-if-cached")).status == 421
+    home.bench.now[0] += 600
+    assert (await home.ask(cache_control="only-if-cached")).status == 421
+    assert home.bench.origin.count() == seen
+
+
 async def test_the_origin_that_cannot_be_reached_is_no_answer(home: Home) -> None:
     """Rule: that the home cannot read says nothing of the object: the asking node tries by itself."""
     await home.bench.origin.stop()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from gateway.policies.ring import Ring, path_key
 from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
 from tests.scenarios.clients import Got, get
@@ -15,6 +17,11 @@ from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin, eventually
 
 COUNT = 3
+
+_OLDER = """
+local til, since, rest = string.match(redis.call('HGET', KEYS[1], ARGV[1]), '^(%d+) (%d+) (.*)$')
+redis.call('HSET', KEYS[1], ARGV[1], til .. ' ' .. string.format('%d', since - 3600000) .. ' ' .. rest)
+"""
 
 
 class Nodes:
@@ -62,6 +69,12 @@ class Nodes:
         """Wait until every node that is there sees just those that are."""
         there = [number for number in range(COUNT) if number not in gone]
         wait_for_fleet([self.running[number] for number in there], {f"node-{number}": "READY" for number in there})
+
+    def grow_older(self, *numbers: int) -> None:
+        """As if these nodes had been there for much longer than it takes until nothing can have moved."""
+        with Redis.from_url(self.redis.url) as redis:
+            for number in numbers:
+                redis.eval(_OLDER, 1, "larder:default:nodes", f"node-{number}")
 
     def await_home(self, number: int) -> None:
         """Wait until every node is there, and the others ask this one for what it is home of: nobody suspects it any more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import ceil
 from urllib.parse import quote
 
 from gateway.api.peer.app import Address, PeerRequest
@@ -23,8 +24,18 @@ from gateway.engine.reads import Forward
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
-from gateway.model.outcomes import Outcome
-from gateway.model.peer_objects import CACHE, ERROR, FORWARD, MISDIRECTED, Told, error_document, object_of
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.peer_objects import (
+    AGE,
+    CACHE,
+    ERROR,
+    FORWARD,
+    MISDIRECTED,
+    RESIDENT,
+    Told,
+    error_document,
+    object_of,
+)
 from gateway.model.wire import WireRequest
 
 
@@ -60,6 +71,9 @@ class PeerObjects:
             self._warm(exchange.key, request.principal.identity)
             await complete(scope, send, Answer(202, [(b"content-length", b"0")], b""))
             return
+        if exchange.request.header(RESIDENT[0].encode()) == RESIDENT[1].encode():
+            await self._give(request, exchange)
+            return
         try:
             found = await self._reads.read(exchange)
         except AboutCached as error:
@@ -75,6 +89,18 @@ class PeerObjects:
         # An origin may be a gateway of its own, with such headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
         await complete(scope, send, answer)
+
+    async def _give(self, request: PeerRequest, exchange: Exchange) -> None:
+        """Give an object to the node that is home of it now, if it is here and this reader may have it at once."""
+        found = await self._reads.resident(exchange)
+        if found is None:
+            told = str(Told(Outcome.MISS, Reason.COLD)).encode()
+            headers = [(FORWARD.encode(), told), (b"content-length", b"0")]
+            await complete(request.scope, request.send, Answer(MISDIRECTED, headers, b""))
+            return
+        answer, age = found
+        answer.headers = [*answer.headers, (AGE.encode(), b"%d" % ceil(age))]
+        await complete(request.scope, request.send, answer)
 
 
 def _exchange(scope: Scope, principal: Principal) -> Exchange:

@@ -62,6 +62,21 @@ class ObjectReads:
                 return Forward(Reason(refusal.reason), miss=True)
         return Forward(Reason.WRITE_RACE, miss=True)
 
+    async def resident(self, exchange: Exchange) -> tuple[Answer, float] | None:
+        """The whole object, if the cache can give it at once to this reader; and how many seconds ago that was confirmed.
+
+        Raises:
+            LarderError: it could be given a moment ago.
+        """
+        assert exchange.key is not None
+        ask = Ask(exchange.key, exchange.auth.principal.identity)
+        found = await self._engine.resident(ask)
+        if found is None:
+            return None
+        entry, age = found
+        answer = await self._answer(exchange, ask, Found(entry, Outcome.HIT), None, None)
+        return (answer, age) if isinstance(answer, Answer) else None
+
     async def _answer(
         self, exchange: Exchange, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
     ) -> Answer | Forward:
