@@ -72,9 +72,9 @@ class Origin:
         """GETs of a dataset's items so far."""
         return int(self._ask("reads", data.name))
 
-    def limit(self, bandwidth: float, latency: float = 0.0) -> None:
-        """Send so many bytes per second from now on; 0: as fast as they go."""
-        self._ask("limit", bandwidth, latency)
+    def limit(self, bandwidth: float, latency: float = 0.0, data: Data | None = None) -> None:
+        """Send so many bytes per second of a dataset, or of all together, from now on; 0: as fast as they go."""
+        self._ask("limit", f"/{BUCKET}/{data.name}/" if data else "/", bandwidth, latency)
 
     def _ask(self, *question: object) -> object:
         self._connection.send(question)
@@ -108,6 +108,8 @@ def _serve(connection: Connection, data: tuple[Data, ...]) -> None:
             if question[0] == "reads":
                 connection.send(store.count("GET", f"/{BUCKET}/{question[1]}/"))
             else:
-                _, bandwidth, latency = question
-                store.pace = Pace(bandwidth, latency) if bandwidth else None
+                _, prefix, bandwidth, latency = question
+                store.paces.pop(prefix, None)
+                if bandwidth:
+                    store.paces[prefix] = Pace(bandwidth, latency)
                 connection.send(None)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gateway.policies.datasets import unit_starts
 from gateway.sim.clock import Action
+from gateway.sim.link import Link
 from gateway.sim.scenario import DatasetSpec
 
 Numbers = NDArray[np.int64]
@@ -27,8 +28,10 @@ class Fetch:
 class Items:
     """One dataset's items, by number."""
 
-    def __init__(self, spec: DatasetSpec) -> None:
+    def __init__(self, spec: DatasetSpec, link: Link) -> None:
         self.spec = spec
+        self.link = link
+        """The road to the store that has them."""
         self.count = spec.items
         self.size = spec.size / spec.items
         """Bytes of one."""

@@ -17,7 +17,6 @@ from gateway.policies.batch import choose
 from gateway.policies.plan import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.items import Items, Numbers
-from gateway.sim.link import Link
 from gateway.sim.order import Order, Window
 from gateway.sim.scenario import JobSpec
 
@@ -66,10 +65,9 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What jobs share: the time, the road to the origin, the way of caching, and bytes per second of hits (0: no limit)."""
+    """What jobs share: the time, the way of caching, and bytes per second of hits (0: no limit)."""
 
     clock: Clock
-    link: Link
     way: Way
     hit_bandwidth: float
     seed: int
@@ -225,7 +223,7 @@ class JobRun:
                 items.end(fetch)
             came()
 
-        around.link.send(len(own) * items.size, read, cap=self._cap())
+        items.link.send(len(own) * items.size, read, cap=self._cap())
 
     def _cap(self) -> float:
         """Bytes per second of this job's own reads, such that a mini-batch of misses takes as long as the scenario says."""

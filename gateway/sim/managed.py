@@ -20,7 +20,6 @@ from gateway.policies.probing import PhaseTotals
 from gateway.sim.clock import Clock
 from gateway.sim.items import Items, Numbers, Space, chunk_numbers
 from gateway.sim.job import JobRun
-from gateway.sim.link import Link
 from gateway.sim.order import Order, striped
 
 TENANT = "sim"
@@ -46,7 +45,7 @@ class Managed:
     substitutes = True
     shares = True
 
-    def __init__(self, clock: Clock, space: Space, link: Link, managing: Managing, jobs: Sequence[JobRun]) -> None:
+    def __init__(self, clock: Clock, space: Space, managing: Managing, jobs: Sequence[JobRun]) -> None:
         self.plan = Plan()
         self.spans: dict[str, dict[int, list[list[float]]]] = {name: {} for name in space.datasets}
         """By dataset and chunk: when items of it were in the cache, as pairs of times."""
@@ -56,7 +55,6 @@ class Managed:
         """By job: the chunk that it began with."""
         self._clock = clock
         self._space = space
-        self._link = link
         self._managing = managing
         self._jobs = jobs
         self._cuts: dict[str, tuple[tuple[int, int], Numbers]] = {}
@@ -201,8 +199,8 @@ class Managed:
             self._preload(items)
 
         cap = self._managing.preload / others
-        transfer = self._link.send(len(lump) * items.size, came, cap=cap, background=True)
-        fetch.hurry = lambda: self._link.hurry(transfer)
+        transfer = items.link.send(len(lump) * items.size, came, cap=cap, background=True)
+        fetch.hurry = lambda: items.link.hurry(transfer)
 
     def _observe(self, items: Items) -> None:
         """Write down which chunks have items in the cache."""

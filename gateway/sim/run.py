@@ -15,7 +15,7 @@ from gateway.sim.items import Items, Space
 from gateway.sim.job import JobRun, Surroundings, Way
 from gateway.sim.link import Link
 from gateway.sim.managed import Managed, Managing
-from gateway.sim.scenario import Mode, RunSpec, Scenario
+from gateway.sim.scenario import DatasetSpec, Mode, RunSpec, Scenario
 
 SAMPLES = 240
 """Times at which the progress of jobs is written down, per run."""
@@ -81,19 +81,22 @@ class _Run:
         self._scenario = scenario
         self._run = run
         self._clock = Clock()
-        self._link = Link(self._clock, scenario.origin.bandwidth, scenario.origin.latency)
+        self._shared = Link(self._clock, scenario.origin.bandwidth, scenario.origin.latency)
         kinds = scenario.jobs_of(run)
         used = {kind.dataset for kind in kinds}
-        self._datasets = {spec.name: Items(spec) for spec in scenario.datasets if spec.name in used}
+        self._datasets = {spec.name: Items(spec, self._road(spec)) for spec in scenario.datasets if spec.name in used}
         self._space = Space(run.capacity or scenario.fleet.capacity, self._datasets)
         self._jobs: list[JobRun] = []
         self._way = self._make_way(seed)
-        around = Surroundings(self._clock, self._link, self._way, scenario.fleet.bandwidth, seed)
+        around = Surroundings(self._clock, self._way, scenario.fleet.bandwidth, seed)
         for kind in kinds:
             for index in range(kind.count):
                 self._jobs.append(JobRun(kind, len(self._jobs), index, self._datasets[kind.dataset], around))
         if run.warm:
             self._space.fill(np.random.default_rng([seed, 10**6 + 2]))
+
+    def _road(self, spec: DatasetSpec) -> Link:
+        return Link(self._clock, spec.bandwidth, self._scenario.origin.latency) if spec.bandwidth else self._shared
 
     def _make_way(self, seed: int) -> Way:
         match self._run.mode:
@@ -106,7 +109,7 @@ class _Run:
             case Mode.BELADY:
                 return Belady(self._space, lambda: self._jobs)
             case Mode.LARDER:
-                return Managed(self._clock, self._space, self._link, self._managing(seed), self._jobs)
+                return Managed(self._clock, self._space, self._managing(seed), self._jobs)
 
     def _managing(self, seed: int) -> Managing:
         scenario, run = self._scenario, self._run
@@ -151,7 +154,7 @@ class _Run:
         return RunResult(
             self._run,
             tuple(self._job_result(job, before[job.name], managed) for job in self._jobs),
-            self._link.sent,
+            sum(link.sent for link in {items.link for items in self._datasets.values()}),
             {name: order.caching.value for name, order in orders.items()},
             managed.spans if managed else {},
             managed.most_chunks if managed else {},

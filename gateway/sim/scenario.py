@@ -80,6 +80,7 @@ class DatasetSpec(_Table):
     size: Annotated[Size, Field(gt=0, description="Bytes")]
     item: Annotated[Size, Field(gt=0, description="Bytes of one item; larger ones are simulated faster")] = 10_000_000
     caching: Annotated[Literal["auto"] | CachingMode, Field(description="As it is registered")] = "auto"
+    bandwidth: Annotated[Size, Field(ge=0, description="Of a store of its own; 0: the one that all share")] = 0
 
     @property
     def items(self) -> int:

@@ -70,8 +70,8 @@ class FakeOrigin:
         self.port = 0
         self.seen: list[Seen] = []
         self.public: list[str] = []
-        self.pace: Pace | None = None
-        """How fast bodies are sent (faults inside a body are for origins without a pace); None: as fast as they go."""
+        self.paces: dict[str, Pace] = {}
+        """How fast bodies below a raw path prefix are sent; faults inside a body are for those without a pace."""
         self._denied: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
         self._max_body = max_body
@@ -142,7 +142,8 @@ class FakeOrigin:
         faults = [fault for fault in self._faults if fault.take(asked.method, raw_path)]
         access_key_id, answer = self._answer(asked, faults)
         self.seen.append(Seen(asked.method, raw_path, query, headers, answer.status, access_key_id, len(body)))
-        return await _send(request, answer, faults, self.pace)
+        pace = next((pace for prefix, pace in self.paces.items() if raw_path.startswith(prefix)), None)
+        return await _send(request, answer, faults, pace)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         pieces: list[bytes] = []
