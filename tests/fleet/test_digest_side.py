@@ -2,85 +2,22 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gateway.model.frames import ItemFlag
-from gateway.policies.ring import Ring, item_key
-from gateway.testing.origin import FakeOrigin, OriginThread
-from larder.frames import Decoder
-from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
-from tests.gateways import Running, fleet, fleet_node, start, wait_for_fleet
+from tests.batches import bytes_of, decoded, taken
+from tests.fleet.digests import World, flags_of, fleet_of
 from tests.origins.processes import wait_until
-from tests.scenarios.redis_server import RedisServer
-from tests.v1 import ask
-
-NODES = ("node-0", "node-1", "node-2")
-
-
-@dataclass
-class World:
-    """An origin, a Redis, three gateways."""
-
-    origin: FakeOrigin
-    redis: RedisServer
-    nodes: list[Running]
-    home: Path
-    stocks: list[str] = field(default_factory=list)
-
-    def dataset(self, bodies: Sequence[bytes], at: int = 0, caching: str = "full") -> Stock:
-        """A dataset that is registered at one gateway."""
-        self.stocks.append(f"{self.home.name.strip('0123456789')}-{len(self.stocks)}")
-        made = stock(self.origin, self.home / "files", self.stocks[-1], bodies)
-        made.register(self.nodes[at], caching)
-        return made
-
-    def reads(self, made: Stock) -> list[int]:
-        """How often the origin was read, by item."""
-        return [self.origin.count("GET", made.path(index)) for index in range(len(made.rows))]
-
-    def homes(self, made: Stock, nodes: Sequence[str] = NODES) -> list[str]:
-        """The home of each item."""
-        ring = Ring(dict.fromkeys(nodes, 1))
-        return [ring.ranked(item_key(row.digest), 1)[0] for row in made.rows]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A fleet that stays as it is."""
-    home = tmp_path_factory.mktemp("digests")
-    with ExitStack() as stack:
-        origin = stack.enter_context(OriginThread())
-        redis = stack.enter_context(RedisServer())
-        nodes = stack.enter_context(fleet(origin.endpoint, redis.url, 3, home))
-        yield World(origin, redis, nodes, home)
-
-
-@pytest.fixture
-def changing(tmp_path: Path) -> Iterator[World]:
-    """A fleet of a test's own."""
-    with ExitStack() as stack:
-        origin = stack.enter_context(OriginThread())
-        redis = stack.enter_context(RedisServer())
-        nodes = stack.enter_context(fleet(origin.endpoint, redis.url, 3, tmp_path))
-        yield World(origin, redis, nodes, tmp_path)
-
-
-def flags_of(running: Running, made: Stock, indices: Sequence[int], query: str = "mode=exact") -> list[ItemFlag]:
-    """How each item of a batch came to be delivered, by position; all of them were."""
-    reply = made.ask(running, indices, query)
-    assert reply.status == 200, reply.body
-    received = decoded(indices, reply.body)
-    assert not received.failures
-    found = dict(zip(received.positions, received.flags, strict=True))
-    return [ItemFlag(found[position]) for position in range(len(indices))]
+    with fleet_of(tmp_path_factory.mktemp("digests")) as made:
+        yield made
 
 
 def test_each_item_is_read_once_for_the_fleet(world: World) -> None:
@@ -93,7 +30,7 @@ def test_each_item_is_read_once_for_the_fleet(world: World) -> None:
 
 
 def test_what_a_home_has_is_a_hit_everywhere(world: World) -> None:
-    """Rule: an item says how its home had it: fetched the first time, a hit the second, at whichever gateway; each is kept once."""
+    """Rule: an item says how its home had it: fetched at first, then a hit at every gateway; it is kept once."""
     made = world.dataset(bytes_of(60, 2000, "hits"))
     assert flags_of(world.nodes[0], made, range(60)) == [ItemFlag.NONE] * 60
     kept = sum(node.metric("larder_cache_blobs") for node in world.nodes)
@@ -113,3 +50,125 @@ def test_items_at_home_cause_no_traffic(world: World) -> None:
     for query in ("mode=exact", f"mode=substitute&take={len(mine)}"):
         assert flags_of(world.nodes[0], made, mine, query) == [ItemFlag.HIT] * len(mine)
     assert world.nodes[0].metric("larder_peer_requests_total") == before
+
+
+def test_substitutes_come_out_of_the_caches_of_the_fleet(world: World) -> None:
+    """Rule: candidates that their homes have are hits, wherever those are; nothing is read from the origin for them."""
+    made = world.dataset(bytes_of(200, 1500, "substitutes"))
+    warm = list(range(0, 200, 2))
+    made.read(world.nodes[1], warm)
+    reads = sum(world.reads(made))
+    for node in world.nodes:
+        reply = made.ask(node, range(200), "mode=substitute&take=100")
+        received = decoded(range(200), reply.body)
+        assert sorted(received.positions) == warm
+        assert taken(received) == {position: made.bodies[position] for position in warm}
+        assert set(received.flags) == {ItemFlag.HIT}
+    assert sum(world.reads(made)) == reads
+
+
+def test_a_substitutable_batch_is_made_up_from_the_origin(world: World) -> None:
+    """Rule: what no cache has is fetched by its home, as many as are wanted, each once; cached ones come first."""
+    made = world.dataset(bytes_of(150, 1500, "made up"))
+    made.read(world.nodes[2], range(40))
+    received = decoded(range(150), made.ask(world.nodes[0], range(150), "mode=substitute&take=90").body)
+    assert len(received.positions) == 90
+    assert set(range(40)) <= set(received.positions)
+    assert max(world.reads(made)) == 1
+    assert taken(received) == {position: made.bodies[position] for position in received.positions}
+
+
+def test_a_lookup_speaks_for_the_fleet(world: World) -> None:
+    """Rule: what is resident at its home counts as resident at every gateway."""
+    made = world.dataset(bytes_of(50, 900, "lookup"))
+    made.read(world.nodes[0], range(20))
+    assert [made.missing(node) for node in world.nodes] == [list(range(20, 50))] * 3
+
+
+def test_each_home_prefetches_its_part(world: World) -> None:
+    """Rule: what is announced at one gateway is read ahead by its homes, once, and is a hit everywhere."""
+    made = world.dataset(bytes_of(90, 1000, "prefetch"))
+    made.read(world.nodes[0], range(10))
+    reply = made.ask(world.nodes[0], range(90), "mode=prefetch")
+    assert (reply.status, reply.json) == (202, {"resident": 10, "fetching": 80, "refused": 0})
+    wait_until(lambda: not made.missing(world.nodes[1]), 30, "the announced items")
+    assert flags_of(world.nodes[2], made, range(90)) == [ItemFlag.HIT] * 90
+    assert world.reads(made) == [1] * 90
+
+
+def test_without_caching_there_are_no_homes(world: World) -> None:
+    """Rule: a dataset that is not cached is read from the origin by whichever gateway is asked, and nobody is asked besides."""
+    made = world.dataset(bytes_of(30, 1000, "none"), caching="none")
+    before = world.nodes[0].metric("larder_peer_requests_total")
+    for _ in range(2):
+        assert made.read(world.nodes[0], range(30)) == made.expected(range(30))
+    assert world.reads(made) == [2] * 30
+    assert world.nodes[0].metric("larder_peer_requests_total") == before
+
+
+def test_an_ordered_batch_keeps_its_order(world: World) -> None:
+    """Rule: with ordered=1 items come in the order of the request, whichever node each comes from."""
+    made = world.dataset(bytes_of(300, 700, "ordered"))
+    order = [(index * 7) % 300 for index in range(300)]
+    for _ in range(2):
+        received = decoded(order, made.ask(world.nodes[1], order, "mode=exact&ordered=1").body)
+        assert list(received.positions) == list(range(300))
+        assert taken(received) == made.expected(order)
+    assert world.reads(made) == [1] * 300
+
+
+def test_equal_items_in_one_batch(world: World) -> None:
+    """Rule: an item that is asked for twice, or has the bytes of another, is delivered at each position and read once."""
+    made = world.dataset([b"same" * 500, *bytes_of(5, 800, "twice"), b"same" * 500])
+    wanted = [0, 6, 0, 3, 3, 5, 6]
+    assert made.read(world.nodes[1], wanted) == made.expected(wanted)
+    reads = world.reads(made)
+    assert reads[0] + reads[6] == 1
+    assert (reads[3], reads[5]) == (1, 1)
+
+
+def test_items_larger_than_memory_allows_are_streamed_from_their_home(world: World) -> None:
+    """Rule: an item of more than 8 MiB is read from the origin once too, kept at its home, and streamed through the others."""
+    made = world.dataset([*bytes_of(3, 9 * 1024 * 1024, "large"), *bytes_of(3, 1000, "small")])
+    for node in world.nodes:
+        assert made.read(node, range(6)) == made.expected(range(6))
+    assert world.reads(made) == [1] * 6
+
+
+def test_items_count_once_for_clients_and_apart_for_nodes(world: World) -> None:
+    """Rule: in the fleet's sum of larder_batch_items_total each item of a client counts once; what nodes ask counts apart."""
+    made = world.dataset(bytes_of(60, 1000, "counted"))
+    far = sum(home != "node-0" for home in world.homes(made))
+
+    def count(name: str) -> float:
+        return sum(node.metric(name) for node in world.nodes)
+
+    clients, nodes = count("larder_batch_items_total"), count("larder_peer_items_total")
+    for _ in range(2):
+        made.read(world.nodes[0], range(60))
+    assert count("larder_batch_items_total") - clients == 120
+    assert count("larder_peer_items_total") - nodes == 2 * far
+
+
+def test_an_object_that_was_read_by_its_path_is_not_read_again(world: World) -> None:
+    """Rule: the home of an item asks the home of its path before the origin; what a reader by name brought is taken over."""
+    made = world.dataset(bytes_of(40, 5000, "by path"))
+    client = world.nodes[0].client()
+    for row, body in zip(made.rows, made.bodies, strict=True):
+        assert client.get_object(Bucket=row.bucket, Key=row.key)["Body"].read() == body
+    assert world.reads(made) == [1] * 40
+    moved = sum(node.metric("larder_moved_items_total") for node in world.nodes)
+    assert set(flags_of(world.nodes[1], made, range(40))) == {ItemFlag.HIT}
+    assert world.reads(made) == [1] * 40
+    assert sum(node.metric("larder_moved_items_total") for node in world.nodes) > moved
+
+
+def test_failures_of_the_origin_are_told_as_by_one_gateway(world: World) -> None:
+    """Rule: an item that is gone at the origin, or is another one there, is reported as such by any gateway; the others come."""
+    made = world.dataset(bytes_of(30, 1000, "failures"))
+    world.origin.delete("data", made.rows[3].key)
+    world.origin.put("data", made.rows[4].key, b"something else")
+    for node in world.nodes:
+        received = decoded(range(30), made.ask(node, range(30), "mode=exact").body)
+        assert {position: failure.status for position, failure in received.failures.items()} == {3: 1, 4: 2}
+        assert len(received.positions) == 28
