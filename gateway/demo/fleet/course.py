@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +37,10 @@ KILLED_IN = 2
 """The epoch in which a gateway is killed, ..."""
 KILLED_AT = 1 / 3
 """... when both jobs have had so much of it."""
-SHARE = 1.2
-"""Each node has room for so many times the data."""
+SHARE = 0.75
+"""Each node has room for so much of the data: one alone not for all of it, two of them well enough."""
+SLACK = 0.02
+"""By how much of the data the reads at the origin may exceed what they must be."""
 PATIENCE = 120.0
 """Seconds that an epoch may take."""
 
@@ -82,11 +84,11 @@ def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts
         fleet = build(int(size * SHARE), port, nginx, stack, interrupts)
     console.print(f"[bold]Larder[/]: {describe(fleet)}", soft_wrap=True)
     digest_file = _describe_data(fleet, images)
-    console.print(
-        f"  {len(images):,} images ({format_size(size)}); each node caches at most {format_size(int(size * SHARE))}"
-    )
+    room = format_size(int(size * SHARE))
+    console.print(f"  {len(images):,} images ({format_size(size)}); no node caches more than {room} of them")
     jobs = [_start_job(fleet, number, digest_file, images) for number in range(len(JOBS))]
     rows = [_epoch(fleet, jobs, epoch, len(images)) for epoch in range(EPOCHS)]
+    check(rows, len(images))
     console.print()
     console.print(tables.epochs(rows, JOBS))
     console.print(tables.in_words(rows, len(images)), soft_wrap=True)
@@ -127,7 +129,7 @@ def _start_job(fleet: Fleet, number: int, digest_file: Path, images: Mapping[str
 def _epoch(fleet: Fleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
     """Let the jobs go through one epoch, and kill a gateway meanwhile if its time has come."""
     before, deadline = fleet.origin_requests(), time.monotonic() + PATIENCE
-    killed = ""
+    lost: int | None = None
     if not console.is_terminal:
         console.print(f"  epoch {epoch}", soft_wrap=True)
     columns = (TextColumn("  {task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -138,20 +140,38 @@ def _epoch(fleet: Fleet, jobs: list[Running], epoch: int, items: int) -> tables.
             now = [job.at(epoch) for job in jobs]
             for task, at in zip(tasks, now, strict=True):
                 bars.update(task, completed=at.items)
-            if epoch == KILLED_IN and not killed and all(at.items > KILLED_AT * items for at in now):
-                killed = _kill(fleet.nodes[-1])
+            if epoch == KILLED_IN and lost is None and all(at.items > KILLED_AT * items for at in now):
+                lost = _kill(fleet.nodes[-1])
             if all(at.over for at in now):
                 break
             if time.monotonic() > deadline:
                 raise DemoFailed(f"epoch {epoch} was not over after {PATIENCE:.0f} s: {now}")
             time.sleep(0.02)
-    return tables.Row(epoch, tuple(now), fleet.origin_requests() - before, killed)
+    return tables.Row(epoch, tuple(now), fleet.origin_requests() - before, lost)
 
 
-def _kill(node: NodeProcess) -> str:
+def _kill(node: NodeProcess) -> int:
+    """Gives how many items were lost with it."""
     fill = node.fill()
     node.kill()
-    return f"{node.name} was killed (kill -9), and the {fill.blobs:,} items that it held with it"
+    return fill.blobs
+
+
+def check(rows: Sequence[tables.Row], items: int) -> None:
+    """Hold the numbers to what is said of them: each item is read from the origin once for both jobs and all nodes, and once
+    more if the node that had it dies.
+
+    Raises:
+        DemoFailed: they are otherwise.
+    """
+    lost = sum(row.lost or 0 for row in rows)
+    reads = [row.origin_reads for row in rows]
+    allowed = {"the first epoch": (reads[0], items), "the second": (reads[1], 0), "those after": (sum(reads[2:]), lost)}
+    for what, (asked, most) in allowed.items():
+        if asked > most + SLACK * items:
+            raise DemoFailed(f"{asked:,} requests at the origin in {what}, where {most:,} should do: {reads}")
+    if not lost:
+        raise DemoFailed("no gateway was killed, or it held nothing")
 
 
 def _farewell(fleet: Fleet, keep: bool) -> None:

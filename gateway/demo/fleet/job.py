@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gateway.demo.clients import VISION
 from gateway.demo.processes import DemoFailed
-from larder import Access, Credentials, Loader
+from larder import Access, Credentials, Job, Loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,26 @@ def work(order: Order, folder: Path, results: Path) -> None:
     Raises:
         DemoFailed: an item did not come exactly once in an epoch, or its bytes were wrong.
     """
-    access = Access(credentials=Credentials(VISION.access_key_id, VISION.secret_access_key))
-    loader = Loader(
-        order.endpoint, order.digest_file, batch_size=order.batch_size, seed=order.seed, job=order.job, access=access
+    credentials = Credentials(VISION.access_key_id, VISION.secret_access_key)
+    job = Job(
+        order.endpoint, order.job, order.digest_file, batch_size=order.batch_size, caching="on", credentials=credentials
     )
-    with results.open("w", buffering=1) as lines:
+    loader = Loader(
+        order.endpoint,
+        order.digest_file,
+        batch_size=order.batch_size,
+        seed=order.seed,
+        job=job,
+        access=Access(credentials=credentials),
+    )
+    with job, results.open("w", buffering=1) as lines:
         for epoch in range(order.epochs):
             while not go_file(folder, epoch).exists():
                 time.sleep(0.01)
-            _load(order, loader, epoch, lines.write)
+            _load(order, job, loader, epoch, lines.write)
 
 
-def _load(order: Order, loader: Loader, epoch: int, say: Callable[[str], object]) -> None:
+def _load(order: Order, job: Job, loader: Loader, epoch: int, say: Callable[[str], object]) -> None:
     before, begun, waited = loader.stats.as_dict(), time.perf_counter(), 0.0
     seen: Counter[str] = Counter()
 
@@ -111,7 +119,7 @@ def _load(order: Order, loader: Loader, epoch: int, say: Callable[[str], object]
         say(json.dumps(asdict(progress)) + "\n")
 
     asked = time.perf_counter()
-    for batch in loader.epoch(epoch):
+    for batch in job.watch(loader.epoch(epoch)):
         waited += time.perf_counter() - asked
         for index, body in zip(batch.indices, batch.data, strict=True):
             key = loader.keys[int(index)][1]

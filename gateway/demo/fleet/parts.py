@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,7 +141,7 @@ def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interr
     common = {"capacity": capacity, "redis": redis, "origin": origin}
     nodes = tuple(_start_gateway(ground, number, at, common) for number, at in enumerate(ports, 1))
     for node in nodes:
-        node.process.wait_until(lambda node=node: ready(node.endpoint))  # type: ignore[misc]
+        node.process.wait_until(partial(_whole, node))
     balancer = _start_nginx(ground, program, nginx, nodes, port) if program and nginx else ""
     return Fleet(ground, origin, redis, nodes, balancer)
 
@@ -192,6 +193,14 @@ def _start_gateway(ground: Ground, number: int, port: int, common: Mapping[str, 
     )
     process = ground.start(name, (*ground.command, "--config", str(configuration)))
     return NodeProcess(name, f"http://127.0.0.1:{port}", process)
+
+
+def _whole(node: NodeProcess) -> bool:
+    """Whether a gateway is ready, and knows that all of the others are."""
+    if not ready(node.endpoint):
+        return False
+    text = get(node.endpoint, "/-/metrics")[1].decode()
+    return f'larder_fleet_nodes{{state="READY"}} {NODES:.1f}' in text
 
 
 def _start_nginx(ground: Ground, program: str, source: Path, nodes: Sequence[NodeProcess], wanted: int) -> str:

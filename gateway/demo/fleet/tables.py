@@ -15,12 +15,12 @@ from gateway.model.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An epoch: how it ended for each job, what it cost the origin, and what happened in it."""
+    """An epoch: how it ended for each job, what it cost the origin; and how many items were lost in it, if a node was killed."""
 
     epoch: int
     jobs: tuple[Progress, ...]
     origin_reads: int
-    event: str
+    lost: int | None
 
 
 def epochs(rows: Sequence[Row], names: Sequence[str]) -> Table:
@@ -45,10 +45,13 @@ def in_words(rows: Sequence[Row], items: int) -> str:
     """What the numbers mean."""
     reads = sum(row.origin_reads for row in rows)
     asked = sum(job.items for row in rows for job in row.jobs)
-    lines = [f"In epoch {row.epoch}: {row.event}. Both jobs went on." for row in rows if row.event]
-    lines += [
-        f"Each job got each of {items:,} items exactly once in every epoch, with the right bytes.",
-        f"{asked:,} items were delivered for {reads:,} requests at the origin, counted there.",
+    lost = sum(row.lost or 0 for row in rows)
+    killed = ", ".join(str(row.epoch) for row in rows if row.lost is not None)
+    lines = [
+        f"In the middle of epoch {killed} a gateway was killed (kill -9), and the {lost:,} items that it held with it. Both jobs",
+        f"went on, and got each of {items:,} items exactly once in every epoch, with the right bytes.",
+        f"{asked:,} items were delivered for {reads:,} requests at the origin, counted there: each item once for both jobs and",
+        "all nodes, and what was lost once more.",
     ]
     return "\n".join(f"  {line}" for line in lines) + "\n"
 
