@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
-
-import pytest
 
 from gateway.api.s3.auth import Authenticator
 from gateway.app import Larder
 from gateway.config import Credential, Origin, Settings
+from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.fleet import Start
 
 
@@ -21,7 +21,7 @@ def settings(access_key_id: str) -> Settings:
     )
 
 
-async def test_no_request_meets_half_of_a_new_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_meets_half_of_a_new_configuration(tmp_path: Path) -> None:
     """Else a request verified with the old one would be sent with keys that the new one lacks, and fail with 500."""
     authenticator = Authenticator(settings("OLD"))
     closing = asyncio.get_running_loop().create_future()
@@ -33,16 +33,46 @@ async def test_no_request_meets_half_of_a_new_configuration(monkeypatch: pytest.
             closing.set_result(authenticator.find("NEW") is not None and authenticator.find("OLD") is None)
             await asyncio.Event().wait()
 
-    larder = Larder(settings("OLD"), Start("", "", ""), lambda: settings("NEW"))
-    stamps = iter([(1, 0, 0), (2, 0, 0)])
-    monkeypatch.setattr(larder, "_stamp", lambda: next(stamps))
+    larder = Larder(settings("OLD"), Start("", "", ""))
+    file = ConfigFile(tmp_path / "larder.toml", lambda: settings("NEW"))
+    (tmp_path / "larder.toml").write_text("a file that was not there before")
     services = SimpleNamespace(rules=None)
 
     async def settle(_endpoints: dict[str, str]) -> None:
         """Not reached: the replacement never ends."""
 
-    watch = larder._watch(authenticator, Closing(), services, settle)  # type: ignore[arg-type]
+    watch = larder._watch(file, authenticator, Closing(), services, settle)  # type: ignore[arg-type]
     watching = asyncio.create_task(watch)
     assert await asyncio.wait_for(closing, 30)
     assert services.rules is not None
     watching.cancel()
+
+
+def test_a_change_while_the_file_is_read_is_not_overlooked(tmp_path: Path) -> None:
+    """Rule: a worker that starts while the file is changed reads it again, and not only after the next change."""
+    path = tmp_path / "larder.toml"
+    path.write_text("old")
+
+    def read() -> Settings:
+        """Somebody writes the file just after it was read."""
+        if path.read_text() == "old":
+            path.write_text("newer")
+        return settings("ANY")
+
+    file = ConfigFile(path, read)
+    file.load()
+    assert file.changed
+    file.load()
+    assert not file.changed
+
+
+def test_a_file_that_is_gone_has_changed(tmp_path: Path) -> None:
+    """Rule: so the reload says that it cannot be read, once."""
+    path = tmp_path / "larder.toml"
+    path.write_text("text")
+    file = ConfigFile(path, lambda: settings("ANY"))
+    file.load()
+    path.unlink()
+    assert file.changed
+    file.load()
+    assert not file.changed

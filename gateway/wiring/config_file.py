@@ -1,0 +1,47 @@
+"""The file that a worker's settings come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.config import Settings
+
+_Stamp = tuple[int, int, int]
+
+
+class ConfigFile:
+    """Knows whether the file is another than the one that was read last.
+
+    Args:
+        path: of the file.
+        read: makes settings of it.
+    """
+
+    def __init__(self, path: Path, read: Callable[[], Settings]) -> None:
+        self._path = path
+        self._read = read
+        self._seen: _Stamp = (0, 0, 0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has changed since the last ``load``."""
+        return self._stamp() != self._seen
+
+    def load(self) -> Settings:
+        """Read it.
+
+        Raises:
+            ConfigError: it is wrong; then it counts as read all the same.
+        """
+        # Before it is read: a change that comes in between is read again, and not overlooked for ever.
+        self._seen = self._stamp()
+        return self._read()
+
+    def _stamp(self) -> _Stamp:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return (0, 0, 0)
+        return (status.st_mtime_ns, status.st_size, status.st_ino)
