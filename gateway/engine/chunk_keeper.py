@@ -8,21 +8,23 @@ A node reports a chunk as loaded when all that it can have of its part is there;
 it where the items are (no job's registration is known here): what then is missing is read by those who need it. When nodes
 come or go, homes move: the parts of all held chunks are looked at again.
 
-A dataset that the plan gives nothing is not evicted at once, but is the first to go when room is needed.
+Which blobs go first when room is needed follows the plan too: see gateway/engine/standings.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gateway import metrics
-from gateway.engine.chunk_eviction import outside, placeless, resident_of
+from gateway.engine.chunk_eviction import outside, placeless
 from gateway.engine.homes import keys_of
 from gateway.engine.planned import Planned, indices_of_chunk
 from gateway.engine.preload import Preloader, Reader
+from gateway.engine.standings import Standings
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.membership import Membership
@@ -30,14 +32,13 @@ from gateway.fleet.plans import NodeReport, Reports
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import DatasetOrder, WhyCaching
+from gateway.policies.plan import DatasetOrder
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.registry import Registration
 from gateway.store.store import Store
 
 _SWEEP_EVERY = 10
 _PATIENCE = 10
-_RANKED = 512
 
 log = logging.getLogger("larder.chunks")
 
@@ -90,16 +91,19 @@ class ChunkKeeper:
         preloader: brings items.
         shelves: what datasets there are.
         told: the fleet.
+        now: seconds since the epoch.
     """
 
-    def __init__(self, store: Store, preloader: Preloader, shelves: Shelves, told: Told) -> None:
+    def __init__(
+        self, store: Store, preloader: Preloader, shelves: Shelves, told: Told, now: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
         self._preloader = preloader
         self._shelves = shelves
         self._told = told
         self._rotated: dict[str, _Rotated] = {}
         self._loads: dict[Part, _Load] = {}
-        self._last: set[str] = set()
+        self._standings = Standings(store, now)
 
     async def turn(self) -> None:
         """Once per heartbeat. In a worker without the node lock nothing happens."""
@@ -111,7 +115,7 @@ class ChunkKeeper:
         self._forget_others(rotated)
         for name, order in rotated.items():
             await self._keep(name, order)
-        await self._give_back({name: order for name, order in orders.items() if order.caching is CachingMode.NONE})
+        await self._standings.turn(list(self._shelves.contents()), orders)
         try:
             await self._report(orders)
         except DOWN:
@@ -181,16 +185,6 @@ class ChunkKeeper:
                 if digests:
                     metrics.CHUNK_ITEMS.labels("evicted").inc(await self._store.room.evict(digests))
                 await asyncio.sleep(0)
-
-    async def _give_back(self, orders: dict[str, DatasetOrder]) -> None:
-        """Have the items of datasets that the plan has just taken everything from leave before all others."""
-        taken = {name for name, order in orders.items() if order.why is not WhyCaching.NO_JOBS}
-        new, self._last = taken - self._last, taken
-        for content in [content for content in self._shelves.contents() if content.id in new]:
-            resident = resident_of(content)
-            for start in range(0, len(resident), _RANKED):
-                digests = [content.digest(index) for index in resident[start : start + _RANKED].tolist()]
-                await self._store.room.rank(digests, 0.0)
 
     # --- loading
 

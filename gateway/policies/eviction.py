@@ -6,13 +6,17 @@ each blob that comes in: above ``high`` x capacity the keeper evicts down to ``l
 reserve is answered by freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when
 they begin, never inferred from what the file system happens to show.
 
-The order is least recently used. It is part of the decision because other orders (benefit, importance) will join it.
+The order is least recently used. It is part of the decision because other orders (benefit, importance) will join it. What the
+fleet's plan gave space to counts as used in the far future, and what it took space from as never used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+GRANTED = 10 * 365 * 86_400.0
+"""Seconds by which the last use of blobs that the fleet's plan gave space to is put into the future: they go after all others."""
 
 
 class Order(StrEnum):

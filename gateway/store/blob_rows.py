@@ -179,6 +179,15 @@ def set_use(connection: Connection, digests: Sequence[bytes], moment: float) -> 
     connection.executemany("UPDATE blobs SET last_used = ? WHERE digest = ?", [(moment, digest) for digest in digests])
 
 
+def level(connection: Connection, after: float, moment: float, limit: int) -> int:
+    """Have at most ``limit`` blobs that count as used after a moment count as used at another; how many there were."""
+    return connection.execute(
+        "UPDATE blobs SET last_used = ? WHERE digest IN "
+        "(SELECT digest FROM blobs WHERE last_used > ? ORDER BY last_used DESC LIMIT ?)",
+        (moment, after, limit),
+    ).rowcount
+
+
 def drop(connection: Connection, digests: Iterable[bytes]) -> int:
     """Delete blobs with all their ties, and the objects that lose their last block; how many blobs had a row."""
     dropped = 0

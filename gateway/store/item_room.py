@@ -9,6 +9,10 @@ from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
 from gateway.store.keeper import Keeper
 
+_SKEW = 86_400.0
+"""Seconds: a clock that was set back leaves times a little in the future."""
+_MANY = 10_000
+
 
 class ItemRoom:
     """For the worker that has the node lock. On an ill disk nothing happens; what was not done is asked for again."""
@@ -30,3 +34,10 @@ class ItemRoom:
             await self._disk.write(lambda connection: blob_rows.set_use(connection, digests, used_at))
         except DiskFault:
             return
+
+    async def level(self, now: float) -> int:
+        """Take back, from some blobs, that they count as used in the future; from how many, 0 when there are none left."""
+        try:
+            return await self._disk.write(lambda connection: blob_rows.level(connection, now + _SKEW, now, _MANY))
+        except DiskFault:
+            return 0

@@ -22,7 +22,7 @@ from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Chunks, DatasetOrder, Plan, WhyCaching
 from gateway.store.datasets.registry import Registration
 from gateway.testing.origin_faults import Hang, Refuse
-from tests.engine.datasets import Data, Shelf, bodies_of, equal_bodies, shelved, until
+from tests.engine.datasets import Data, Shelf, bodies_of, shelved, until
 
 UNITS = 5
 
@@ -292,24 +292,6 @@ async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> Non
     desk.order(data, loading=2)
     await desk.loaded(data, 2)
     assert data.resident == desk.chunk(data, 2)
-
-
-async def test_a_dataset_that_is_given_nothing_goes_first(tmp_path: Path) -> None:
-    """Rule: when room is needed, the items of a dataset that lost its space leave before older ones of others."""
-    async with shelved(tmp_path, capacity=100_000) as shelf:
-        desk = Desk(shelf)
-        kept = await shelf.dataset(equal_bodies(40, 1000, "kept"), "full")
-        await kept.warm(range(40))
-        shelf.bench.now[0] += 100
-        lost = await shelf.dataset(equal_bodies(40, 1000, "lost"), "full")
-        await lost.warm(range(40))
-        desk.order(kept, CachingMode.FULL)
-        desk.order(lost, CachingMode.NONE)
-        await desk.keeper.turn()
-        assert await shelf.bench.store.make_room(30_000)
-        assert len(kept.resident) == 40
-        assert len(lost.resident) <= 20
-        await desk.keeper.stop()
 
 
 async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -> None:

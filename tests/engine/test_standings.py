@@ -1,0 +1,158 @@
+"""In which order blobs leave when the plan has a say in it; over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gateway.engine import standings
+from gateway.engine.standings import Standing, Standings, standing_of
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import DatasetOrder, WhyCaching
+from tests.digests import Row
+from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
+
+CAPACITY = 100_000
+GIVEN = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT)
+TAKEN = DatasetOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_BENEFIT)
+IDLE = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.NO_JOBS)
+
+
+@dataclass
+class Ranks:
+    """A cache for a hundred items, and what the plan says of its datasets."""
+
+    shelf: Shelf
+    orders: dict[str, DatasetOrder] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin as a node that was just started."""
+        self.standings = Standings(self.shelf.bench.store, lambda: self.shelf.bench.now[0])
+
+    async def hold(self, name: str, count: int = 40) -> Data:
+        """A dataset whose items are in the cache, used after all that were there before."""
+        self.shelf.bench.now[0] += 100
+        data = await self.shelf.dataset(equal_bodies(count, 1000, name), "full")
+        await data.warm(range(count))
+        return data
+
+    def say(self, data: Data, order: DatasetOrder) -> None:
+        """Have the plan say something."""
+        self.orders[data.registration.content.id] = order
+
+    async def settle(self) -> None:
+        """Turn until everything is ranked, at least as often as items are looked at anew."""
+        for _ in range(2 * standings._EVERY):
+            await self.standings.turn(list(self.shelf.registry.contents()), self.orders)
+
+    async def need(self, items: int) -> None:
+        """Need room for so many."""
+        assert await self.shelf.bench.store.make_room(1000 * items)
+
+
+@pytest.fixture
+async def ranks(tmp_path: Path) -> AsyncIterator[Ranks]:
+    """A cache that is empty."""
+    async with shelved(tmp_path, capacity=CAPACITY) as shelf:
+        yield Ranks(shelf)
+
+
+@pytest.mark.parametrize(
+    ("order", "standing"),
+    [(None, Standing.PLAIN), (IDLE, Standing.PLAIN), (GIVEN, Standing.GIVEN), (TAKEN, Standing.TAKEN)],
+)
+def test_what_an_order_says(order: DatasetOrder | None, standing: Standing) -> None:
+    """Rule: space that was given counts, space that was taken counts; without an order or without jobs, only use does."""
+    assert standing_of(order) is standing
+
+
+async def test_without_a_plan_the_least_recently_used_go(ranks: Ranks) -> None:
+    """Rule: where the plan says nothing, eviction is as ever."""
+    old, new = await ranks.hold("old"), await ranks.hold("new")
+    await ranks.settle()
+    await ranks.need(30)
+    assert len(old.resident) <= 25
+    assert len(new.resident) == 40
+
+
+async def test_what_was_given_space_goes_last(ranks: Ranks) -> None:
+    """Rule: items that the plan gave space to stay while anything else is there, however long ago they were used."""
+    old, new = await ranks.hold("old"), await ranks.hold("new")
+    ranks.say(old, GIVEN)
+    await ranks.settle()
+    await ranks.need(30)
+    assert len(old.resident) == 40
+    assert len(new.resident) <= 25
+
+
+async def test_what_space_was_taken_from_goes_first(ranks: Ranks) -> None:
+    """Rule: items of a dataset that lost its space leave before all that were used longer ago."""
+    old, new = await ranks.hold("old"), await ranks.hold("new")
+    ranks.say(new, TAKEN)
+    await ranks.settle()
+    await ranks.need(30)
+    assert len(old.resident) == 40
+    assert len(new.resident) <= 25
+
+
+async def test_a_grant_that_ends_leaves_items_as_used_now(ranks: Ranks) -> None:
+    """Rule: when the plan says nothing more of a dataset, its items are as young as that moment, and no younger."""
+    old = await ranks.hold("old")
+    ranks.say(old, GIVEN)
+    await ranks.settle()
+    ranks.orders.clear()
+    await ranks.settle()
+    new = await ranks.hold("new")
+    await ranks.need(30)
+    assert len(new.resident) == 40
+    assert len(old.resident) <= 25
+
+
+async def test_items_that_come_later_are_ranked_too(ranks: Ranks) -> None:
+    """Rule: what is stored after its dataset was given space has the same standing, also what was evicted in between."""
+    data = await ranks.hold("data", 20)
+    ranks.say(data, GIVEN)
+    await ranks.settle()
+    await ranks.shelf.bench.store.room.evict([data.registration.content.digest(index) for index in range(5)])
+    await data.warm(range(5))
+    await ranks.settle()
+    other = await ranks.hold("other", 60)
+    await ranks.need(60)
+    assert len(data.resident) == 20
+    assert len(other.resident) <= 20
+
+
+async def test_shared_bytes_keep_the_better_standing(ranks: Ranks) -> None:
+    """Rule: bytes that are also another dataset's, which has space, are not ranked down with the one that lost its own."""
+    first = await ranks.hold("same")
+    second = await ranks.shelf.register([_row(first, index) for index in range(30)], first.bodies[:30], "full")
+    await second.warm(range(30))
+    other = await ranks.hold("other", 40)
+    ranks.say(second, GIVEN)
+    ranks.say(first, TAKEN)
+    await ranks.settle()
+    await ranks.need(40)
+    assert first.resident >= set(range(30))
+    assert len(second.resident) == 30
+    assert len(other.resident) < 40
+
+
+async def test_a_restart_takes_every_rank_back(ranks: Ranks) -> None:
+    """Rule: what an earlier keeper granted and no plan speaks of any more is evicted like everything else."""
+    old = await ranks.hold("old")
+    ranks.say(old, GIVEN)
+    await ranks.settle()
+    again = Ranks(ranks.shelf)
+    await again.settle()
+    new = await ranks.hold("new")
+    await ranks.need(30)
+    assert len(new.resident) == 40
+    assert len(old.resident) <= 25
+
+
+def _row(data: Data, index: int) -> Row:
+    location = data.registration.locations.of(index)
+    return Row(data.registration.content.digest(index), location.bucket, location.key, None, 1000)
