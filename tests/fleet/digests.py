@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gateway.model.frames import ItemFlag
 from gateway.policies.ring import Ring, item_key
@@ -16,7 +17,6 @@ from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_f
 from tests.scenarios.redis_server import RedisServer
 
 NODES = ("node-0", "node-1", "node-2")
-SETTINGS = {"fleet": {"expire": "1s"}}
 
 
 @dataclass
@@ -27,6 +27,7 @@ class World:
     redis: RedisServer
     nodes: list[Running]
     home: Path
+    settings: dict[str, Any]
     stocks: list[str] = field(default_factory=list)
     revived: list[Running] = field(default_factory=list)
 
@@ -63,21 +64,22 @@ class World:
 
     def revive(self, number: int) -> None:
         """Start a node again, and wait until everybody knows it."""
-        settings = fleet_node(self.origin.endpoint, self.redis.url, number, self.home, **SETTINGS)
+        settings = fleet_node(self.origin.endpoint, self.redis.url, number, self.home, **self.settings)
         self.nodes[number] = start(settings, self.home / f"node-{number}")
         self.revived.append(self.nodes[number])
         self.await_nodes(*range(len(self.nodes)))
 
 
 @contextmanager
-def fleet_of(home: Path, count: int = 3) -> Iterator[World]:
-    """A fleet and what is behind it."""
+def fleet_of(home: Path, count: int = 3, **settings: Any) -> Iterator[World]:
+    """A fleet and what is behind it; further settings are those of ``tests.gateways.Settings``."""
+    settings = {"fleet": {"expire": "1s"}, **settings}
     with (
         OriginThread() as origin,
         RedisServer() as redis,
-        fleet(origin.endpoint, redis.url, count, home, **SETTINGS) as nodes,
+        fleet(origin.endpoint, redis.url, count, home, **settings) as nodes,
     ):
-        world = World(origin, redis, list(nodes), home)
+        world = World(origin, redis, list(nodes), home, settings)
         try:
             yield world
         finally:
