@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         if not server.fleet:
             self.send_problem(404, "UnknownAddress")
         elif path == "/-/v1/fleet":
-            nodes = [{"id": id, "address": at, "capacity": 1, "state": "ready"} for id, at in server.fleet.items()]
+            nodes = [{"id": id, "address": at, "capacity": 1, "state": "READY"} for id, at in server.fleet.items()]
             self.send_json({"zone": "default", "ring": server.ring, "version": 1, "nodes": nodes})
         elif server.keys is not None:
             server.keys(self, Asked("GET", path, query, {}, b"", 0))

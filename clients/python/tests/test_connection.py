@@ -261,3 +261,15 @@ def test_the_host_header(endpoint, host, monkeypatch):
     with pytest.raises(ConnectionRefusedError):
         _get(connection)
     assert seen["Host"] == host
+
+
+def test_a_connection_that_is_reset_while_it_is_opened(monkeypatch):
+    """Rule: that is a failed connection as any other, which asking again may help, and nothing else."""
+
+    def connect(self):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr("http.client.HTTPConnection.connect", connect)
+    opened = Connection("http://127.0.0.1:9", credentials=KEY)
+    with pytest.raises(ConnectionResetError), opened.exchange("GET", "/"):
+        pass

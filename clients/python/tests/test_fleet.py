@@ -186,16 +186,14 @@ def test_another_ring_is_left_to_the_gateways(nodes):
     assert [len(server.batches()) for server in nodes] == [1, 0, 0]
 
 
-def test_who_came_by_tls_stays_with_tls(nodes):
+def test_who_came_by_tls_stays_with_tls(nodes, monkeypatch):
     """Rule: a fleet whose addresses are plain HTTP is not asked by a reader that was given https."""
     fleet = Fleet(Api("https://gateway.example", credentials=KEY), DATASET)
-    fleet._asked = lambda api: {
-        "ring": 1,
-        "nodes": [
-            {"id": name, "address": server.endpoint, "capacity": 1, "state": "ready"}
-            for name, server in zip(NAMES, nodes, strict=True)
-        ],
-    }
+    listed = [
+        {"id": name, "address": server.endpoint, "capacity": 1, "state": "READY"}
+        for name, server in zip(NAMES, nodes, strict=True)
+    ]
+    monkeypatch.setattr("larder.fleet._asked", lambda api: {"ring": 1, "nodes": listed})
     fleet.refresh()
     assert fleet.view is None
     assert [server.looks for server in nodes] == [0, 0, 0]
@@ -221,7 +219,7 @@ def test_a_node_that_comes_back(nodes):
     now = [0.0]
     reader = reader_at(nodes[0])
     fleet = reader.fleet
-    fleet._clock = lambda: now[0]
+    fleet._neighbours.clock = lambda: now[0]
     nodes[1].dead = True
     check(reader.fetch(EVERYTHING), EVERYTHING)
     nodes[1].dead = False

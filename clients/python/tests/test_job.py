@@ -31,7 +31,7 @@ def jobs():
     with serving(FakeBatchGateway(Store({}))) as server:
         found = FakeJobs()
         server.other = found
-        found.endpoint = server.endpoint
+        found.endpoint, found.server = server.endpoint, server
         yield found
 
 
@@ -188,6 +188,20 @@ def test_heartbeats_that_fail_are_counted(jobs):
         jobs.wait(lambda: len(jobs.beats) > seen)
 
 
+def test_the_gateway_dies_and_others_of_its_fleet_live(jobs):
+    """Rule: another node is asked when the gateway cannot be reached, so orders and heartbeats go on."""
+    with serving(FakeBatchGateway(Store({}))) as given:
+        given.other = jobs
+        given.fleet = jobs.server.fleet = {"gw-1": given.endpoint, "gw-2": jobs.endpoint}
+        with job_at(given) as job:
+            job.agree(0, (0, 1))
+            jobs.wait(lambda: len(jobs.beats) > 1)
+            given.dead = True
+            assert job.agree(1, (0, 1)).chunks == (0, 1)
+            seen = len(jobs.beats)
+            jobs.wait(lambda: len(jobs.beats) > seen)
+
+
 def test_what_a_heartbeat_says(jobs):
     """Rule: rank, epoch, the chunks to come with the first two of the next epoch, and the totals by phase."""
     jobs.orders[5] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
@@ -196,10 +210,11 @@ def test_what_a_heartbeat_says(jobs):
         loop = iter(job.watch(loader.epoch(5, shard=Shard(1, 2, 0, 1))))
         for _ in range(10):
             next(loop)
-        jobs.wait(lambda: len(jobs.beats) > 1)  # the answer to the first one was read, which wants to know the place
-        next(loop)
-        seen = len(jobs.beats)
-        jobs.wait(lambda: len(jobs.beats) > seen + 1)
+        for _ in range(2):
+            seen = len(jobs.beats)
+            # With the second one the answer to the first was read, and the next batch tells the place.
+            jobs.wait(lambda seen=seen: len(jobs.beats) > seen + 1)
+            next(loop)
         beat = jobs.beats[-1]
     following = EpochOrder(Layout(1000, order_seed=int(loader.info.id[:16], 16)), seed=0, epoch=6).numbers
     assert (beat["rank"], beat["epoch"]) == (1, 5)

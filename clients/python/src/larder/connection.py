@@ -174,6 +174,8 @@ def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[
         try:
             connection.request(method, target, body, headers)
         except _STALE:
+            if connection.sock is None:
+                raise  # reset while it was being opened: there is nobody to have answered
             # A server may refuse an upload before its end and close; its answer is there to be read all the same.
             with suppress(*TRANSIENT):
                 return connection.getresponse()

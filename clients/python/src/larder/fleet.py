@@ -55,6 +55,78 @@ class View(NamedTuple):
     keys: NDArray[np.uint64]
 
 
+class Neighbours:
+    """The nodes of the fleet that a gateway is part of, and which of them answer here as themselves.
+
+    Args:
+        api: of the gateway.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self.clock = clock
+        self.reached: dict[Node, Api] = {}
+        """Nodes that have answered at their address, now or before."""
+        self._unreachable: dict[Node, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_api": self._api, "clock": self.clock}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_api"], state["clock"])  # type: ignore[misc]
+
+    def ready(self) -> list[Node]:
+        """The nodes that are READY, as the gateway says, or any other that answers.
+
+        Raises:
+            UnexpectedAnswer: who came by TLS would have to go on without.
+            RequestRefused: the gateway said no, or knows of no fleet.
+            OSError: nobody answers, as do others of ``TRANSIENT``, and Busy.
+        """
+        failure: Exception | None = None
+        for api in [self._api, *self.reached.values()]:
+            try:
+                nodes = _nodes(_asked(api))
+            except (Busy, *TRANSIENT) as error:
+                failure = error
+                continue
+            self._refuse_plain(nodes)
+            self.reached = {node: reached for node, reached in self.reached.items() if node in nodes}
+            return nodes
+        assert failure is not None
+        raise failure
+
+    def reach(self, node: Node) -> bool:
+        """Whether a node has answered at its address; one that has not is asked again after a while."""
+        if node in self.reached:
+            return True
+        if self.clock() < self._unreachable.get(node, 0.0):
+            return False
+        of = self._api.connection
+        api = Api(node.address, credentials=of.credentials, timeout=of.timeout, retry=self._api.retry)
+        if _is_itself(node, api):
+            self.reached = {**self.reached, node: api}
+            return True
+        self._unreachable = {other: until for other, until in self._unreachable.items() if until > self.clock()}
+        self._unreachable[node] = self.clock() + SELDOM
+        return False
+
+    def knows(self, name: str) -> bool:
+        """Whether a node is one that was reached, and is still in the fleet."""
+        return any(node.id == name for node in self.reached)
+
+    def is_well(self, name: str) -> bool:
+        """Whether a node that was reached before answers now."""
+        return any(_is_itself(node, api) for node, api in self.reached.items() if node.id == name)
+
+    def _refuse_plain(self, nodes: list[Node]) -> None:
+        plain = [node for node in nodes if not node.address.startswith("https:")]
+        if plain and self._api.endpoint.startswith("https:"):
+            said = f"node {plain[0].id} has no https address: {plain[0].address}"
+            raise UnexpectedAnswer(self._api.endpoint, 200, said)
+
+
 class Fleet:
     """What one reader knows of the fleet that its gateway is part of. Safe for threads, to fork and to pickle.
 
@@ -67,7 +139,7 @@ class Fleet:
     def __init__(self, api: Api, dataset: DatasetInfo, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._dataset = dataset
-        self._clock = clock
+        self._neighbours = Neighbours(api, clock)
         self._begin()
 
     def _begin(self) -> None:
@@ -76,12 +148,10 @@ class Fleet:
         self._next_look = 0.0
         self._looking_in = 0
         self._left_out: dict[str, float] = {}
-        self._reached: dict[Node, Api] = {}
-        self._unreachable: dict[Node, float] = {}
         self._keys: NDArray[np.uint64] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_api": self._api, "_dataset": self._dataset, "_clock": self._clock}
+        return {"_api": self._api, "_dataset": self._dataset, "_neighbours": self._neighbours}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -94,7 +164,7 @@ class Fleet:
 
     def look(self) -> None:
         """Look again in the background, if it is time to; to be called when a batch has come, so that none ever waits for it."""
-        if self._clock() >= self._next_look and self._looking_in != os.getpid():
+        if self._now() >= self._next_look and self._looking_in != os.getpid():
             self._looking_in = os.getpid()
             self._background.submit(self.refresh)
 
@@ -104,12 +174,12 @@ class Fleet:
 
     def failed(self, node: str) -> None:
         """A request to this node came to nothing."""
-        self._left_out = {**self._left_out, node: self._clock() + LEFT_OUT}
-        self._next_look = min(self._next_look, self._clock())
+        self._left_out = {**self._left_out, node: self._now() + LEFT_OUT}
+        self._next_look = min(self._next_look, self._now())
 
     def close(self) -> None:
         """Close idle connections."""
-        for api in list(self._reached.values()):
+        for api in self._neighbours.reached.values():
             api.connection.close()
 
     def refresh(self) -> None:
@@ -123,75 +193,24 @@ class Fleet:
         except (LarderError, ValueError, *TRANSIENT):
             pause = EVERY  # what was known goes on
         finally:
-            self._next_look = self._clock() + (min(pause, LEFT_OUT) if self._left_out else pause)
+            self._next_look = self._now() + (min(pause, LEFT_OUT) if self._left_out else pause)
             self._looking_in = 0
 
+    def _now(self) -> float:
+        return self._neighbours.clock()
+
     def _seen(self) -> View | None:
-        nodes = self._ready()
-        self._reached = {node: api for node, api in self._reached.items() if node in nodes}
+        nodes = self._neighbours.ready()
         for name, until in self._left_out.items():
-            if self._is_well(name, until):
+            if not self._neighbours.knows(name) or (self._now() >= until and self._neighbours.is_well(name)):
                 self._left_out = {other: at for other, at in self._left_out.items() if other != name}
-        if len(nodes) < 2 or not all(self._reaches(node) for node in nodes):
+        if len(nodes) < 2 or not all(self._neighbours.reach(node) for node in nodes):
             return None
         if self._keys is None:
             self._keys = self._read_keys()
         ring = Ring({node.id: node.capacity for node in nodes})
-        return View(ring, {node.id: self._reached[node] for node in nodes}, self._keys)
-
-    def _ready(self) -> list[Node]:
-        """The nodes as the reader's own gateway tells them, or any node that answers."""
-        failure: Exception | None = None
-        for api in [self._api, *self._reached.values()]:
-            try:
-                return [node for node in _nodes(self._asked(api)) if self._as_safe(node)]
-            except (Busy, *TRANSIENT) as error:
-                failure = error
-        assert failure is not None
-        raise failure
-
-    def _as_safe(self, node: Node) -> bool:
-        """Whether a node may be asked: who came by TLS does not go on without."""
-        secure = self._api.endpoint.startswith("https:")
-        if secure and not node.address.startswith("https:"):
-            raise UnexpectedAnswer(self._api.endpoint, 200, f"node {node.id} has no https address: {node.address}")
-        return True
-
-    def _is_well(self, name: str, until: float) -> bool:
-        """Whether a node that was left out can be asked again, or has gone from the fleet."""
-        nodes = {node.id: (node, api) for node, api in self._reached.items()}
-        return name not in nodes or (self._clock() >= until and self._is_itself(*nodes[name]))
-
-    def _reaches(self, node: Node) -> bool:
-        """Whether a node has answered at its address, now or before."""
-        if node in self._reached:
-            return True
-        if self._clock() < self._unreachable.get(node, 0.0):
-            return False
-        of = self._api.connection
-        api = Api(node.address, credentials=of.credentials, timeout=of.timeout, retry=self._api.retry)
-        if self._is_itself(node, api):
-            self._reached[node] = api
-            return True
-        self._unreachable = {other: until for other, until in self._unreachable.items() if until > self._clock()}
-        self._unreachable[node] = self._clock() + SELDOM
-        return False
-
-    def _is_itself(self, node: Node, api: Api) -> bool:
-        try:
-            return node in _nodes(self._asked(api))
-        except (LarderError, ValueError, *TRANSIENT):
-            return False
-
-    def _asked(self, api: Api) -> dict[str, Any]:
-        """What a gateway says of the fleet; asked without patience, and over a connection of its own."""
-        quick = Api(
-            api.endpoint, credentials=api.connection.credentials, timeout=min(_PATIENCE, api.connection.timeout)
-        )
-        with quick.exchange("GET", "/-/v1/fleet") as response:
-            document = quick.parsed(response.status, response.read())
-        quick.connection.close()
-        return document
+        reached = self._neighbours.reached
+        return View(ring, {node.id: reached[node] for node in nodes}, self._keys)
 
     def _read_keys(self) -> NDArray[np.uint64]:
         items = self._dataset.items
@@ -203,6 +222,24 @@ class Fleet:
                 raise UnexpectedAnswer(self._api.endpoint, status, f"{len(body)} bytes of keys for {items} items")
             keys[start : start + _PAGE] = np.frombuffer(body, "<u8")
         return keys.astype(np.uint64, copy=False)
+
+
+def _asked(api: Api) -> dict[str, Any]:
+    """What a gateway says of the fleet; asked without patience, and over a connection of its own."""
+    of = api.connection
+    quick = Api(api.endpoint, credentials=of.credentials, timeout=min(_PATIENCE, of.timeout))
+    with quick.exchange("GET", "/-/v1/fleet") as response:
+        document = quick.parsed(response.status, response.read())
+    quick.connection.close()
+    return document
+
+
+def _is_itself(node: Node, api: Api) -> bool:
+    """Whether who answers at a node's address is in the fleet under its name and address."""
+    try:
+        return node in _nodes(_asked(api))
+    except (LarderError, ValueError, *TRANSIENT):
+        return False
 
 
 def _nodes(document: Mapping[str, Any]) -> list[Node]:
@@ -221,5 +258,5 @@ def _ready_nodes(listed: object) -> Iterator[Node]:
         name, address, capacity, state = (one.get(field) for field in ("id", "address", "capacity", "state"))
         if not isinstance(name, str) or not isinstance(address, str) or type(capacity) is not int or capacity < 1:
             raise ValueError(f"a node of the fleet is {one!r}")
-        if str(state).lower() == "ready":
+        if state == "READY":
             yield Node(name, address.rstrip("/"), capacity)

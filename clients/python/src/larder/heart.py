@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -17,6 +19,7 @@ from urllib.parse import quote
 from larder.api import Api, Busy
 from larder.connection import TRANSIENT
 from larder.errors import LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
+from larder.fleet import EVERY, SELDOM, Neighbours
 from larder.planner.upcoming import Upcoming
 from larder.timing import PHASES, Timing
 
@@ -120,6 +123,8 @@ class Heart:
         self.directives: JobDirectives | None = None
         self.stopped = threading.Event()
         self.counts = {"heartbeats": 0, "failed": 0, "registered": 0}
+        self._neighbours = Neighbours(api)
+        self._next_look = 0.0
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
@@ -146,6 +151,7 @@ class Heart:
         while True:
             try:
                 self.beat()
+                self._look()
             except (LarderError, ValueError, *TRANSIENT):
                 self.counts["failed"] += 1
             directives = self.directives
@@ -239,13 +245,36 @@ class Heart:
     def _post(self, what: str, document: Mapping[str, object]) -> dict[str, Any]:
         return self._exchange(self._path(f"/{what}"), document, frozenset({200}))
 
+    def _look(self) -> None:
+        """See who else can be asked, should the gateway go."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + EVERY
+        try:
+            for node in self._neighbours.ready():
+                self._neighbours.reach(node)
+        except (LarderError, ValueError, *TRANSIENT):
+            self._next_look = time.monotonic() + SELDOM  # it knows of no fleet
+
     def _exchange(self, path: str, document: Mapping[str, object], expected: frozenset[int]) -> dict[str, Any]:
+        """One request to the gateway; to another node of its fleet if the gateway cannot be reached."""
+        try:
+            return self._exchange_with(self.api, path, document, expected)
+        except TRANSIENT:
+            for api in self._neighbours.reached.values():
+                with suppress(*TRANSIENT):
+                    return self._exchange_with(api, path, document, expected)
+            raise
+
+    def _exchange_with(
+        self, api: Api, path: str, document: Mapping[str, object], expected: frozenset[int]
+    ) -> dict[str, Any]:
         body = json.dumps(document).encode()
         try:
-            with self.api.exchange("POST", path, headers=_JSON, body=body, expected=expected) as response:
-                return self.api.parsed(response.status, response.read())
+            with api.exchange("POST", path, headers=_JSON, body=body, expected=expected) as response:
+                return api.parsed(response.status, response.read())
         except RequestRefused as error:
-            if not self.api.renewable(error):
+            if not api.renewable(error):
                 raise
             raise Busy(f"the credentials have expired: {error}") from error
 
