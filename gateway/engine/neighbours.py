@@ -127,7 +127,7 @@ class Scout:
         """The node that has an item, or ``None`` when nobody is known to."""
         page = self._pages.pop(index, None)
         if page is None:
-            indices = [index, *(other for other in islice(self._upcoming, PAGE - 1) if other != index)]
+            indices = [index, *islice((other for other in self._upcoming if other != index), PAGE - 1)]
             page = asyncio.get_running_loop().create_task(self._neighbours.who_has(self._registration, indices))
             self._pages.update((other, page) for other in indices[1:])
         return (await asyncio.shield(page)).get(index)

@@ -1,0 +1,428 @@
+"""Items that other nodes are asked for, with nodes that do whatever a test wants: they break off, lie, refuse, or say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gateway.engine import peer_items
+from gateway.engine.batch import Batches
+from gateway.engine.homes import Fleet
+from gateway.engine.neighbours import PAGE
+from gateway.engine.wanted import ItemStream, LargeItem, Wanted
+from gateway.fleet.peers import PeerUnavailable
+from gateway.model.fleet import Node, NodeState
+from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
+from gateway.model.objects import Header
+from tests.engine.datasets import Data, Shelf, bodies_of, shelved, until
+
+A, B = (Node(name, f"http://{name}", 1, "default", NodeState.READY) for name in ("a", "b"))
+Handler = Callable[["Asked"], "Answer | Awaitable[Answer]"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call."""
+
+    node: str
+    method: str
+    path: str
+    query: str
+    body: bytes
+
+    @property
+    def indices(self) -> list[int]:
+        """What a batch or look-up is about."""
+        return np.frombuffer(self.body, "<u4").tolist()
+
+
+@dataclass
+class Answer:
+    """What a node says; with ``broken`` it ends too early, with ``hangs`` never."""
+
+    body: bytes = b""
+    status: int = 200
+    broken: bool = False
+    hangs: bool = False
+    ended: bool = False
+    _at: int = 0
+
+    def header(self, name: str) -> str | None:
+        """Only its length matters here."""
+        return str(len(self.body)) if name.lower() == "content-length" else None
+
+    async def next_chunk(self) -> bytes:
+        """A kilobyte at a time."""
+        chunk = self.body[self._at : self._at + 1000]
+        self._at += len(chunk)
+        if not chunk and self.hangs:
+            await asyncio.Event().wait()
+        if not chunk and self.broken:
+            raise PeerUnavailable("it broke off")
+        return chunk
+
+    async def read(self, limit: int) -> bytes:
+        """Everything."""
+        pieces = []
+        while chunk := await self.next_chunk():
+            pieces.append(chunk)
+        assert sum(map(len, pieces)) <= limit
+        return b"".join(pieces)
+
+    def release(self) -> None:
+        """The caller wants no more."""
+        self.ended = True
+
+    abort = release
+
+
+@dataclass
+class Others:
+    """The membership and the calls of a fleet in which ``order`` says who is home of everything, until suspected."""
+
+    order: list[Node]
+    handler: Handler = lambda asked: Answer(status=404)
+    asked: list[Asked] = field(default_factory=list)
+    suspected: list[str] = field(default_factory=list)
+    earlier: Node | None = None
+    me: str = "me"
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Everybody."""
+        return {node.id: node for node in (A, B)}
+
+    @property
+    def alone(self) -> bool:
+        """Never: a node that is home of everything may still ask who was."""
+        return False
+
+    def suspect(self, node_id: str) -> None:
+        """Somebody else is home from now on."""
+        self.suspected.append(node_id)
+        self.order = [node for node in self.order if node.id != node_id]
+
+    def home(self, key: int) -> Node | None:
+        """The first that is left."""
+        return self.order[0] if self.order else None
+
+    def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
+        """The first that is left, for all."""
+        return np.full(len(keys), 0 if self.order else -1, np.int16), tuple(self.order)
+
+    def before(self, key: int) -> Node | None:
+        """As the test says."""
+        return self.earlier
+
+    async def request(
+        self,
+        node: Node,
+        method: str,
+        path: str,
+        headers: Sequence[Header] = (),
+        *,
+        query: str = "",
+        body: bytes = b"",
+    ) -> Answer:
+        """Note the call, and answer it."""
+        self.asked.append(Asked(node.id, method, path.removeprefix("/-/peer/v1/"), query, body))
+        answer = self.handler(self.asked[-1])
+        return answer if isinstance(answer, Answer) else await answer
+
+    def to(self, what: str) -> list[Asked]:
+        """The calls of addresses that end so."""
+        return [asked for asked in self.asked if asked.path.endswith(what)]
+
+
+@dataclass
+class Place:
+    """A node with a store and an origin of its own, and others."""
+
+    shelf: Shelf
+    others: Others
+
+    async def dataset(self, count: int, size: int = 500, **more: object) -> Data:
+        """A dataset that is known here."""
+        return await self.shelf.dataset(bodies_of(count, size), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """A node that has node a for a home of everything, and b after it."""
+    async with shelved(tmp_path) as shelf:
+        others = Others([A, B])
+        services = shelf.bench.engine.services
+        services.fleet = Fleet(others, others)
+        await shelf.bench.engine.batches.close()
+        shelf.bench.engine.batches = Batches(services)
+        yield Place(shelf, others)
+
+
+def frames(data: Data, indices: Sequence[int], flag: ItemFlag = ItemFlag.HIT, *, end: bool = True) -> bytes:
+    """A right answer in frames, for the first of what was asked for."""
+    sequence, pieces = FrameSequence(), [FrameSequence.preamble()]
+    for position, index in enumerate(indices):
+        body = data.bodies[index]
+        pieces += [sequence.item(Entry(position, index, len(body), crc32(body), flag)), body]
+    return b"".join([*pieces, sequence.end()] if end else pieces)
+
+
+def serving(data: Data, flag: ItemFlag = ItemFlag.HIT) -> Handler:
+    """A home that has everything."""
+    return lambda asked: Answer(frames(data, asked.indices, flag))
+
+
+async def test_a_batch_asks_its_home_once(place: Place) -> None:
+    """Rule: what a batch wants of one home goes there in one request, and the answer's flags are told on."""
+    data = await place.dataset(200)
+    place.others.handler = serving(data)
+    batch = await data.exact(range(200))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert batch.count(ItemFlag.HIT) == 200
+    assert [(asked.node, asked.indices) for asked in place.others.asked] == [("a", list(range(200)))]
+    assert data.reads() == 0
+
+
+async def test_batches_of_one_moment_go_together(place: Place) -> None:
+    """Rule: two batches that want items of one home at the same moment make one request, with each item once."""
+    data = await place.dataset(30)
+    place.others.handler = serving(data, ItemFlag.NONE)
+    one, two = await asyncio.gather(data.exact(range(20)), data.exact(range(10, 30)))
+    assert (len(one.delivered), len(two.delivered)) == (20, 20)
+    assert [sorted(asked.indices) for asked in place.others.asked] == [list(range(30))]
+    assert one.count(ItemFlag.JOINED) + two.count(ItemFlag.JOINED) == 10
+
+
+async def test_an_index_answer_is_read_too(place: Place) -> None:
+    """Rule: a home that has everything on disk answers in the other form, which is as good."""
+    data = await place.dataset(20)
+
+    def handler(asked: Asked) -> Answer:
+        bodies = [data.bodies[index] for index in asked.indices]
+        indexed = enumerate(zip(asked.indices, bodies, strict=True))
+        entries = [Entry(at, index, len(body), crc32(body)) for at, (index, body) in indexed]
+        head, end, _ = index_head(entries)
+        return Answer(head + b"".join(bodies) + end)
+
+    place.others.handler = handler
+    assert (await data.exact(range(20))).delivered == dict(enumerate(data.bodies))
+
+
+@pytest.mark.parametrize("whole", [0, 1, 7])
+async def test_of_an_answer_that_breaks_off_what_came_whole_counts(place: Place, whole: int) -> None:
+    """Rule: the home that broke off is suspected, and the next one is asked for just what has not come."""
+    data = await place.dataset(20)
+
+    def handler(asked: Asked) -> Answer:
+        if asked.node == "b":
+            return Answer(frames(data, asked.indices))
+        return Answer(frames(data, asked.indices[:whole], end=False) + b"\0" * 10, broken=True)
+
+    place.others.handler = handler
+    batch = await data.exact(range(20))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert len(batch.came) == 20
+    assert place.others.suspected == ["a"]
+    assert [(asked.node, asked.indices) for asked in place.others.asked[1:]] == [("b", list(range(whole, 20)))]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda right: right[:20] + b"\xff" + right[21:],
+        lambda right: b"LRDX" + right[4:],
+        lambda right: right[:16] + (77).to_bytes(4, "little") + right[20:],
+        lambda right: right[:-40],
+        lambda right: right[:-1] + b"\7",
+        lambda right: right[:300] + bytes([right[300] ^ 1]) + right[301:],
+        lambda right: b"",
+    ],
+)
+async def test_an_answer_that_is_none_delivers_nothing_wrong(place: Place, lie: Callable[[bytes], bytes]) -> None:
+    """Rule: whatever a node sends, readers get the right bytes, from elsewhere, each item once."""
+    data = await place.dataset(5)
+    place.others.handler = lambda asked: Answer(lie(frames(data, asked.indices)))
+    batch = await data.exact(range(5))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert sorted(one.position for one in batch.came) == list(range(5))
+
+
+async def test_without_any_home_items_are_read_here(place: Place) -> None:
+    """Rule: when no node in the ring answers, the origin is asked from here, in the same batch, and items are kept here."""
+    data = await place.dataset(40)
+
+    def handler(asked: Asked) -> Answer:
+        raise PeerUnavailable("nobody is there")
+
+    place.others.handler = handler
+    batch = await data.exact(range(40))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert data.reads() == 40
+    assert data.resident == set(range(40))
+
+
+async def test_a_refusal_is_no_death(place: Place) -> None:
+    """Rule: a home that does not know the dataset, or is overloaded, stays in the ring; its items are read here."""
+    data = await place.dataset(10)
+    place.others.handler = lambda asked: Answer(status=503)
+    assert (await data.exact(range(10))).delivered == dict(enumerate(data.bodies))
+    assert place.others.suspected == []
+    assert data.reads() == 10
+
+
+async def test_what_a_home_says_of_the_origin_is_told(place: Place) -> None:
+    """Rule: an item that the home could not get is reported with the home's reason; the origin is not asked a second time."""
+    data = await place.dataset(4)
+
+    def handler(asked: Asked) -> Answer:
+        sequence = FrameSequence()
+        statuses = (ItemStatus.MISSING, ItemStatus.CHANGED, ItemStatus.REFUSED, ItemStatus.ORIGIN_ERROR)
+        failures = [
+            sequence.failure(at, asked.indices[at], status, "b", "k", "why") for at, status in enumerate(statuses)
+        ]
+        return Answer(FrameSequence.preamble() + b"".join(failures) + sequence.end())
+
+    place.others.handler = handler
+    batch = await data.exact(range(4))
+    assert batch.failed == {
+        0: ItemStatus.MISSING,
+        1: ItemStatus.CHANGED,
+        2: ItemStatus.REFUSED,
+        3: ItemStatus.ORIGIN_ERROR,
+    }
+    assert data.reads() == 0
+
+
+async def test_what_finds_no_room_in_memory_is_streamed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: the items that are in memory at once are bounded; others are fetched as blobs of their home when it is their turn."""
+    monkeypatch.setattr(peer_items, "MEMORY", 2000)
+    monkeypatch.setattr(peer_items, "_ROOM", 0.0)
+    data = await place.dataset(6)
+    place.others.handler = serving(data)
+    batches = place.shelf.batches
+    wanted = [Wanted(data.registration, index, place.shelf.bench.identity, data.caching) for index in range(6)]
+    tasks = [asyncio.get_running_loop().create_task(batches.fetches.fetch(one)) for one in wanted]
+    outcomes = [await task for task in tasks]
+    large = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, LargeItem)]
+    assert len(large) == 6 - 3
+    place.others.handler = lambda asked: Answer(data.bodies[large[0]])
+    stream = await batches.fetches.stream(wanted[large[0]])
+    assert isinstance(stream, ItemStream)
+    assert b"".join([piece async for piece in stream.pieces()]) == data.bodies[large[0]]
+    assert stream.verdict()[1] is ItemStatus.OK
+    stream.close()
+    assert data.reads() == 0
+    del outcomes, tasks
+    peers = batches.fetches.peers
+    assert peers is not None
+    await until(lambda: peers.memory.used == 0)
+
+
+async def test_a_stream_goes_on_from_the_origin(place: Place) -> None:
+    """Rule: when the home of an item dies while it is streamed, the origin gives the rest, and the whole is what it should be."""
+    data = await place.dataset(1, 5000)
+    place.others.handler = lambda asked: _Short(data.bodies[0], broken=True)
+    wanted = Wanted(data.registration, 0, place.shelf.bench.identity, data.caching)
+    stream = await place.shelf.batches.fetches.stream(wanted)
+    assert isinstance(stream, ItemStream)
+    assert b"".join([piece async for piece in stream.pieces()]) == data.bodies[0]
+    assert stream.verdict()[1] is ItemStatus.OK
+    stream.close()
+    [seen] = [one for one in place.shelf.bench.origin.seen if one.method == "GET"]
+    assert seen.header("range") == "bytes=2000-"
+
+
+class _Short(Answer):
+    """Says how long it is, and breaks off after two kilobytes."""
+
+    async def next_chunk(self) -> bytes:
+        """As ``Answer``, twice."""
+        if self._at >= 2000:
+            raise PeerUnavailable("it broke off")
+        return await super().next_chunk()
+
+
+async def test_nobody_waits_long_to_hear_what_others_have(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a home that does not say what it has, has nothing: the batch goes on with what is known."""
+    monkeypatch.setattr(peer_items, "LOOKUP", 0.05)
+    data = await place.dataset(20)
+    place.others.handler = lambda asked: (
+        Answer(hangs=True) if asked.path.endswith("lookup") else Answer(frames(data, asked.indices))
+    )
+    batch = await data.substitute(range(20), 5)
+    assert len(batch.delivered) == 5
+    assert len(place.others.to("lookup")) == 1
+
+
+async def test_substitutes_come_from_where_they_are(place: Place) -> None:
+    """Rule: candidates that their home has come first, in the order of the request; no others are asked for."""
+    data = await place.dataset(64)
+    there = np.arange(64) % 4 == 1
+
+    def handler(asked: Asked) -> Answer:
+        if asked.path.endswith("lookup"):
+            bits = np.packbits(there[asked.indices], bitorder="little").tobytes()
+            return Answer(bits + bytes(len(bits)))
+        return Answer(frames(data, asked.indices))
+
+    place.others.handler = handler
+    batch = await data.substitute(range(64), 10)
+    assert sorted(batch.delivered) == np.flatnonzero(there)[:10].tolist()
+    assert [asked.indices for asked in place.others.to("batch")] == [np.flatnonzero(there)[:10].tolist()]
+
+
+async def test_a_reader_that_leaves_ends_the_request(place: Place) -> None:
+    """Rule: when nobody waits for an answer any more, the home hears it, and nothing more is read."""
+    data = await place.dataset(10)
+    answer = Answer(FrameSequence.preamble(), hangs=True)
+    place.others.handler = lambda asked: answer
+    reader = asyncio.get_running_loop().create_task(data.exact(range(10)))
+    await until(lambda: place.others.asked)
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    await until(lambda: answer.ended)
+    assert place.others.suspected == []
+
+
+async def test_neighbours_are_asked_by_the_page(place: Place) -> None:
+    """Rule: before a home reads items from the origin it asks who was home before, once for a page of items and not for each."""
+    data = await place.dataset(PAGE + 10)
+    place.others.order = []
+    place.others.earlier = B
+    place.others.handler = lambda asked: Answer(bytes(-(-len(asked.body) // 256)))
+    batch = await data.exact(range(PAGE + 10))
+    assert len(batch.delivered) == PAGE + 10
+    assert [(asked.node, len(asked.body) // 32) for asked in place.others.to("blobs/lookup")] == [
+        ("b", PAGE),
+        ("b", 10),
+    ]
+    assert data.reads() == PAGE + 10
+
+
+async def test_what_a_neighbour_has_is_taken_over(place: Place) -> None:
+    """Rule: an item that another node has comes from there, checked and kept; one that it does not give, from the origin."""
+    data = await place.dataset(6)
+    place.others.order = []
+    place.others.earlier = B
+
+    def handler(asked: Asked) -> Answer:
+        if asked.path.endswith("lookup"):
+            return Answer(bytes([0b011111]))
+        index = next(at for at in range(6) if data.registration.content.digest(at).hex() == asked.path[-64:])
+        replies = {3: Answer(b"x" * len(data.bodies[3])), 4: Answer(status=404)}
+        return replies.get(index, Answer(data.bodies[index]))
+
+    place.others.handler = handler
+    batch = await data.exact(range(6))
+    assert batch.delivered == dict(enumerate(data.bodies))
+    assert batch.count(ItemFlag.HIT) == 3
+    assert [data.reads(index) for index in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert data.resident == set(range(6))
