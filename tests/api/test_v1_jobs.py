@@ -396,3 +396,24 @@ def test_addresses_and_methods(running: Running) -> None:
     assert ask(running, "GET", "/v1/plan", b"hello").code == "InvalidRequest"
     assert ask(running, "GET", "/v1/plan", key=None).status == 403
     assert ask(running, "POST", "/v1/jobs", b"{}", key=None).status == 403
+
+
+def test_the_description_has_every_address(running: Running) -> None:
+    """Rule: the OpenAPI document names all addresses of jobs, and what they take and answer."""
+    document = ask(running, "GET", "/openapi.json", key=None).json
+    methods = {path: sorted(entry) for path, entry in document["paths"].items() if re.match("/v1/(?:jobs|plan)", path)}
+    assert methods == {
+        "/v1/jobs": ["get", "post"],
+        "/v1/jobs/{job}": ["delete", "get"],
+        "/v1/jobs/{job}/heartbeat": ["post"],
+        "/v1/jobs/{job}/epochs/{epoch}": ["post"],
+        "/v1/plan": ["get"],
+    }
+    taken = document["paths"]["/v1/jobs/{job}/heartbeat"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
+    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue"} == taken["properties"].keys()
+    assert (
+        set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+        <= document["components"]["schemas"].keys()
+    )
