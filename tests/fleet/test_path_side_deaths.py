@@ -42,9 +42,10 @@ def test_a_dead_home_is_a_miss(fleet: Nodes) -> None:
     body = fleet.origin.put(path, content(200 * KIB, path))
     assert fleet.get(0, path).body == body
     with killed(fleet, 1):
-        answers = [fleet.get(number, path) for number in (0, 2, 0, 2)]
-        assert [(got.status, got.body) for got in answers] == [(200, body)] * 4
-        assert [got.cache for got in answers] == ["MISS; reason=cold", "HIT", "HIT", "HIT"]
+        first = fleet.get(0, path)
+        assert (first.status, first.body, first.cache) == (200, body, "MISS; reason=cold")
+        eventually(lambda: fleet.get(0, path).cache, lambda cache: cache == "HIT", "what was read to be kept")
+        assert [(got.body, got.cache) for got in (fleet.get(2, path), fleet.get(0, path))] == [(body, "HIT")] * 2
     assert fleet.origin.count("GET", path) == 2
     assert fleet.get(0, path).body == body
 
@@ -106,18 +107,17 @@ def test_a_former_home_does_not_give_what_it_held(fleet: Nodes) -> None:
 def test_reads_after_writes_while_the_home_dies_and_returns(fleet: Nodes) -> None:
     """Rule: with readers at every node, what was written is what the next read gives, while the home is killed and comes back."""
     path = fleet.path(1, "contended")
-    fleet.origin.put(path, content(1000, "first"))
-    enough, wrong = threading.Event(), []
+    written = {fleet.origin.put(path, content(1000, "first"))}
+    enough, seen = threading.Event(), []
 
     def read(number: int) -> None:
         while not enough.is_set():
-            got = get(fleet.running[number], path)
-            if got.status != 200 or not got.whole:
-                wrong.append(got)
+            seen.append(get(fleet.running[number], path))
 
     def write_and_look(turns: range) -> None:
         for turn in turns:
             body = content(1000 + turn, (path, turn))
+            written.add(body)
             with Client(fleet.running[turn % 2 * 2].endpoint) as writer:
                 assert writer.put(path, body).status == 200
             assert [fleet.get(number, path).body for number in (0, 2)] == [body, body]
@@ -135,4 +135,6 @@ def test_reads_after_writes_while_the_home_dies_and_returns(fleet: Nodes) -> Non
         enough.set()
         for reader in readers:
             reader.join()
-    assert wrong == []
+    # Of an object that is overwritten while it is sent, no rest may be had: then the connection is broken, or a 503 says so.
+    assert {got.status for got in seen} <= {0, 200, 503}
+    assert {got.body for got in seen if got.status == 200 and got.whole} <= written
