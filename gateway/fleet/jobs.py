@@ -7,9 +7,9 @@ than ``silence`` is gone, with everything that was kept for it; so is the place 
 what it has counted stays in its job's sums.
 
 How ranks become one job (``merged``). They run in step, so the place of the job is that of the rank that has most left: the
-lowest epoch, and in it the longest rest. A chunk that only the slowest rank still needs is thus never taken from it. Totals are
-the means over all ranks of the registration, items and hits the sums: a divisor that never changes keeps them growing when a
-rank comes late.
+lowest epoch, and in it the longest rest. A chunk that only the slowest rank still needs is thus never taken from it. A rank
+that has nothing before it has ended, and is not waited for. Totals are the means over all ranks of the registration, items
+and hits the sums: a divisor that never changes keeps them growing when a rank comes late.
 
 The order of an epoch. Who asks first decides for all ranks. When the dataset's chunks are rotated for jobs that are in the middle
 of their epochs, it is the sequence that they follow, beginning where the newest chunk is, so that all use the same chunks
@@ -231,7 +231,10 @@ def merged(
     present = [beat for age, beat in of_job if age <= silence]
     if not present:
         return KnownJob(record, joined_at, silent, totals=totals)
-    last = min(present, key=lambda beat: (beat.epoch, -beat.epoch_left, beat.rank))
+    last = min(
+        [beat for beat in present if beat.upcoming] or present,
+        key=lambda beat: (beat.epoch, -beat.epoch_left, beat.rank),
+    )
     return KnownJob(record, joined_at, silent, last.epoch, last.upcoming, last.epoch_left, totals, len(present))
 
 

@@ -140,6 +140,15 @@ def test_a_silent_rank_holds_nothing_up() -> None:
     assert known.totals[Phase.STEADY].steps == 3
 
 
+def test_a_rank_that_has_ended_holds_nothing_up() -> None:
+    """Rule: a rank with nothing upcoming says nothing about the job's place, unless all ranks have ended."""
+    ended = (0.1, beat(0, 2, (), 0))
+    known = merged(record(), 0.0, 0.1, [ended, (0.1, beat(1, 4, (6, 7), 2))], 30.0)
+    assert (known.epoch, known.upcoming, known.ranks_heard) == (4, (6, 7), 2)
+    known = merged(record(), 0.0, 0.1, [ended, (0.1, beat(1, 4, (), 0))], 30.0)
+    assert (known.upcoming, known.epoch_left) == ((), 0)
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), max_size=12))
 def test_totals_never_shrink_while_ranks_only_go_on(said: list[tuple[int, int]]) -> None:
     """Rule: whichever rank is heard of in whichever order, the job's totals only grow as long as the ranks' own do."""
