@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tests.scenarios.clients import Client, get
 from tests.scenarios.proxy import Proxy
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import KIB, Origin, content, eventually
+from tests.v1 import ask
 
 WHOLE = {"node-0": "READY", "node-1": "READY"}
 QUICK = {"heartbeat": "200ms", "expire": "2s"}
@@ -176,6 +178,53 @@ def test_nobody_is_forgotten(whole, redis, mood):
         seen = [members(running) for _ in range(20) for running in whole]
     seen += until_told_again(redis, whole)
     assert [states for states in seen if states != WHOLE] == []
+
+
+def job_of(data: Stock, name: str) -> bytes:
+    """A registration."""
+    asked = {"job": name, "dataset": data.name, "gpus": 1, "batch_size": 8, "ranks": 1}
+    return json.dumps(asked).encode()
+
+
+@pytest.mark.parametrize("mood", LOST)
+def test_jobs_wait_for_redis(whole, redis, data, mood):
+    """Rule: with Redis out of reach whatever concerns jobs is answered 503 with a time to come back, at every gateway, and soon
+    after Redis is back it is answered."""
+    with mood_of(redis, mood):
+        await_lost(whole)
+        for running in whole:
+            for method, path in (("POST", "/v1/jobs"), ("GET", "/v1/jobs"), ("GET", "/v1/plan")):
+                reply = ask(running, method, path, job_of(data, mood) if method == "POST" else b"")
+                assert (reply.status, reply.headers.get("retry-after")) == (503, "1"), (path, reply.body)
+    for running in whole:
+        eventually(
+            lambda running=running: ask(running, "POST", "/v1/jobs", job_of(data, mood)).status,
+            lambda status: status in (200, 201),
+            "a registration",
+        )
+
+
+def test_jobs_are_kept_in_a_failover(whole, redis, data):
+    """Rule: a job that the replica has is known after it took over, at every gateway."""
+    assert ask(whole[0], "POST", "/v1/jobs", job_of(data, "kept")).status == 201
+    with redis.failed_over():
+        for running in whole:
+            eventually(
+                lambda running=running: ask(running, "GET", "/v1/jobs/kept").status,
+                lambda status: status == 200,
+                "the job at the replica",
+            )
+
+
+def test_jobs_of_an_emptied_redis_are_unknown(whole, redis, data):
+    """Rule: a heartbeat of a job that Redis has forgotten is answered 404 UnknownJob; registered again, the job goes on."""
+    assert ask(whole[0], "POST", "/v1/jobs", job_of(data, "forgotten")).status == 201
+    redis.server.flush()
+    beat = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}}
+    reply = ask(whole[1], "POST", "/v1/jobs/forgotten/heartbeat", json.dumps(beat).encode())
+    assert (reply.status, reply.code) == (404, "UnknownJob")
+    assert ask(whole[1], "POST", "/v1/jobs", job_of(data, "forgotten")).status == 201
+    assert ask(whole[0], "POST", "/v1/jobs/forgotten/heartbeat", json.dumps(beat).encode()).status == 200
 
 
 def until_told_again(redis: Redis, gateways: list[Running]) -> list[dict[str, str]]:
