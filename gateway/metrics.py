@@ -101,7 +101,7 @@ PEER_REQUESTS = Counter(
 )
 PEER_REFUSED = Counter(
     "larder_peer_refused_total",
-    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body",
+    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body, request",
     ["reason"],
 )
 JOB_REQUESTS = Counter(

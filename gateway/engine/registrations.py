@@ -42,6 +42,7 @@ EVERY = 0.5
 _AGAIN = 20
 """Looks after which disk and table are compared although neither is known to have changed."""
 _PATIENCE = 20.0
+_BLIND = 1.0
 _NOBODY = OriginIdentity("", "")
 
 
@@ -69,6 +70,7 @@ class Registrations:
         self._settled = State()
         self._looks = 0
         self._looking = asyncio.Lock()
+        self._blind_until = float("-inf")
         self._copies: dict[Name, asyncio.Task[None]] = {}
 
     # --- looking
@@ -165,11 +167,16 @@ class Registrations:
 
     async def _look(self, table: DatasetTable) -> None:
         """Know the table as it is now; with Redis lost, as it was."""
+        loop = asyncio.get_running_loop()
         async with self._looking:
+            # A Redis that hangs would make every request for an unknown dataset wait as long as it takes to see that.
+            if loop.time() < self._blind_until:
+                return
             try:
                 if await table.look() != self._state:
                     self._state, self._listed = await table.all()
             except DOWN as failure:
+                self._blind_until = loop.time() + _BLIND
                 log.debug("the table of datasets cannot be read: %r", failure)
 
     async def settle(self, shared: Shared) -> None:

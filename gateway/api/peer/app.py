@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from gateway import metrics
 from gateway.api.received import Receive, request_body
 from gateway.api.v1.problems import send_problem
+from gateway.fleet.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.keys import OriginIdentity, Principal
@@ -23,6 +24,8 @@ from gateway.server.refusals import Scope, Send
 
 PEER = "/peer/v1/"
 """What the paths begin with (without "/-")."""
+_NONSENSE = (400, 403, 405, 413)
+"""Statuses of refusals that no node of this version gets from one that is configured as it is."""
 _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
@@ -109,6 +112,8 @@ class PeerApp:
         except LarderError as failure:
             if started:
                 raise BrokenBody(str(failure)) from failure
+            if isinstance(failure, ApiError) and failure.status in _NONSENSE and REFUSED not in failure.headers:
+                metrics.PEER_REFUSED.labels("request").inc()
             await send_problem(sending, failure)
         finally:
             self.in_flight -= 1
