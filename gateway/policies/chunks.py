@@ -23,7 +23,8 @@ load may start. So at most two chunks, complete or not, take space at any time. 
 - *The next load* is what most jobs need next: the first chunk in a job's order that is not held; at a tie the one that is needed
   sooner, then the lower number.
 
-New jobs begin on the newest complete chunk, or, when none is complete yet, on the one being loaded: there they share its misses.
+New jobs begin on the newest complete chunk, or on the one being loaded when none is complete, or when all jobs have gone on to it
+because loading is slower than they are: there they share its misses, while a chunk that everyone has finished is soon taken away.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def rotate(
     turn.complete(loaded)
     turn.let_go(now, force_after)
     turn.start()
-    return turn.chunks, turn.memory, tuple(turn.events)
+    return turn.aimed(), turn.memory, tuple(turn.events)
 
 
 def _sane(job: JobView, units: int) -> JobView:
@@ -233,6 +234,12 @@ class _Turn:
         if chunk >= 0:
             self.chunks = _named(self.chunks.complete, chunk)
             self.events.append(ChunkEvent(ChunkReason.STARTED, chunk))
+
+    def aimed(self) -> Chunks:
+        """The chunks, with the active one where a job that begins now is in the company of others."""
+        used = {job.current for job in self._jobs if job.current >= 0}
+        left_behind = self.chunks.loading in used and used.isdisjoint(self.chunks.complete)
+        return replace(self.chunks, active=self.chunks.loading) if left_behind else self.chunks
 
     def _holds_others_up(self, chunk: int) -> bool:
         """Whether a job that does not refer to the chunk wants another that is not held."""

@@ -53,7 +53,7 @@ class Rotation:
         held = self.chunks.held
         assert len(held) == len(set(held)) <= 2
         assert all(0 <= chunk < self.units for chunk in held)
-        assert self.chunks.active in ((self.chunks.complete or (self.chunks.loading,))[-1],)
+        assert self.chunks.active in ((self.chunks.complete or (self.chunks.loading,))[-1], self.chunks.loading)
         assert self.chunks.marked == self.chunks.complete[:-1]
         assert set(self.chunks.complete) <= set(before.held)
 
@@ -69,6 +69,15 @@ def at(name: str, position: int, sequence: Sequence[int] = range(UNITS)) -> JobV
     place = position % count
     upcoming = (*sequence[place:], *sequence[:2])
     return JobView(name, tuple(upcoming), count - place)
+
+
+def test_a_new_job_begins_where_the_others_are_when_they_are_faster_than_the_load():
+    """Rule: the newest complete chunk that all have finished is soon taken away, and with it the company of the others."""
+    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation.step([job("a", 5, 7, 8), job("b", 5, 7, 8)], loaded=False)
+    assert rotation.chunks == Chunks((3,), 5, active=5)
+    rotation.step([job("a", 5, 7, 8), job("b", 3, 5, 7)], loaded=False)
+    assert rotation.chunks == Chunks((3,), 5, active=3)
 
 
 def test_the_first_chunk_is_loaded_then_the_next():
