@@ -140,6 +140,11 @@ class Heart:
         """Whether this is the process that the job was made in, and no copy in a worker."""
         return self._process == os.getpid()
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes of the gateway's fleet can be asked, should the gateway go."""
+        return len(self._neighbours.reached)
+
     def begin(self) -> None:
         """Start the thread, if it is not there; a copy has none."""
         if self._thread is None and self.own and not self.stopped.is_set():

@@ -162,8 +162,8 @@ class Job:
         return Agreement(order, directives.caching, directives.preload)
 
     def stats(self) -> dict[str, Any]:
-        """Heartbeats, failed ones and registrations, and what was timed, by phase; of this process."""
-        return {**self._heart.counts, "phases": self._heart.timing.as_json()}
+        """Heartbeats, failed ones and registrations, nodes that can be asked, and what was timed, by phase; of this process."""
+        return {**self._heart.counts, "nodes": self._heart.nodes, "phases": self._heart.timing.as_json()}
 
     def close(self) -> None:
         """End the job: the fleet forgets it now rather than after a while. Takes a second at most; failing is no error.
