@@ -232,7 +232,8 @@ class Larder:
         self._data = DataApp(identities, registrations, batches, store, settings.server.max_in_flight)
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
-        keep_chunks(settings, management, store, engine.batches, Shelves(find, registry.contents), self._stack)
+        shelves = Shelves(find, registry.contents, origin.has)
+        keep_chunks(settings, management, store, engine.batches, shelves, self._stack)
         return registrations
 
     def _serve_peers(self, fleet: Fleet, origin: OriginClient, objects: PeerObjects, items: PeerItems) -> None:

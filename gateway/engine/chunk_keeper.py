@@ -48,10 +48,14 @@ Part = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Shelves:
-    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here."""
+    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
+
+    ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
+    """
 
     find: Find
     contents: Callable[[], Iterable[Content]]
+    signs_as: Callable[[OriginIdentity], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,9 @@ class ChunkKeeper:
         for job in jobs:
             record = job.record
             identity = OriginIdentity(record.origin, record.access_key_id)
-            if record.dataset == name and (record.tenant, identity) not in found:
+            if record.dataset != name or not self._shelves.signs_as(identity):
+                continue
+            if (record.tenant, identity) not in found:
                 registration = await self._found(record.tenant, name)
                 if registration is not None:
                     self._store.items.adopt(registration.content)

@@ -21,8 +21,9 @@ from gateway.fleet.plans import NodeReport
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Chunks, DatasetOrder, Plan, WhyCaching
 from gateway.store.datasets.registry import Registration
+from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import Hang, Refuse
-from tests.engine.datasets import Data, Shelf, bodies_of, shelved, until
+from tests.engine.datasets import BUCKET, Data, Shelf, bodies_of, shelved, until
 
 UNITS = 5
 
@@ -44,7 +45,7 @@ class Desk:
         """Make the keeper, with this object in place of Redis and of the membership."""
         self.planned = Planned(lambda: self.plan, lambda: self.shelf.bench.store.status().capacity)
         self.shelf.bench.engine.services.keeps = self.planned.keeps
-        shelves = Shelves(self.find, self.shelf.registry.contents)
+        shelves = Shelves(self.find, self.shelf.registry.contents, lambda identity: identity.access_key_id != "unknown")
         self.preloader = Preloader(self.shelf.batches.fetches, 0)
         self.keeper = ChunkKeeper(self.shelf.bench.store, self.preloader, shelves, Told(self.planned, self, self, self))
 
@@ -215,11 +216,23 @@ async def test_what_cannot_be_had_does_not_hold_up_the_rotation(desk: Desk) -> N
 async def test_another_jobs_reader_is_tried(desk: Desk) -> None:
     """Rule: what one job's keys are refused, another job's may be given."""
     data = await desk.shelf.dataset(bodies_of(40), "chunked")
-    desk.read_by(data, "no-such-key")
+    desk.shelf.bench.origin.deny(BOB.access_key_id, f"{BUCKET}/*")
+    desk.read_by(data, BOB.access_key_id)
     desk.read_by(data)
     desk.order(data, loading=1)
     await desk.loaded(data, 1)
     assert data.resident == desk.chunk(data, 1)
+    assert data.reads() == 2 * len(data.resident)
+
+
+async def test_nothing_is_read_as_somebody_this_node_does_not_know(desk: Desk) -> None:
+    """Rule: a job whose origin identity is not in this node's configuration is no reader here."""
+    data = await desk.shelf.dataset(bodies_of(40), "chunked")
+    desk.read_by(data, "unknown")
+    desk.order(data, loading=1)
+    await desk.keeper.turn()
+    assert desk.keeper._rotated[data.registration.content.id].readers == []
+    assert data.reads() == 0
 
 
 async def test_readers_come_first(desk: Desk) -> None:
