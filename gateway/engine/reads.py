@@ -380,7 +380,8 @@ class Reads:
 
     async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay:
         services = self._services
-        moved = None if ask.forced else await services.moved(ask.key, ask.identity)
+        believed = not ask.forced and ask.key not in services.forgotten
+        moved = await services.moved(ask.key, ask.identity) if believed else None
         if moved is not None and (entry := self._take_over(ask, rule, generation, moved)) is not None:
             return entry
         asked_at = services.now()

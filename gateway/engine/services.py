@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.engine.homes import Fleet
+from gateway.engine.lately import Lately
 from gateway.engine.moves import Moved
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
@@ -35,7 +36,7 @@ class Services:
     ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
     channel is broken, so that every object is checked. ``forget_here`` drops keys from this node after the origin
     showed that they changed. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
-    ``moved`` takes objects over from their former homes.
+    ``moved`` takes objects over from their former homes, but not those that were ``forgotten`` lately.
     ``keeps`` says whether the plan has a place for an item of a dataset.
     """
 
@@ -50,4 +51,5 @@ class Services:
     forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)
     fleet: Fleet | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
+    forgotten: Lately = field(default_factory=Lately)
     keeps: Callable[[Content, int], bool] = _everything

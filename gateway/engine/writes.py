@@ -32,6 +32,7 @@ class Writes:
 
     async def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> None:
         """Drop keys from this node: an object changed at the origin, or another gateway wrote it."""
+        self._services.forgotten.note(keys)
         for key in keys:
             self._entries.drop(key)
         await self._services.store.forget(keys)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.lately import WITHIN, Lately
+from gateway.engine.moves import Moved
 from gateway.engine.ranged import ReaderRefused
 from gateway.engine.reads import Forward, Found, Relay
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.store.leases import FillLeases
 from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
@@ -146,3 +149,69 @@ async def test_what_a_sibling_stored_is_found_by_who_knew_only_the_header(shared
     shared.engine._entries.put(entry)
     assert await shared.read("k") == b"x" * 5000
     assert shared.origin.count("GET") == 1
+
+
+class _FormerHome:
+    """Another node, which has not heard yet that what it has was written anew."""
+
+    def __init__(self, body: bytes) -> None:
+        self.asked = 0
+        self._body = body
+
+    async def __call__(self, key: ObjectKey, identity: OriginIdentity) -> Moved:
+        """Give it, as confirmed just now."""
+        self.asked += 1
+        return Moved([("ETag", '"old"'), ("Content-Length", str(len(self._body)))], _Body(self._body), 0.0)
+
+
+class _Body:
+    def __init__(self, body: bytes) -> None:
+        self._left = [body]
+
+    async def next_chunk(self) -> bytes:
+        """All of it at once."""
+        return self._left.pop() if self._left else b""
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def abort(self) -> None:
+        """Nothing is held."""
+
+
+async def test_a_written_object_is_not_taken_over_from_who_has_not_heard_yet(bench: Bench) -> None:
+    """Rule: gateways forget a written object one after the other; who has forgotten believes nobody else's copy."""
+    former = bench.engine.services.moved = _FormerHome(b"old")
+    bench.origin.put("b", "k", b"new")
+    await bench.engine.forget_from_fleet([bench.ask("k").key])
+    assert await bench.read("k") == b"new"
+    assert await bench.read("other") == b"old"
+    assert former.asked == 1
+
+
+async def test_an_object_that_changed_at_the_origin_is_not_taken_over_as_it_was(bench: Bench) -> None:
+    """Rule: only this gateway was shown that it changed; the copies of others count as fresh, and are old."""
+    bench.origin.put("b", "k", b"old")
+    await bench.read("k")
+    await bench.settle()
+    bench.engine.services.moved = _FormerHome(b"old")
+    bench.origin.put("b", "k", b"newer")
+    bench.now[0] += 601
+    assert await bench.read("k") == b"newer"
+
+
+def test_what_was_forgotten_long_ago_may_be_taken_over_again() -> None:
+    """Rule: it is remembered for as long as homes count as moved; while there is too much to remember, of everything."""
+    now = [0.0]
+    lately = Lately(lambda: now[0])
+    first, second = (ObjectKey("default", "b", name) for name in ("first", "second"))
+    lately.note([first])
+    now[0] = WITHIN - 1
+    assert first in lately
+    assert second not in lately
+    now[0] = WITHIN
+    assert first not in lately
+    lately.note(ObjectKey("default", "b", str(number)) for number in range(20_000))
+    assert second in lately
+    now[0] += WITHIN
+    assert second not in lately
