@@ -68,7 +68,11 @@ class Log:
         self.hits.append(hits)
 
 
-def together(runs: Sequence[Callable[[threading.Event], Log]], seconds: float = 0.0) -> list[Log]:
+Run = Callable[[threading.Event], Log]
+"""A job, until it ends or is told to stop."""
+
+
+def together(runs: Sequence[Run], seconds: float = 0.0) -> list[Log]:
     """Let jobs run at the same time, to their ends or for so many seconds."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(runs)) as pool:
@@ -79,7 +83,7 @@ def together(runs: Sequence[Callable[[threading.Event], Log]], seconds: float = 
         return [each.result() for each in begun]
 
 
-def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Callable[[threading.Event], Log]:
+def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Run:
     """A job that reads through the gateways, with the loader."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
 
@@ -153,9 +157,7 @@ def s3_client(endpoint: str, key: str, secret: str, connections: int) -> Any:
     )
 
 
-def plain_reads(
-    endpoint: str, keys: tuple[str, str], training: Training, threads: int
-) -> Callable[[threading.Event], Log]:
+def plain_reads(endpoint: str, keys: tuple[str, str], training: Training, threads: int) -> Run:
     """A job that knows nothing of caches: boto3 in ``threads`` threads reads every object in an order of its own.
 
     Mini-batches are read one ahead, as a ``DataLoader`` has it.
@@ -189,12 +191,12 @@ def plain_reads(
     return run
 
 
-def straight_to(store: Origin, training: Training, threads: int = 4) -> Callable[[threading.Event], Log]:
+def straight_to(store: Origin, training: Training, threads: int = 4) -> Run:
     """A job that reads the origin itself."""
     return plain_reads(store.endpoint, (KEY, SECRET), training, threads)
 
 
-def s3_through(fleet: Fleet, training: Training, number: int = 0, threads: int = 4) -> Callable[[threading.Event], Log]:
+def s3_through(fleet: Fleet, training: Training, number: int = 0, threads: int = 4) -> Run:
     """A job that reads objects through a gateway, as any S3 client does: the cache is plain LRU for it."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
     return plain_reads(endpoint, (CREDENTIALS.access_key_id, CREDENTIALS.secret_access_key), training, threads)

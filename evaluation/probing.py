@@ -122,10 +122,10 @@ def _steps(running: Fleet, training: Training, caching: str) -> float:
 def _text() -> str:
     return (
         f"Two jobs on datasets of their own, three gateways, an origin that takes {LATENCY * 1e3:.0f} ms to answer. Each loads "
-        f"one mini-batch of {BATCH} ahead; all is in the cache from an epoch before; one computes {IO * 1e3:.0f} ms for it, the other {COMPUTE * 1e3:.0f} ms. The manager "
-        f"refuses each the cache for {PROBE} mini-batches and compares with {PROBE} later ones. Beside it, in the same run: "
-        "median steps of the same jobs, alone, told not to use the cache, and told to, with all of it there. A job whose benefit "
-        "is below 1.05 leaves the cache."
+        f"one mini-batch of {BATCH} ahead; all of it is in the cache from an epoch before. One computes {IO * 1e3:.0f} ms for "
+        f"a mini-batch, the other {COMPUTE * 1e3:.0f} ms. The manager refuses each the cache for {PROBE} mini-batches and "
+        f"compares with {PROBE} later ones. Beside it, in the same run: median steps of the same jobs, alone, told not to use "
+        "the cache, and told to. A job whose benefit is below 1.05 leaves the cache."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -47,12 +48,12 @@ def watched(fleet: Fleet, info: DatasetInfo, partitions: int, units: int) -> Ite
 
     def look() -> None:
         while not stop.wait(EVERY):
-            here = np.zeros(info.items, np.bool_)
-            for reader in readers:
-                here |= reader.lookup(everything)
-            seen.times.append(time.monotonic())
+            at = time.monotonic()
+            here = np.logical_or.reduce(list(pool.map(lambda reader: reader.lookup(everything), readers)))
+            seen.times.append(at)
             seen.shares.append(np.bincount(chunks[here], minlength=units) / sizes)
 
+    pool = ThreadPoolExecutor(len(readers))
     thread = threading.Thread(target=look)
     thread.start()
     try:
@@ -60,3 +61,4 @@ def watched(fleet: Fleet, info: DatasetInfo, partitions: int, units: int) -> Ite
     finally:
         stop.set()
         thread.join()
+        pool.shutdown()
