@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway import metrics
 from gateway.model.datasets import ApiError
-from gateway.model.peer_auth import PeerRefused, verify
+from gateway.model.peer_auth import PeerRefused, Verified, verify
 from gateway.model.wire import WireRequest
 
 REFUSED = "x-larder-peer-refused"
@@ -26,9 +26,25 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class PeerCaller:
-    """A node of this fleet; ``node`` is its id."""
+    """A node of this fleet, by the head of its request; the body is confirmed when it has come."""
 
-    node: str
+    verified: Verified
+
+    @property
+    def node(self) -> str:
+        """Its id."""
+        return self.verified.node
+
+    def confirm(self, body: bytes) -> None:
+        """Verify the whole body.
+
+        Raises:
+            ApiError: as ``PeerGate.admit``.
+        """
+        try:
+            self.verified.confirm(body)
+        except PeerRefused as refused:
+            raise _refusal(refused) from None
 
 
 class PeerGate:
@@ -45,19 +61,22 @@ class PeerGate:
         self._secret = secret
         self._now = now
 
-    def admit(self, scope: Mapping[str, Any], body: bytes) -> PeerCaller:
-        """Verify a request over plain ASGI.
+    def admit(self, scope: Mapping[str, Any]) -> PeerCaller:
+        """Verify the head of a request over plain ASGI: strangers get no room for a body.
 
         Args:
             scope: of the request, whose ``raw_path`` and headers are as they arrived.
-            body: the whole of it.
 
         Raises:
             ApiError: it is no request of another node; the header ``REFUSED`` says why in one word. Counted.
         """
         request = WireRequest(scope["method"], scope["raw_path"], scope["query_string"], list(scope["headers"]))
         try:
-            return PeerCaller(verify(self._secret, request, body, self._now()))
+            return PeerCaller(verify(self._secret, request, self._now()))
         except PeerRefused as refused:
-            metrics.PEER_REFUSED.labels(refused.reason).inc()
-            raise ApiError(_CODES[refused.reason], refused.detail, headers={REFUSED: refused.reason}) from None
+            raise _refusal(refused) from None
+
+
+def _refusal(refused: PeerRefused) -> ApiError:
+    metrics.PEER_REFUSED.labels(refused.reason).inc()
+    return ApiError(_CODES[refused.reason], refused.detail, headers={REFUSED: refused.reason})

@@ -65,11 +65,28 @@ class Signer:
         return [*own.items(), (PEER_SIGNATURE, _signature(self.secret, request, pairs))]
 
 
-def verify(secret: str, request: WireRequest, body: bytes, now: float) -> str:
-    """The id of the node that signed a request; ``now`` in seconds since the epoch.
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The head of a request is that of the node ``node``; its body must have the SHA-256 ``body``, in hex."""
+
+    node: str
+    body: str
+
+    def confirm(self, body: bytes) -> None:
+        """Verify the body, when it has come.
+
+        Raises:
+            PeerRefused: it is not the one that was signed.
+        """
+        if not hmac.compare_digest(self.body.encode(), sha256(body).hexdigest().encode()):
+            raise PeerRefused("body", "The body is not the one that was signed.")
+
+
+def verify(secret: str, request: WireRequest, now: float) -> Verified:
+    """Verify the head of a request, so that no stranger's body is waited for; ``now`` in seconds since the epoch.
 
     Raises:
-        PeerRefused: none of this fleet did.
+        PeerRefused: no node of this fleet sent it.
     """
     own = _own(request.headers)
     if own[PEER_PROTOCOL] != str(PROTOCOL):
@@ -85,11 +102,9 @@ def verify(secret: str, request: WireRequest, body: bytes, now: float) -> str:
         raise PeerRefused(
             "date", f"The request's date is off by more than {WINDOW / 60:.0f} minutes; set the clocks of the nodes."
         )
-    if not hmac.compare_digest(own[PEER_BODY].encode(), sha256(body).hexdigest().encode()):
-        raise PeerRefused("body", "The body is not the one that was signed.")
     if not is_node_name(own[PEER]):
         raise PeerRefused("unsigned", f"{PEER} must be a node's id.")
-    return own[PEER]
+    return Verified(own[PEER], own[PEER_BODY])
 
 
 def _own(headers: Iterable[RawHeader]) -> dict[str, str]:

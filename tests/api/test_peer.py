@@ -41,6 +41,7 @@ class Home:
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
+        self.bodies = 0
         bench = shelf.bench
         items = PeerItems(Registrations(shelf.registry), bench.engine.batches, bench.store)
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
@@ -71,6 +72,7 @@ class Home:
         sent: list[MutableMapping[str, Any]] = []
 
         async def receive() -> MutableMapping[str, Any]:
+            self.bodies += 1
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: MutableMapping[str, Any]) -> None:
@@ -212,6 +214,14 @@ async def test_forged_calls(home: Home) -> None:
         assert reply.status == 403, path
         assert data.bodies[0] not in reply.body
     assert refused("signature") - before == len(addresses)
+
+
+async def test_a_strangers_body_is_not_waited_for(home: Home) -> None:
+    """Rule: who does not know the secret takes no memory and no time: he is refused by the head of his request."""
+    reply = await home.ask("blobs/lookup", bytes(32 * MOST_DIGESTS), secret="another one, long enough as well")
+    assert (reply.status, home.bodies) == (403, 0)
+    assert (await home.ask("blobs/lookup", bytes(32))).status == 200
+    assert home.bodies == 1
 
 
 async def test_tenants_stay_apart(home: Home) -> None:

@@ -93,7 +93,8 @@ def gated(gate: PeerGate) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         body = await request.read()
         try:
-            caller = gate.admit(scope_of(request), body)
+            caller = gate.admit(scope_of(request))
+            caller.confirm(body)
         except ApiError as error:
             return web.Response(status=error.status, headers=error.headers, text=error.detail)
         about = [caller.node, request.method, request.raw_path, len(body), request.headers.get("x-larder-extra", "")]
@@ -147,7 +148,7 @@ def test_refusals_say_what_to_do() -> None:
     """Rule: a stranger gets status 403, one word in a header, and a remedy."""
     scope = {"method": "GET", "raw_path": b"/-/peer/v1/x", "query_string": b"", "headers": []}
     with pytest.raises(ApiError) as caught:
-        PeerGate(SECRET).admit(scope, b"")
+        PeerGate(SECRET).admit(scope)
     assert caught.value.status == 403
     assert caught.value.headers == {REFUSED: "unsigned"}
     assert "x-larder-peer" in caught.value.detail

@@ -29,11 +29,18 @@ _NONSENSE = (400, 403, 405, 413)
 _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
+class Caller(Protocol):
+    """A node whose request has begun; see ``gateway.fleet.peer_gate.PeerCaller``."""
+
+    def confirm(self, body: bytes) -> None:
+        """Verify the body. Raises ApiError when it is not what the node sent."""
+
+
 class Gate(Protocol):
     """Admits nodes of the fleet; see ``gateway.fleet.peer_gate.PeerGate``."""
 
-    def admit(self, scope: Scope, body: bytes) -> object:
-        """Verify a request. Raises ApiError, with a clear reason, when no node of this fleet sent it."""
+    def admit(self, scope: Scope) -> Caller:
+        """Verify a request's head. Raises ApiError, with a clear reason, when no node of this fleet sent it."""
 
 
 class Asks(Enum):
@@ -127,8 +134,9 @@ class PeerApp:
         kind, address = found[0], self._addresses[found[0]]
         if scope["method"] not in address.methods:
             raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
+        caller = self._gate.admit(scope)
         body = await _body(receive, address.longest)
-        self._gate.admit(scope, body)
+        caller.confirm(body)
         metrics.PEER_SERVED.labels(kind).inc()
         await address.handler(PeerRequest(scope, send, body, self._principal(scope, address.asks)))
 
