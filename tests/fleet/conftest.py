@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from gateway.fleet.embedded import EmbeddedRedis
 from tests.scenarios.redis_server import RedisServer
@@ -22,6 +23,11 @@ async def until(condition: Callable[[], bool], within: float = 15.0) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the condition never came true")
         await asyncio.sleep(0.01)
+
+
+def counted(name: str, **labels: str) -> float:
+    """A metric's value in this process."""
+    return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
 @pytest.fixture
