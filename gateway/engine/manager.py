@@ -16,12 +16,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from statistics import median_low
 from typing import Any
 
 from gateway import metrics
 from gateway.engine.changes import changes
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import Jobs, KnownJob
+from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports
 from gateway.model.fleet import Node, NodeState
@@ -136,7 +137,13 @@ class Manager:
     async def _publish(self, plan: Plan, events: list[dict[str, Any]]) -> None:
         if plan == self._written:
             return
-        if await self._parts.plans.write(plan, events):
+        try:
+            taken = await self._parts.plans.write(plan, events)
+        except DOWN:
+            # Redis may have taken it all the same: what it has is looked up again before anything is decided.
+            self._fence = 0
+            raise
+        if taken:
             self._written = plan
             return
         metrics.MANAGER_DEPOSED.inc()
@@ -150,11 +157,7 @@ class Manager:
         overrides = await parts.plans.overrides()
         reports = await parts.reports.all()
         told = [reports.get(node.id, {}) for node in ready]
-        known = {job.record.dataset: (job.record.size, job.record.items, job.record.requested) for job in jobs}
-        for job in jobs:
-            # Two tenants may ask for different things of the same bytes.
-            if known[job.record.dataset][2] != job.record.requested:
-                known[job.record.dataset] = (*known[job.record.dataset][:2], "auto")
+        known = _claimed([job.record for job in jobs])
         # A dataset without jobs keeps what it has for as long as nobody needs it.
         holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
         known |= await parts.jobs.sizes(sorted((holding | set(overrides)) - set(known)))
@@ -174,6 +177,26 @@ class Manager:
         }
         capacity = int(USABLE * sum(node.capacity for node in ready))
         return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs})
+
+
+def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
+    """Size in bytes, items, and requested mode of each dataset that jobs are about.
+
+    Tenants may say different things of the same bytes, because lengths are claims, and nobody should have to live with a
+    stranger's. So the size is the lower median of what each tenant says, of those who say anything; of different wishes none counts.
+    """
+    of_dataset: dict[str, list[JobRecord]] = {}
+    for record in records:
+        of_dataset.setdefault(record.dataset, []).append(record)
+    found = {}
+    for dataset, those in of_dataset.items():
+        sizes: dict[str, int] = {}
+        for record in those:
+            sizes[record.tenant] = max(record.size, sizes.get(record.tenant, 0))
+        wishes = {record.requested for record in those}
+        size = median_low([size for size in sizes.values() if size] or [0])
+        found[dataset] = (size, those[0].items, wishes.pop() if len(wishes) == 1 else "auto")
+    return found
 
 
 def _loaded(order: DatasetOrder | None, dataset: str, told: list[dict[str, NodeReport]]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -204,6 +205,48 @@ async def test_a_lost_redis_freezes_the_plan(redis_server: EmbeddedRedis, redis:
     assert first.plan == before
     assert not first.manager.leads
     await first.manager.stop()
+
+
+class Deafened(Plans):
+    """Redis takes the first plan that is written, and the answer is lost."""
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        super().__init__(redis, prefix)
+        self._lost = False
+
+    async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """See ``Plans.write``."""
+        if self._lost:
+            return await super().write(plan, events)
+        self._lost = True
+        known = self.plan, self._stamp
+        await super().write(plan, events)
+        self.plan, self._stamp = known
+        raise TimeoutError
+
+
+async def test_a_plan_that_was_taken_although_nobody_said_so_is_gone_on_from(redis: Redis) -> None:
+    """Rule: Redis may take a plan and be too slow to say so; no other plan may then go by the same version."""
+    leader, follower = worker(redis, "a"), worker(redis, "b")
+    leader.manager._parts = replace(leader.parts, plans=Deafened(redis, Z))
+    await join(redis)
+    await turned(leader)
+    await follower.manager.turn()
+    assert follower.plan.datasets[D].chunks.loading == ORDER[0]
+    await join(redis, tuple(reversed(ORDER)))
+    for one in (leader, follower):
+        await one.manager.turn()
+    assert follower.plan.datasets == leader.manager._parts.plans.plan.datasets
+
+
+async def test_one_tenants_claim_of_a_size_is_not_everybodys(redis: Redis) -> None:
+    """Rule: lengths are claims; of a dataset that several tenants have, the size is what most say, not what one of them does."""
+    leader, jobs = worker(redis, "a"), Jobs(redis, Z, LONG)
+    for tenant, size in (("a", 10_000), ("b", 10_000), ("u", 0), ("v", 1), ("z", 10**15)):
+        await jobs.register(replace(RECORD, tenant=tenant, size=size))
+    await turned(leader)
+    assert leader.plan.datasets[D].caching is CachingMode.CHUNKED
+    assert leader.plan.inputs["datasets"][D]["size"] == 10_000
 
 
 async def test_what_changes_is_remembered_with_its_reason(redis: Redis) -> None:
