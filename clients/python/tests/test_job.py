@@ -476,3 +476,19 @@ def test_time_passes(jobs):
     assert totals["steps"] == 2
     assert totals["waited"] >= 0.04
     assert totals["seconds"] >= totals["waited"] + 0.02
+
+
+def test_a_plan_that_is_made_in_the_middle_of_an_epoch(jobs):
+    """Rule: from the moment that the fleet loads chunks by itself, nothing more is announced."""
+    jobs.directives["preload"] = False
+    with job_at(jobs) as job:
+        loader = loader_of(job, substitute=1, ahead=0)
+        run = loader.epoch(0)
+        next(run)
+        announced = len(loader.reader.prefetched)
+        assert announced
+        jobs.directives["preload"] = True
+        seen = len(jobs.beats)
+        jobs.wait(lambda: len(jobs.beats) > seen + 2)
+        assert sum(len(batch) for batch in run) == 103 - 16
+        assert len(loader.reader.prefetched) == announced

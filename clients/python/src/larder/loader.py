@@ -254,13 +254,14 @@ class Loader:
         settings = self.settings
         agreed = self._agreed or Agreement(None, self.info.caching, preload=False)
         chunked = agreed.caching == "chunked" and not agreed.preload
+        in_order = start.layout.kind == "striped" and isinstance(settings.job, Job)
         plan = EpochPlan(
             start.order(),
             shard,
             batch_size=settings.batch_size,
             substitute=settings.substitute,
-            # What the fleet has loaded is one chunk, and it waits for that to be used up before it loads the one after the next.
-            reach=0 if agreed.caching == "chunked" and agreed.preload else 1,
+            # A fleet that rotates chunks waits for one to be used up before it lets go of it and loads the next but one.
+            reach=0 if in_order else 1,
             tail=settings.tail,
             progress=start,
             own=own,
@@ -268,11 +269,17 @@ class Loader:
             following=start.next_epoch().order() if chunked else None,
             prefetch_first=chunked,
         )
-        work = Work(self.reader, self.stats, self._background if settings.ahead else None, chunked)
+        work = Work(self.reader, self.stats, self._background if settings.ahead else None, chunked, self._preloaded)
         if own is None:
             # What was skipped and padded before is told by one worker only, so that the sum over all of them is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
         return EpochRun(plan, own, settings, work)
+
+    def _preloaded(self) -> bool:
+        """Whether the fleet loads chunks by itself, as far as is known now: a plan may be made in the middle of an epoch."""
+        job = self.settings.job
+        directives = None if isinstance(job, str) else job.directives
+        return directives is not None and directives.preload
 
     def _layout(self) -> Layout:
         info, kind = self.info, self.settings.layout

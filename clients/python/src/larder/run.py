@@ -6,7 +6,7 @@ that was half filled when an error came: neither is in the state, both are hande
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -63,12 +63,13 @@ class Batch:
 
 class Work(NamedTuple):
     """What a run works with: ``background`` is ``None`` for one that fetches only when asked, ``chunked`` if the gateway wants
-    to be told of the next chunk."""
+    to be told of the next chunk, as long as the fleet does not load it by itself (``preloaded``)."""
 
     reader: Reader
     stats: Stats
     background: Background | None
     chunked: bool
+    preloaded: Callable[[], bool] = bool
 
 
 class RunSettings(Protocol):
@@ -254,7 +255,7 @@ class EpochRun:
         """
         plan = self._plan
         began = perf_counter()
-        if self._work.chunked:
+        if self._work.chunked and not self._work.preloaded():
             self._announcements.make(plan)
         if self._filling is None:
             if (offered := plan.candidates()) is None:
