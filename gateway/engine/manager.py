@@ -183,7 +183,8 @@ def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
     """Size in bytes, items, and requested mode of each dataset that jobs are about.
 
     Tenants may say different things of the same bytes, because lengths are claims, and nobody should have to live with a
-    stranger's. So the size is the lower median of what each tenant says, of those who say anything; of different wishes none counts.
+    stranger's. So the size is the lower median of what each tenant says, of those who say anything; of different wishes none
+    counts.
     """
     of_dataset: dict[str, list[JobRecord]] = {}
     for record in records:
