@@ -69,17 +69,29 @@ class NeverEvict(NoCache):
         self._space.add(items, numbers[: self._space.room(items)])
 
 
-class _Evicting(NoCache):
-    """Stores everything, and then evicts what has the highest rank."""
+class Evicting(NoCache):
+    """Stores everything, and then evicts what ranks highest.
+
+    Args:
+        space: of the cache.
+        clock: the time, which ``rank`` may go by.
+        rank: of these items of a dataset; the highest leave first.
+    """
 
     shares = True
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, clock: Clock, rank: Callable[[Items, Numbers], NDArray[np.float64]]) -> None:
         self._space = space
+        self._clock = clock
+        self._rank = rank
 
     def serves(self, job: JobRun) -> bool:
         """Always."""
         return True
+
+    def touch(self, items: Items, numbers: Numbers) -> None:
+        """Remember when."""
+        items.used[numbers] = self._clock.now
 
     def keep(self, items: Items, numbers: Numbers) -> None:
         """Store, and make room."""
@@ -91,7 +103,7 @@ class _Evicting(NoCache):
 
     def _evict(self, size: float) -> None:
         held = [(items, np.flatnonzero(items.resident)) for items in self._space.datasets.values()]
-        ranks = np.concatenate([self._ranks(items, numbers) for items, numbers in held])
+        ranks = np.concatenate([self._rank(items, numbers) for items, numbers in held])
         sizes = np.concatenate([np.full(len(numbers), items.size) for items, numbers in held])
         order = np.argsort(-ranks, kind="stable")
         gone = order[: int(np.searchsorted(np.cumsum(sizes[order]), size)) + 1]
@@ -101,32 +113,17 @@ class _Evicting(NoCache):
             self._space.remove(items, numbers[here])
             start += len(numbers)
 
-    def _ranks(self, items: Items, numbers: Numbers) -> NDArray[np.float64]:
-        raise NotImplementedError
 
-
-class Lru(_Evicting):
+def lru(space: Space, clock: Clock) -> Evicting:
     """Evicts what was used least recently."""
-
-    def __init__(self, space: Space, clock: Clock) -> None:
-        super().__init__(space)
-        self._clock = clock
-
-    def touch(self, items: Items, numbers: Numbers) -> None:
-        """Remember when."""
-        items.used[numbers] = self._clock.now
-
-    def _ranks(self, items: Items, numbers: Numbers) -> NDArray[np.float64]:
-        return -items.used[numbers]
+    return Evicting(space, clock, lambda items, numbers: -items.used[numbers])
 
 
-class Belady(_Evicting):
+def belady(space: Space, clock: Clock, jobs: Sequence[JobRun]) -> Evicting:
     """Evicts what will be used last (Belady 1966), by the true orders of all jobs and their pace so far."""
 
-    def __init__(self, space: Space, jobs: Callable[[], Sequence[JobRun]]) -> None:
-        super().__init__(space)
-        self._jobs = jobs
-
-    def _ranks(self, items: Items, numbers: Numbers) -> NDArray[np.float64]:
-        uses = [job.next_uses()[numbers] for job in self._jobs() if job.running and job.items is items]
+    def next_use(items: Items, numbers: Numbers) -> NDArray[np.float64]:
+        uses = [job.next_uses()[numbers] for job in jobs if job.running and job.items is items]
         return np.min(uses, axis=0) if uses else np.full(len(numbers), np.inf)
+
+    return Evicting(space, clock, next_use)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gateway.policies.manager import ManagerSettings
 from gateway.policies.probing import ProbeSettings
-from gateway.sim.baselines import Belady, Lru, NeverEvict, NoCache
+from gateway.sim.baselines import NeverEvict, NoCache, belady, lru
 from gateway.sim.clock import Clock
 from gateway.sim.items import Items, Space
 from gateway.sim.job import JobRun, Surroundings, Way
@@ -105,9 +105,9 @@ class _Run:
             case Mode.STATIC:
                 return NeverEvict(self._space)
             case Mode.LRU:
-                return Lru(self._space, self._clock)
+                return lru(self._space, self._clock)
             case Mode.BELADY:
-                return Belady(self._space, lambda: self._jobs)
+                return belady(self._space, self._clock, self._jobs)
             case Mode.LARDER:
                 return Managed(self._clock, self._space, self._managing(seed), self._jobs)
 
