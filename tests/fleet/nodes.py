@@ -90,8 +90,9 @@ class Nodes:
                 )
 
     def revive(self, number: int) -> None:
-        """Start a node again that has ended, with the cache that it had."""
-        settings = fleet_node(self.origin.endpoint, self.redis.url, number, self._home, **self._settings)
+        """Start a node again that has ended, at its address and with the cache that it had."""
+        chosen = {**self._settings, "server": {"port": self.running[number].port}}
+        settings = fleet_node(self.origin.endpoint, self.redis.url, number, self._home, **chosen)
         self.running[number] = start(settings, self._home / f"node-{number}")
         self._revived.append(self.running[number])
         self.await_home(number)
@@ -104,8 +105,12 @@ class Nodes:
 
 @contextmanager
 def nodes(home: Path, **settings: Any) -> Iterator[Nodes]:
-    """A fleet with an origin and a Redis of its own."""
-    settings = {"fleet": {"expire": "1s"}, **settings}
+    """A fleet with an origin and a Redis of its own.
+
+    Silence means nothing here for a long time, or a machine that is busy would change who is home of what. Who is killed is
+    missed when it is asked, and is let in again at once, as it comes back at the same address.
+    """
+    settings = {"fleet": {"expire": "60s"}, **settings}
     with (
         Origin() as origin,
         RedisServer() as redis,

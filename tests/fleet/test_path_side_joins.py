@@ -41,7 +41,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
     """Such a fleet."""
     rules = ({"match": "bucket/brief/**", "freshness": 2.0},)
     with nodes(tmp_path_factory.mktemp("fleet"), rules=rules, credentials=credentials("a", "b")) as fleet:
-        fleet.running[1].kill()
+        assert fleet.running[1].stop() == 0
         fleet.await_all(gone=[1])
         objects = {}
         for name, size in NAMES.items():

@@ -130,8 +130,11 @@ class S3App:
         reason = not_cacheable(exchange)
         outcome = Outcome.BYPASS
         if reason is None:
-            found = await self._read(exchange)
+            home, ring = self._relayed.home(exchange)
+            found = await (self._reads.read(exchange) if home is None else self._relayed.read(exchange, home))
             if isinstance(found, Answer):
+                if home is None:
+                    self._hot.learn(exchange, ring)
                 return found
             if isinstance(found, Relay):
                 return relay(exchange, found.response, Outcome.MISS, found.reason)
@@ -139,16 +142,6 @@ class S3App:
             reason = found.reason
             outcome = Outcome.MISS if found.miss else Outcome.BYPASS
         return await self._forwarder.forward(exchange, request_body(receive), outcome, reason)
-
-    async def _read(self, exchange: Exchange) -> Answer | Relay | Forward:
-        """Read an object here, or have its home read it."""
-        home, ring = self._relayed.home(exchange)
-        if home is not None:
-            return await self._relayed.read(exchange, home)
-        found = await self._reads.read(exchange)
-        if isinstance(found, Answer):
-            self._hot.learn(exchange, ring)
-        return found
 
     def _open(self, trace: Trace, auth: Authenticated) -> Exchange:
         """Find out what a verified request is about, and whether the gateway itself forbids it."""
