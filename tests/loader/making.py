@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
+import larder
+from larder.job import Agreement
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, Item
 
@@ -109,3 +111,15 @@ class Doubling:
     def __call__(self, batch: list[bytes]) -> tuple[str, list[bytes]]:
         """Mark it."""
         return ("collated", batch)
+
+
+class MoodyJob(larder.Job):
+    """A job that is given another order whenever it asks, as if the fleet had forgotten it each time."""
+
+    def __init__(self) -> None:
+        super().__init__(ENDPOINT, "moody", "train", batch_size=BATCH)
+
+    def agree(self, epoch: int, proposal: tuple[int, ...] | None) -> Agreement:
+        """A new order."""
+        order = None if proposal is None else tuple(random.SystemRandom().sample(proposal, len(proposal)))
+        return Agreement(order, "chunked", preload=True)

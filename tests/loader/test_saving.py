@@ -13,7 +13,18 @@ from larder.frames import MISSING
 from larder.planner import Progress, union
 from larder.testing import MemorySource
 from larder.torch import merge_states, watch
-from tests.loader.making import BATCH, N, dataset_of, fail_on_seven, index_of, loader_of, map_of, numbers, whole
+from tests.loader.making import (
+    BATCH,
+    MoodyJob,
+    N,
+    dataset_of,
+    fail_on_seven,
+    index_of,
+    loader_of,
+    map_of,
+    numbers,
+    whole,
+)
 
 
 def watched(workers=0, **options):
@@ -272,6 +283,20 @@ def test_items_that_were_skipped_are_not_asked_for_again():
     assert len(first + rest) + saved(loader)["skipped"] == N
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("at", [0, 1, 7])
+def test_the_order_of_the_fleet_is_saved(workers, at):
+    """Rule: all workers of an iteration take one order, which is asked for once; a resumed epoch goes on in its own."""
+    loader = watched(workers, job=MoodyJob())
+    first = numbers(islice(loader, at))
+    state = saved(loader)
+    assert (state["chunks"] is None) is (at == 0)
+    other = watched(workers, job=MoodyJob())
+    other.load_state_dict(state)
+    assert Counter(first + numbers(other)) == whole()
+    assert Counter(numbers(other)) == whole()
+
+
 # torchdata 0.11 calls something that torch 2.13 tells it not to.
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 class TestStateful:
@@ -289,6 +314,17 @@ class TestStateful:
         loader = self.loader(workers)
         first = numbers(islice(loader, at))
         other = self.loader(workers)
+        other.load_state_dict(saved(loader))
+        assert Counter(first + numbers(other)) == whole()
+        assert Counter(numbers(other)) == whole()
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("at", [0, 1, 5])
+    def test_the_order_of_the_fleet_is_saved(self, workers, at):
+        """Rule: workers go on in the order that they had agreed on, those too that had made nothing yet."""
+        loader = self.loader(workers, job=MoodyJob())
+        first = numbers(islice(loader, at))
+        other = self.loader(workers, job=MoodyJob())
         other.load_state_dict(saved(loader))
         assert Counter(first + numbers(other)) == whole()
         assert Counter(numbers(other)) == whole()
