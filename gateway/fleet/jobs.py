@@ -35,7 +35,10 @@ from gateway.policies.probing import PhaseTotals
 
 MOST_JOBS = 10_000
 """Jobs of one zone."""
+MOST_OF_TENANT = 1_000
+"""Jobs of one tenant, so that nobody takes the places of all others."""
 _KEPT_ORDERS = 4
+_AT_ONCE = 200
 
 _COMMON = """
 local K, silence = KEYS[1], tonumber(ARGV[1])
@@ -44,7 +47,13 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function record_of(value) return cjson.decode(string.match(value, '^%d+ (.*)$')) end
 local function drop(name)
   local value = redis.call('HGET', K .. 'jobs', name)
-  if value then redis.call('ZREM', K .. 'using:' .. record_of(value).dataset, name) end
+  if value then
+    local record = record_of(value)
+    redis.call('ZREM', K .. 'using:' .. record.dataset, name)
+    if redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, -1) <= 0 then
+      redis.call('HDEL', K .. 'jobs:tenants', record.tenant)
+    end
+  end
   redis.call('DEL', K .. 'job:' .. name, K .. 'job:' .. name .. ':epochs')
   redis.call('ZREM', K .. 'jobs:seen', name)
   return redis.call('HDEL', K .. 'jobs', name)
@@ -52,17 +61,20 @@ end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now - silence)) do drop(name) end
 """
 _REGISTER = """
-local name, json, most = ARGV[2], ARGV[3], tonumber(ARGV[4])
-local known = redis.call('HGET', K .. 'jobs', name)
+local name, json, most, most_of_tenant = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local known, record = redis.call('HGET', K .. 'jobs', name), cjson.decode(json)
 local since = now
 if known then
-  if record_of(known).dataset ~= cjson.decode(json).dataset then return -1 end
+  if record_of(known).dataset ~= record.dataset then return -1 end
   since = string.match(known, '^%d+')
 elseif redis.call('HLEN', K .. 'jobs') >= most then
   return -2
+elseif tonumber(redis.call('HGET', K .. 'jobs:tenants', record.tenant) or '0') >= most_of_tenant then
+  return -3
+else
+  redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, 1)
 end
 redis.call('HSET', K .. 'jobs', name, string.format('%.0f', since) .. ' ' .. json)
-local record = cjson.decode(json)
 redis.call('HSET', K .. 'sizes', record.dataset, cjson.encode({record.size, record.items, record.requested}))
 redis.call('ZADD', K .. 'jobs:seen', now, name)
 return known and 0 or 1
@@ -84,14 +96,15 @@ _LIST = """
 local found = {}
 local names = ARGV[3] == '' and redis.call('HKEYS', K .. 'jobs') or {ARGV[3]}
 for _, name in ipairs(names) do
-  local value = redis.call('HGET', K .. 'jobs', name)
-  if value and string.sub(name, 1, #ARGV[2]) == ARGV[2] then
+  local value = string.sub(name, 1, #ARGV[2]) == ARGV[2] and redis.call('HGET', K .. 'jobs', name)
+  if value then
     local seen = redis.call('ZSCORE', K .. 'jobs:seen', name) or '0'
     table.insert(found, {value, seen, redis.call('HGETALL', K .. 'job:' .. name)})
   end
 end
 return {string.format('%.0f', now), found}
 """
+_NOW = "return string.format('%.0f', now)"
 _ORDER = """
 local name, epoch, proposal, active, kept = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local known = redis.call('HGET', K .. 'jobs', name)
@@ -134,7 +147,7 @@ return order
 
 
 class TooManyJobs(Exception):
-    """The zone has as many jobs as it may have."""
+    """The zone, or the tenant, has as many jobs as it may have; the message says which."""
 
 
 class OtherDataset(Exception):
@@ -268,20 +281,23 @@ class Jobs:
         self._remove = redis.register_script(_COMMON + _REMOVE)
         self._list = redis.register_script(_COMMON + _LIST)
         self._order = redis.register_script(_COMMON + _ORDER)
+        self._now = redis.register_script(_COMMON + _NOW)
 
     async def register(self, record: JobRecord) -> bool:
         """Add a job, or join it; whether it is new. What a joining rank says replaces what was said before.
 
         Raises:
-            TooManyJobs: of this zone.
+            TooManyJobs: of this zone, or of the tenant.
             OtherDataset: the job is registered with another one.
         """
         document = json.dumps(asdict(record), separators=(",", ":"))
-        done = int(await self._call(self._register, record.key, document, MOST_JOBS))
+        done = int(await self._call(self._register, record.key, document, MOST_JOBS, MOST_OF_TENANT))
         if done == -1:
             raise OtherDataset
         if done == -2:
-            raise TooManyJobs
+            raise TooManyJobs(f"there are {MOST_JOBS} jobs")
+        if done == -3:
+            raise TooManyJobs(f"you have {MOST_OF_TENANT} jobs")
         return done == 1
 
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
@@ -296,18 +312,38 @@ class Jobs:
 
     async def find(self, key: str) -> KnownJob | None:
         """One job."""
-        _, found = await self._known("", key)
+        found = await self._known("", key)
         return found[0] if found else None
 
     async def of_tenant(self, tenant: str) -> list[KnownJob]:
         """A tenant's jobs by name."""
-        _, found = await self._known(f"{tenant}/", "")
+        found = await self._known(f"{tenant}/", "")
         return sorted((job for job in found if job.record.tenant == tenant), key=lambda job: job.record.job)
 
     async def all(self) -> tuple[float, list[KnownJob]]:
-        """The time, in seconds, and the jobs of the zone by tenant and name."""
-        now, found = await self._known("", "")
-        return now, sorted(found, key=lambda job: job.record.key)
+        """The time, in seconds, and the jobs of the zone by tenant and name.
+
+        Asked in many small questions: a script that lists thousands of jobs would keep Redis from everybody else, every second.
+        """
+        now = int(await self._call(self._now))
+        values = await self._redis.hgetall(f"{self._prefix}jobs")
+        scores: Any = await self._redis.zrange(f"{self._prefix}jobs:seen", 0, -1, withscores=True)
+        seen = dict(scores)
+        names, found = list(values), []
+        for start in range(0, len(names), _AT_ONCE):
+            page = names[start : start + _AT_ONCE]
+            pipeline = self._redis.pipeline(transaction=False)
+            for name in page:
+                pipeline.hgetall(f"{self._prefix}job:{text_of(name)}")
+            for name, ranks in zip(page, await pipeline.execute(), strict=True):
+                found.append(self._job(now, values[name], seen.get(name, 0), ranks))
+        return now / 1000, sorted(found, key=lambda job: job.record.key)
+
+    async def records(self) -> list[JobRecord]:
+        """What the jobs of the zone registered, without their heartbeats, by tenant and name."""
+        await self._call(self._now)
+        values = await self._redis.hgetall(f"{self._prefix}jobs")
+        return sorted((_record(value)[1] for value in values.values()), key=lambda record: record.key)
 
     async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
         """Bytes, items and requested caching of datasets for which a job registered once, whether or not it is there still."""
@@ -344,19 +380,22 @@ class Jobs:
     async def _call(self, script: Any, *arguments: object) -> Any:
         return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
 
-    async def _known(self, prefix: str, key: str) -> tuple[float, list[KnownJob]]:
+    async def _known(self, prefix: str, key: str) -> list[KnownJob]:
         now, found = await self._call(self._list, prefix, key)
-        return int(now) / 1000, [self._job(int(now), *row) for row in found]
+        return [
+            self._job(int(now), value, float(seen), dict(zip(ranks[::2], ranks[1::2], strict=True)))
+            for value, seen, ranks in found
+        ]
 
-    def _job(self, now: int, value: bytes, seen: bytes, ranks: Sequence[bytes]) -> KnownJob:
+    def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob:
         joined, record = _record(value)
         beats = []
-        for rank, text in zip(ranks[::2], ranks[1::2], strict=True):
+        for rank, text in ranks.items():
             heard, _, document = text.partition(b" ")
             beats.append(((now - int(heard)) / 1000, Beat.from_json(int(rank), json.loads(document))))
-        return merged(record, joined, (now - float(seen)) / 1000, beats, self._silence)
+        return merged(record, joined, (now - seen) / 1000, beats, self._silence)
 
 
-def _record(value: bytes) -> tuple[float, JobRecord]:
-    joined, _, document = value.partition(b" ")
+def _record(value: bytes | str) -> tuple[float, JobRecord]:
+    joined, _, document = text_of(value).partition(" ")
     return int(joined) / 1000, JobRecord(**json.loads(document))

@@ -80,6 +80,39 @@ async def test_the_zone_has_room_for_so_many(jobs: Jobs, monkeypatch: pytest.Mon
     assert await jobs.register(record("b")) is False
 
 
+async def test_a_tenant_has_room_for_so_many(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: nobody takes the places of all others; a place is free again when a job is removed, or gone."""
+    monkeypatch.setattr(module, "MOST_OF_TENANT", 2)
+    jobs = Jobs(redis, "larder:z:", LONG)
+    await jobs.register(record("a"))
+    await jobs.register(record("b"))
+    with pytest.raises(TooManyJobs, match="you have 2"):
+        await jobs.register(record("c"))
+    assert await jobs.register(record("b")) is False
+    assert await jobs.register(record("c", tenant="u")) is True
+    await jobs.remove("t/a")
+    assert await jobs.register(record("c")) is True
+    impatient = Jobs(redis, "larder:z:", SHORT)
+
+    async def none() -> bool:
+        return not await impatient.records()
+
+    await eventually(none)
+    assert await redis.keys("larder:z:job*") == []
+    assert await jobs.register(record("d")) is True
+
+
+async def test_jobs_are_listed_page_by_page(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: each with its own ranks, however many questions it takes."""
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    for number in range(5):
+        await jobs.register(record(str(number)))
+        await jobs.beat(f"t/{number}", beat(epoch=number))
+    _, known = await jobs.all()
+    assert [(job.record.job, job.epoch, job.ranks_heard) for job in known] == [(str(n), n, 1) for n in range(5)]
+    assert await jobs.records() == [job.record for job in known]
+
+
 async def test_jobs_are_told_apart_by_tenant_and_zone(jobs: Jobs, redis: Redis) -> None:
     """Rule: equal names of two tenants are two jobs, also when a tenant's name has a slash; another zone has none of them."""
     for tenant in ("t", "t/u", "u"):

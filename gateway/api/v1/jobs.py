@@ -36,7 +36,7 @@ from gateway.api.v1.plan_document import plan_document
 from gateway.api.v1.problems import handle_problems, invalid_request
 from gateway.engine.planned import Planned
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import MOST_JOBS, Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
+from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
 from gateway.fleet.plans import Plans
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
@@ -103,8 +103,8 @@ class JobService:
                 "JobConflict",
                 f"dataset: the job {asked.job!r} is registered with another dataset; choose another name, or DELETE it first.",
             ) from None
-        except TooManyJobs:
-            raise ApiError("TooLarge", f"There are {MOST_JOBS} jobs; remove some, or wait until they expire.") from None
+        except TooManyJobs as many:
+            raise ApiError("TooLarge", f"job: {many}; remove some, or wait until they expire.") from None
         directives = self._directives(record, registration)
         return JobJoined(job=asked.job, dataset=record.dataset, directives=directives), new
 
