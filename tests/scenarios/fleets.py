@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,11 +19,17 @@ from tests.scenarios.clients import Client
 from tests.scenarios.world import eventually
 
 
-def share(stock: Stock, nodes: Sequence[str], node: str) -> int:
-    """How many items a node is home of, plus how many of their objects; all nodes have the same capacity."""
+def share(stock: Stock, nodes: Sequence[str], of: Collection[str]) -> int:
+    """How many items some nodes are home of, plus how many of their objects; all nodes have the same capacity."""
     ring = Ring(dict.fromkeys(nodes, 1))
     keys = [key for row in stock.rows for key in (item_key(row.digest), path_key(row.bucket, row.key))]
-    return sum(ring.ranked(key, 1) == [node] for key in keys)
+    return sum(ring.ranked(key, 1)[0] in of for key in keys)
+
+
+def doubted(gateways: Sequence[Running]) -> set[str]:
+    """The nodes of which a gateway has ever said that they do not answer. On a slow machine a living one may be among them, and
+    what it is home of may then be read once more."""
+    return {name for running in gateways for name in re.findall(r"node (\S+) does not answer", running.log.read_text())}
 
 
 @dataclass

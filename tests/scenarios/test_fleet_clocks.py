@@ -13,6 +13,7 @@ import pytest
 from tests.batches import bytes_of, stock
 from tests.gateways import Running, fleet_document, fleet_node, gateway, members, wait_for_fleet
 from tests.scenarios.clients import Client, get
+from tests.scenarios.fleets import doubted
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import KIB, Origin, content
 
@@ -69,7 +70,7 @@ def test_items_and_objects_come_through_every_gateway(origin, skewed, tmp_path):
     made.register(skewed[0])
     for running in skewed:
         assert made.read(running, range(ITEMS)) == made.expected(range(ITEMS))
-    assert origin.count("GET", "/data/clocks/") == ITEMS
+    assert origin.count("GET", "/data/clocks/") <= ITEMS * (1 + len(doubted(skewed)))
     for running in skewed:
         assert [get(running, made.path(index)).body for index in range(ITEMS)] == made.bodies
     assert sum(running.metric("larder_peer_refused_total") for running in skewed) == 0
