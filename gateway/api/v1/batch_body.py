@@ -267,7 +267,7 @@ async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> Asy
     try:
         while True:
             upcoming = loop.create_task(_next(arrivals))
-            await asyncio.wait([upcoming], timeout=0)
+            await asyncio.sleep(0)  # it has a turn; what needs no waiting is there then
             if not upcoming.done():
                 await outgoing.flush()
             arrival = await upcoming
