@@ -26,7 +26,7 @@ from gateway.engine.planned import Planned, indices_of_chunk
 from gateway.engine.preload import Preloader, Reader
 from gateway.engine.standings import Standings
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import Jobs
+from gateway.fleet.jobs import JobRecord, Jobs
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport, Reports
 from gateway.model.errors import LarderError
@@ -39,6 +39,8 @@ from gateway.store.store import Store
 
 _SWEEP_EVERY = 10
 _PATIENCE = 10
+_SOON = 0.5
+"""Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
 
 log = logging.getLogger("larder.chunks")
 
@@ -107,6 +109,8 @@ class ChunkKeeper:
         self._told = told
         self._rotated: dict[str, _Rotated] = {}
         self._loads: dict[Part, _Load] = {}
+        self._finding: dict[tuple[str, str], asyncio.Task[Registration | None]] = {}
+        self._records: list[JobRecord] | None = None
         self._standings = Standings(store, now)
 
     async def turn(self) -> None:
@@ -117,6 +121,7 @@ class ChunkKeeper:
         orders = self._told.planned.plan.datasets
         rotated = {name: order for name, order in orders.items() if order.caching is CachingMode.CHUNKED}
         self._forget_others(rotated)
+        self._records = None
         for name, order in rotated.items():
             await self._keep(name, order)
         await self._standings.turn(list(self._shelves.contents()), orders)
@@ -127,10 +132,11 @@ class ChunkKeeper:
 
     async def stop(self) -> None:
         """Load no more."""
-        loads, self._loads = list(self._loads.values()), {}
-        for load in loads:
-            load.task.cancel()
-        await asyncio.gather(*(load.task for load in loads), return_exceptions=True)
+        tasks = [*(load.task for load in self._loads.values()), *self._finding.values()]
+        self._loads.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._rotated.clear()
 
     def _forget_others(self, rotated: dict[str, DatasetOrder]) -> None:
@@ -159,13 +165,13 @@ class ChunkKeeper:
 
     async def _readers(self, name: str) -> list[Reader]:
         """The jobs of a dataset whose registration is known here."""
-        try:
-            _, jobs = await self._told.jobs.all()
-        except DOWN:
-            return []
+        if self._records is None:
+            try:
+                self._records = await self._told.jobs.records()
+            except DOWN:
+                self._records = []
         found: dict[tuple[str, OriginIdentity], Reader] = {}
-        for job in jobs:
-            record = job.record
+        for record in self._records:
             identity = OriginIdentity(record.origin, record.access_key_id)
             if record.dataset != name or not self._shelves.signs_as(identity):
                 continue
@@ -177,6 +183,16 @@ class ChunkKeeper:
         return list(found.values())
 
     async def _found(self, tenant: str, name: str) -> Registration | None:
+        """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
+        finding, within = self._finding.get((tenant, name)), 0.0
+        if finding is None:
+            finding, within = asyncio.get_running_loop().create_task(self._find(tenant, name)), _SOON
+            self._finding[tenant, name] = finding
+            finding.add_done_callback(lambda _: self._finding.pop((tenant, name), None))
+        done, _ = await asyncio.wait([finding], timeout=within)
+        return finding.result() if done else None
+
+    async def _find(self, tenant: str, name: str) -> Registration | None:
         try:
             return await self._shelves.find(tenant, name)
         except (*DOWN, LarderError):

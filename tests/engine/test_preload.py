@@ -16,7 +16,7 @@ from gateway.engine import chunk_keeper, preload
 from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
 from gateway.engine.planned import Planned, indices_of_chunk
 from gateway.engine.preload import BESIDE, Pace, Preloader
-from gateway.fleet.jobs import JobRecord, KnownJob
+from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Chunks, DatasetOrder, Plan, WhyCaching
@@ -34,7 +34,8 @@ class Desk:
 
     shelf: Shelf
     plan: Plan = field(default_factory=Plan)
-    jobs: list[KnownJob] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
+    copied: set[str] = field(default_factory=set)
     told: dict[str, NodeReport] = field(default_factory=dict)
     here: set[int] | None = None
     version: int = 1
@@ -50,14 +51,16 @@ class Desk:
         self.keeper = ChunkKeeper(self.shelf.bench.store, self.preloader, shelves, Told(self.planned, self, self, self))
 
     async def find(self, tenant: str, name: str) -> Registration | None:
-        """A dataset."""
+        """A dataset; one that is ``copied`` does not come."""
+        if name in self.copied:
+            await asyncio.Event().wait()
         return self.shelf.registry.find(tenant, name)
 
-    async def all(self) -> tuple[float, list[KnownJob]]:
+    async def records(self) -> list[JobRecord]:
         """The jobs."""
         if self.redis_down:
             raise RedisConnectionError("down")
-        return 0.0, self.jobs
+        return self.jobs
 
     async def tell(self, node: str, report: dict[str, NodeReport]) -> None:
         """Take the report."""
@@ -86,7 +89,7 @@ class Desk:
             registration.tenant, f"j{len(self.jobs)}", registration.content.id, registration.name, 1, 1, 1, "auto",
             identity.origin, key or identity.access_key_id, 0, 0, "auto",
         )  # fmt: skip
-        self.jobs.append(KnownJob(record, 0.0, 0.0))
+        self.jobs.append(record)
 
     def chunk(self, data: Data, *numbers: int) -> set[int]:
         """The items of chunks."""
@@ -293,6 +296,17 @@ async def test_a_node_that_knows_nobody_to_read_as_is_not_waited_for(desk: Desk)
     for _ in range(chunk_keeper._PATIENCE + 2):
         await desk.keeper.turn()
     assert desk.told[data.registration.content.id] == NodeReport(1, 0)
+
+
+async def test_a_registration_that_is_long_in_coming_holds_no_other_dataset_up(desk: Desk) -> None:
+    """Rule: while one dataset is copied from another node, the chunks of the others are loaded, and reported."""
+    first, second = await rotating(desk, loading=1), await rotating(desk, bodies_of(40, seed=1), loading=1)
+    slow = first.registration.content.id
+    desk.copied = {slow}
+    async with asyncio.timeout(15):
+        await desk.loaded(second, 1)
+    assert slow in desk.told
+    assert first.resident == set()
 
 
 async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> None:
