@@ -114,6 +114,12 @@ def planned(running: Running, data: Data) -> dict[str, Any]:
     return found
 
 
+def complete(running: Running, data: Data) -> list[int]:
+    """The chunks that are loaded, as far as the worker that answers has heard."""
+    found: list[int] = planned(running, data).get("chunks", {}).get("complete", [])
+    return found
+
+
 # --- a job's life
 
 
@@ -181,7 +187,7 @@ def test_a_job_gets_directives_chunks_and_an_end_to_probing(running: Running, da
     assert ("measure", True, "chunked") in heard
     shown = ask(running, "GET", f"/v1/jobs/{data.job}").json
     assert shown["benefit"] == pytest.approx(4.0)
-    wait_until(lambda: len(planned(running, data)["chunks"]["complete"]) == 2, SOON, "two chunks")
+    wait_until(lambda: len(complete(running, data)) == 2, SOON, "two chunks")
     assert len(data.stock.missing(running)) == 80
 
     def told() -> tuple[bool, int]:
@@ -207,7 +213,7 @@ def test_batches_of_a_job_follow_its_order(running: Running, data: Data, stocks:
     wait_until(
         lambda: heartbeat(running, data).json["directives"]["phase"] == "probe-miss", SOON, "the beginning of probing"
     )
-    wait_until(lambda: bool(planned(running, data)["chunks"]["complete"]), SOON, "a chunk")
+    wait_until(lambda: bool(complete(running, data)), SOON, "a chunk")
 
     def caching(query: str) -> str:
         return data.stock.ask(running, range(100), query).headers["x-larder-caching"]
