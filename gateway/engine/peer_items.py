@@ -6,8 +6,9 @@ again by the caller, who finds another home in the ring, because this one is a s
 waiting for its origin, and is waited for (gateway/fleet/patient.py).
 
 What comes is in memory until the reader has taken it: at most ``MEMORY`` bytes per worker. While that is full nothing more is
-read, and the home waits, as for any slow reader; but not for long, because the reader of the one may be waiting for the other.
-An item that is too large, or found no room, is streamed from its home when its turn has come.
+read, and the home waits, as for any slow reader; but not for long in one answer, because the reader of the one item may be
+waiting for the other, and nobody should wait for readers that have stopped. An item that is too large, or found no room, is
+streamed from its home when its turn has come.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ _Key = tuple[str, Registration, OriginIdentity, CachingMode]
 
 @dataclass(eq=False, slots=True)
 class _Group:
-    """What is asked of one home together; ``waiting`` has who is still without an outcome."""
+    """What is asked of one home together.
+
+    ``waiting`` has who is still without an outcome; ``patience`` is how many seconds its answer may still wait for room.
+    """
 
     home: Node
     example: Wanted
     waiting: dict[int, asyncio.Future[Outcome | None]] = field(default_factory=dict)
     readers: int = 0
+    patience: float = 0.0
     task: asyncio.Task[None] | None = None
 
     @property
@@ -134,6 +139,7 @@ class PeerItems:
 
     async def _ask(self, group: _Group) -> None:
         indices = list(group.waiting)
+        group.patience = _ROOM
         registration = group.example.registration
         response = await self._fleet.peers.request(
             group.home,
@@ -151,7 +157,7 @@ class PeerItems:
             await reader.begin()
             while (head := await reader.next()) is not None:
                 entry, status = head
-                outcome = await self._outcome(reader, entry, status)
+                outcome = await self._outcome(group, reader, entry, status)
                 future = group.waiting.pop(entry.index, None)
                 if future is not None and not future.done():
                     future.set_result(outcome)
@@ -161,7 +167,7 @@ class PeerItems:
         finally:
             response.release()
 
-    async def _outcome(self, reader: AnswerReader, entry: Entry, status: ItemStatus) -> Outcome | None:
+    async def _outcome(self, group: _Group, reader: AnswerReader, entry: Entry, status: ItemStatus) -> Outcome | None:
         if status is not ItemStatus.OK:
             if entry.length > _LARGEST_JSON:
                 raise PeerAnswerBroken("a reason is longer than any")
@@ -170,7 +176,7 @@ class PeerItems:
         if entry.length > LARGEST:
             raise PeerAnswerBroken(f"an item has {entry.length} bytes, and {LARGEST} were said to be the most")
         streamed = ItemFlag.STREAMED in entry.flags
-        if not await self._has_room(entry.length):
+        if not await self._has_room(group, entry.length):
             await reader.skip(entry.length)
             if streamed:
                 await reader.trailer()
@@ -184,13 +190,12 @@ class PeerItems:
             raise PeerAnswerBroken("the bytes of an item are not what they were")
         return LooseItem(data, crc, share, entry.flags & ~ItemFlag.STREAMED)
 
-    async def _has_room(self, size: int) -> bool:
-        left = _ROOM
+    async def _has_room(self, group: _Group, size: int) -> bool:
         while self.memory.used and self.memory.used + size > MEMORY:
-            if left <= 0:
+            if group.patience <= 0:
                 return False
             await asyncio.sleep(_PAUSE)
-            left -= _PAUSE
+            group.patience -= _PAUSE
         return True
 
     # --- what is there

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.model.datasets import is_job_name
 from gateway.policies.datasets import PLAN, CachingMode, decide, unit_starts
 from gateway.policies.plan import DatasetOrder, Phase, Plan
 from gateway.store.datasets.content import Content
@@ -70,7 +71,8 @@ class Planned:
         plan = self._plan()
         version = max(PLAN, plan.version)
         order = plan.datasets.get(registration.content.id)
-        of_job = plan.jobs.get(f"{registration.tenant}/{job}") if job else None
+        # With a slash in it, it could be the name of another tenant's job.
+        of_job = plan.jobs.get(f"{registration.tenant}/{job}") if is_job_name(job) else None
         cache, phase = (True, Phase.STEADY) if of_job is None else (of_job.cache, of_job.phase)
         if order is None:
             alone = decide(registration.caching, registration.content.size, self._capacity())

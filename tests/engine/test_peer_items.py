@@ -16,7 +16,7 @@ from gateway.engine import peer_items
 from gateway.engine.batch import Batches
 from gateway.engine.homes import Fleet
 from gateway.engine.neighbours import PAGE
-from gateway.engine.wanted import ItemStream, LargeItem, Wanted
+from gateway.engine.wanted import ItemStream, LargeItem, Memory, Wanted
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
@@ -323,6 +323,37 @@ async def test_what_finds_no_room_in_memory_is_streamed(place: Place, monkeypatc
     peers = batches.fetches.peers
     assert peers is not None
     await until(lambda: peers.memory.used == 0)
+
+
+class _Full(Memory):
+    """Memory that readers who have stopped reading hold for good; counts how often somebody looks."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def used(self) -> int:
+        """All of it."""
+        self.looks += 1
+        return peer_items.MEMORY
+
+    @used.setter
+    def used(self, used: int) -> None:
+        raise AssertionError("there is no room")
+
+
+async def test_readers_that_have_stopped_hold_nobody_up_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: while memory is full an answer waits for room once, not with every item; then items go past it one by one."""
+    monkeypatch.setattr(peer_items, "_ROOM", 0.05)
+    data = await place.dataset(40)
+    place.others.handler = serving(data)
+    fetches = place.shelf.batches.fetches
+    assert fetches.peers is not None
+    fetches.peers.memory = full = _Full()
+    wanted = [Wanted(data.registration, index, place.shelf.bench.identity, data.caching) for index in range(40)]
+    outcomes = await asyncio.gather(*(fetches.fetch(one) for one in wanted))
+    assert all(isinstance(outcome, LargeItem) for outcome in outcomes)
+    assert full.looks < 40 * 0.05 / peer_items._PAUSE
 
 
 async def test_a_stream_goes_on_from_the_origin(place: Place) -> None:

@@ -19,7 +19,7 @@ from gateway.engine.preload import BESIDE, Pace, Preloader
 from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Chunks, DatasetOrder, Plan, WhyCaching
+from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
 from gateway.store.datasets.registry import Registration
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import Hang, Refuse
@@ -328,3 +328,14 @@ async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -
     batch = await data.exact(range(10))
     assert batch.delivered == dict(enumerate(data.bodies))
     assert data.resident == set()
+
+
+async def test_no_word_of_a_tenant_is_the_name_of_anothers_job(desk: Desk) -> None:
+    """Rule: a job is its tenant's, also when the tenant's name has a slash: nobody's batches are treated as another's job."""
+    data = await rotating(desk, loading=1)
+    left = JobOrder(cache=False, phase=Phase.STEADY)
+    desk.plan = replace(desk.plan, jobs={"t/j": left, "t/u/j": left})
+    registration = replace(data.registration, tenant="t")
+    assert not desk.planned.of(registration, "j").cache
+    assert desk.planned.of(registration, "u/j").cache
+    assert not desk.planned.of(replace(registration, tenant="t/u"), "j").cache
