@@ -25,7 +25,7 @@ PER_CHUNK = 20
 JOBS = 4
 BUDGETS = (100, 200, 700)
 PROBE = 6
-SETTLE, FILL, MEASURE, BRIEF = 55.0, 12.0, 35.0, 30.0
+SETTLE, FILL, MEASURE, BRIEF = 50.0, 12.0, 30.0, 24.0
 """Seconds until every job was probed, with an origin without limits so that what is to be cached is, that are measured, and for
 those that need no probes."""
 

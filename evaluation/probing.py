@@ -16,16 +16,16 @@ from evaluation.origin import Data, origin
 from evaluation.pages import machine, picture, table, write
 from gateway.sim.figures import pyplot
 
-READ = Data("read", 600, 16 * 1024)
-COMPUTED = Data("computed", 600, 16 * 1024)
+READ = Data("read", 320, 16 * 1024)
+COMPUTED = Data("computed", 320, 16 * 1024)
 BANDWIDTH = 20_000_000
 LATENCY = 0.12
 BATCH = 8
 IO = 0.03
 COMPUTE = 0.3
 PROBE = 40
-PATIENCE = 90.0
-STEPS = 80
+PATIENCE = 120.0
+STEPS = 60
 SKIPPED = 10
 
 
