@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gateway.engine.homes import PREFIX, Fleet, Node
@@ -43,6 +44,10 @@ _AGAIN = 20
 """Looks after which disk and table are compared although neither is known to have changed."""
 _PATIENCE = 20.0
 _BLIND = 1.0
+_REST = 10.0
+_LONGEST_REST = 60.0
+"""What could not be copied is left alone for ``_REST`` times as long as the attempt took, at most so many seconds: batches ask
+for their dataset again and again, and would have a large one sent over and over to a node that cannot take it."""
 _NOBODY = OriginIdentity("", "")
 
 
@@ -60,10 +65,14 @@ class Registrations:
     Args:
         registry: of the node.
         shared: the fleet's; ``None`` for a node that is in no fleet, which has its own registrations only.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, registry: Registry, shared: Shared | None = None) -> None:
+    def __init__(
+        self, registry: Registry, shared: Shared | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.registry = registry
+        self._clock = clock
         self._shared = shared
         self._state = State()
         self._listed: dict[Name, Listed] = {}
@@ -72,6 +81,7 @@ class Registrations:
         self._looking = asyncio.Lock()
         self._blind_until = float("-inf")
         self._copies: dict[Name, asyncio.Task[None]] = {}
+        self._resting: dict[Name, tuple[Listed, float]] = {}
 
     # --- looking
 
@@ -219,6 +229,9 @@ class Registrations:
     async def _copy(self, shared: Shared, name: Name) -> None:
         task = self._copies.get(name)
         if task is None:
+            listed, until = self._resting.get(name, (None, 0.0))
+            if listed is not None and listed == self._listed.get(name) and self._clock() < until:
+                return
             task = self._copies[name] = asyncio.get_running_loop().create_task(self._copy_from_any(shared.fleet, name))
             task.add_done_callback(lambda _: self._copies.pop(name, None))
         try:
@@ -230,7 +243,8 @@ class Registrations:
             ) from None
 
     async def _copy_from_any(self, fleet: Fleet, name: Name) -> None:
-        listed = self._listed.get(name)
+        listed, began = self._listed.get(name), self._clock()
+        self._resting.pop(name, None)
         if listed is None:
             return
         nodes = [node for node in fleet.members.nodes.values() if node.id != fleet.members.me]
@@ -240,6 +254,9 @@ class Registrations:
                 return
             except LarderError as failure:
                 log.info("a registration could not be copied from node %s: %s", node.id, failure)
+        now = self._clock()
+        self._resting = {other: rest for other, rest in self._resting.items() if now < rest[1]}
+        self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
 
     async def _copy_from(self, fleet: Fleet, node: Node, name: Name, listed: Listed) -> None:
         identity = listed.tag.partition("-")[0]

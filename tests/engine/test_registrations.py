@@ -1,0 +1,103 @@
+"""What a node does about datasets that others have registered, over a table and nodes that do whatever a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gateway.engine.homes import Fleet, Node
+from gateway.engine.registrations import Registrations, Shared
+from gateway.fleet.datasets import DatasetTable, Listed, Name, State
+from gateway.fleet.peers import PeerUnavailable
+from gateway.model.fleet import NodeState
+from gateway.model.objects import Header
+from gateway.store.datasets.registry import Registry
+
+OTHER = Node("other", "http://other", 1, "default", NodeState.READY)
+NAME: Name = ("t", "photos")
+
+
+class Elsewhere:
+    """A fleet whose table says that ``other`` has a dataset, which it takes ``long`` to fail to send."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.long = 0.0
+        self.asked = 0
+        self.version = 1
+        self.me = "me"
+        self.nodes = {"other": OTHER}
+
+    async def look(self) -> State:
+        """The table's state."""
+        return State("epoch", self.version)
+
+    async def all(self) -> tuple[State, dict[Name, Listed]]:
+        """The table."""
+        return await self.look(), {NAME: Listed("1" * 64, f"stamp-{self.version}", "other")}
+
+    async def request(
+        self,
+        node: Node,
+        method: str,
+        path: str,
+        headers: Sequence[Header] = (),
+        *,
+        query: str = "",
+        body: bytes = b"",
+    ) -> Any:
+        """Fail, after a while."""
+        self.asked += 1
+        self.now += self.long
+        await asyncio.sleep(0)
+        raise PeerUnavailable("it broke off")
+
+
+@pytest.fixture
+def elsewhere() -> Elsewhere:
+    """Such a fleet."""
+    return Elsewhere()
+
+
+@pytest.fixture
+def registrations(tmp_path: Path, elsewhere: Elsewhere) -> Registrations:
+    """Those of a node that has none of its own."""
+    fleet = Fleet(cast("Any", elsewhere), elsewhere)
+    return Registrations(
+        Registry(tmp_path / "datasets", 1), Shared(fleet, cast("DatasetTable", elsewhere)), lambda: elsewhere.now
+    )
+
+
+async def test_what_took_long_and_failed_is_left_alone_for_a_while(
+    registrations: Registrations, elsewhere: Elsewhere
+) -> None:
+    """Rule: a node that cannot take a large registration does not have it sent again with every batch."""
+    elsewhere.long = 3.0
+    for _ in range(5):
+        assert await registrations.find(*NAME) is None
+    assert elsewhere.asked == 1
+    elsewhere.now += 30.0
+    assert await registrations.find(*NAME) is None
+    assert elsewhere.asked == 2
+
+
+async def test_another_registration_of_the_name_is_tried_at_once(
+    registrations: Registrations, elsewhere: Elsewhere
+) -> None:
+    """Rule: what failed says nothing about what has replaced it."""
+    elsewhere.long = 3.0
+    assert await registrations.find(*NAME) is None
+    elsewhere.version += 1
+    assert await registrations.find(*NAME) is None
+    assert elsewhere.asked == 2
+
+
+async def test_what_failed_at_once_is_tried_again_at_once(registrations: Registrations, elsewhere: Elsewhere) -> None:
+    """Rule: a node that was away for a moment costs no dataset."""
+    for _ in range(3):
+        assert await registrations.find(*NAME) is None
+    assert elsewhere.asked == 3
