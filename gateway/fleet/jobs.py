@@ -315,6 +315,11 @@ class Jobs:
         found = await self._known("", key)
         return found[0] if found else None
 
+    async def record(self, key: str) -> JobRecord | None:
+        """What a job registered; ``None`` when there is none. One small question, as thousands of ranks ask at one moment."""
+        value = await self._redis.hget(f"{self._prefix}jobs", key)
+        return None if value is None else _record(value)[1]
+
     async def of_tenant(self, tenant: str) -> list[KnownJob]:
         """A tenant's jobs by name."""
         found = await self._known(f"{tenant}/", "")

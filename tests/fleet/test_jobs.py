@@ -208,6 +208,17 @@ async def test_every_rank_gets_the_order_of_the_first(jobs: Jobs) -> None:
     assert await jobs.order("t/j", 0, [7, 6, 5, 4, 3, 2, 1, 0], None) == orders[0]
 
 
+async def test_what_a_job_registered_is_asked_for_without_its_ranks(jobs: Jobs, redis: Redis) -> None:
+    """Rule: at the start of an epoch all ranks ask at once, and what each costs does not grow with how many they are."""
+    await jobs.register(record(ranks=64))
+    for rank in range(64):
+        await jobs.beat("t/j", beat(rank))
+    await redis.config_resetstat()
+    assert await jobs.record("t/j") == record(ranks=64)
+    assert await jobs.record("t/k") is None
+    assert not {"cmdstat_evalsha", "cmdstat_hgetall"} & set(await redis.info("commandstats"))
+
+
 async def test_an_unknown_job_has_no_order(jobs: Jobs) -> None:
     """Rule: nobody registered it, so nothing is decided for it."""
     assert await jobs.order("t/j", 0, [0, 1], None) is None

@@ -129,10 +129,10 @@ class JobService:
     async def order(self, principal: Principal, job: str, epoch: int, proposal: list[int]) -> EpochOrder:
         """The order of an epoch's chunks."""
         key = _key(principal, job)
-        known = await self._jobs.find(key)
-        if known is None:
+        record = await self._jobs.record(key)
+        if record is None:
             raise _unknown(job)
-        dataset = self._plans.dataset(known.record.dataset)
+        dataset = self._plans.dataset(record.dataset)
         active = None
         if dataset is not None and dataset.caching is CachingMode.CHUNKED:
             chunks = dataset.chunks
