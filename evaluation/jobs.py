@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -35,6 +35,7 @@ class Training:
     substitute: int = 10
     ahead: int = 1
     caching: str = "auto"
+    layout: str = "auto"
     seed: int = 0
 
 
@@ -110,6 +111,7 @@ def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Run:
 def _options(training: Training, job: Job) -> dict[str, Any]:
     return {
         "job": job,
+        "layout": training.layout,
         "seed": training.seed,
         "substitute": training.substitute,
         "ahead": training.ahead,
@@ -160,7 +162,7 @@ def s3_client(endpoint: str, key: str, secret: str, connections: int) -> Any:
 def plain_reads(endpoint: str, keys: tuple[str, str], training: Training, threads: int) -> Run:
     """A job that knows nothing of caches: boto3 in ``threads`` threads reads every object in an order of its own.
 
-    Mini-batches are read one ahead, as a ``DataLoader`` has it.
+    Mini-batches are read as far ahead as the training says, as a ``DataLoader`` has it.
     """
     data = training.data
     client = s3_client(endpoint, *keys, connections=threads)
@@ -179,11 +181,11 @@ def plain_reads(endpoint: str, keys: tuple[str, str], training: Training, thread
             def batches(epoch: int) -> Any:
                 order = np.random.default_rng([training.seed, epoch]).permutation(data.items)
                 cuts = [order[at : at + training.batch] for at in range(0, data.items, training.batch)]
-                ahead = [[pool.submit(read, number) for number in cut.tolist()] for cut in cuts[:1]]
+                begun: list[list[Future[bool]]] = []
                 for place, cut in enumerate(cuts):
-                    if place + 1 < len(cuts):
-                        ahead.append([pool.submit(read, number) for number in cuts[place + 1].tolist()])
-                    yield _Plain(cut, sum(each.result() for each in ahead.pop(0)))
+                    following = cuts[place + len(begun) : place + 1 + training.ahead]
+                    begun += [[pool.submit(read, number) for number in each.tolist()] for each in following]
+                    yield _Plain(cut, sum(each.result() for each in begun.pop(0)))
 
             _train(training, log, stop, batches)
         return log

@@ -106,8 +106,8 @@ def _text(outcomes: dict[int, Outcome]) -> str:
         f"{NODES} gateways with empty caches, one Redis, jobs spread over the gateways, mini-batches of {BATCH}, no computing. "
         "Against them the same jobs without a cache: boto3 in four threads each, straight to the origin. Both in one run, one "
         f"after the other.\n\nThrough the fleet the origin's reads {verdict}; {most} jobs are {factor:.1f} times as fast as "
-        f"without it. One job alone, for which a cold cache can do nothing, takes {single:.2f} times as long as with boto3. What is "
-        "missing to the number of jobs is the same: the start of each job (a registration, the order of its epoch), and the "
+        f"without it. One job alone, for which a cold cache can do nothing, takes {single:.2f} times as long as with boto3. What "
+        "is missing to the number of jobs is the same: the start of each job (a registration, the order of its epoch), and the "
         "work of all processes on one machine, which is the more the fewer cores it has and the more others use them."
     )
 

@@ -109,7 +109,9 @@ def compare_static(store: Origin, directory: Path) -> Compared:
     with fleet(store, directory, FRACTION * DATA.size, manager=MANAGER) as running:
         running.register(DATA, "static")
         early = _trainings()[:EARLY]
-        _warm(store, through_fleet(running, replace(early[0], name="warm-up", epochs=1, compute=0.0)))
+        _warm(
+            store, through_fleet(running, replace(early[0], name="warm-up", epochs=1, compute=0.0, layout="shuffled"))
+        )
         return _compare([through_fleet(running, training, n) for n, training in enumerate(early)])
 
 
