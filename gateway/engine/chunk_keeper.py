@@ -111,6 +111,9 @@ class ChunkKeeper:
         self._loads: dict[Part, _Load] = {}
         self._finding: dict[tuple[str, str], asyncio.Task[Registration | None]] = {}
         self._records: list[JobRecord] | None = None
+        self._placed: dict[str, Registration] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._turns = 0
         self._standings = Standings(store, now)
 
     async def turn(self) -> None:
@@ -122,6 +125,7 @@ class ChunkKeeper:
         rotated = {name: order for name, order in orders.items() if order.caching is CachingMode.CHUNKED}
         self._forget_others(rotated)
         self._records = None
+        await self._place(frozenset(name for name, order in orders.items() if order.caching is not CachingMode.NONE))
         for name, order in rotated.items():
             await self._keep(name, order)
         await self._standings.turn(list(self._shelves.contents()), orders)
@@ -138,6 +142,34 @@ class ChunkKeeper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._rotated.clear()
+        self._placed.clear()
+        self._wanted = frozenset()
+
+    async def _place(self, wanted: frozenset[str]) -> None:
+        """Keep open what the plan gives space: its items are spared and counted here, whichever worker serves them."""
+        self._turns += 1
+        if wanted == self._wanted and self._turns % _SWEEP_EVERY:
+            return
+        self._wanted = wanted
+        self._placed = {name: known for name, known in self._placed.items() if name in wanted}
+        looked = set()
+        for record in await self._known_jobs():
+            name = record.dataset
+            if name in wanted and name not in looked:
+                registration = await self._found(record.tenant, name)
+                if registration is not None:
+                    looked.add(name)
+                    self._store.items.adopt(registration.content)
+                    self._placed[name] = registration
+
+    async def _known_jobs(self) -> list[JobRecord]:
+        """The jobs of the zone, asked for once per turn; none while Redis is lost."""
+        if self._records is None:
+            try:
+                self._records = await self._told.jobs.records()
+            except DOWN:
+                self._records = []
+        return self._records
 
     def _forget_others(self, rotated: dict[str, DatasetOrder]) -> None:
         for name in [name for name in self._rotated if name not in rotated]:
@@ -165,13 +197,8 @@ class ChunkKeeper:
 
     async def _readers(self, name: str) -> list[Reader]:
         """The jobs of a dataset whose registration is known here."""
-        if self._records is None:
-            try:
-                self._records = await self._told.jobs.records()
-            except DOWN:
-                self._records = []
         found: dict[tuple[str, OriginIdentity], Reader] = {}
-        for record in self._records:
+        for record in await self._known_jobs():
             identity = OriginIdentity(record.origin, record.access_key_id)
             if record.dataset != name or not self._shelves.signs_as(identity):
                 continue

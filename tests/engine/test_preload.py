@@ -20,7 +20,7 @@ from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.registry import Registration, Registry
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, bodies_of, shelved, until
@@ -191,6 +191,32 @@ async def test_bytes_that_another_dataset_has_a_place_for_stay(desk: Desk) -> No
     desk.order(data, complete=(held,), active=held)
     await desk.keeper.turn()
     assert data.resident == desk.chunk(data, held) | {1, 30, 4, 5}
+    assert all(whole.blob(index).exists() for index in range(2))
+
+
+async def test_what_the_plan_gives_space_is_spared_whichever_worker_serves_it(desk: Desk) -> None:
+    """Rule: the worker that evicts need not have been asked for the other dataset itself; its items are spared, and counted."""
+    shared = bodies_of(40)
+    data = await rotating(desk, shared, loading=0)
+    whole = await desk.shelf.dataset(shared[4:6], "full")
+    desk.read_by(whole)
+    desk.order(whole, CachingMode.FULL)
+    desk.order(data, complete=tuple(range(UNITS)))
+    await data.warm(range(40))
+    own = Registry(desk.shelf.registry.folders.root, desk.shelf.bench.store.directory.boot)
+
+    async def find(tenant: str, name: str) -> Registration | None:
+        return own.find(tenant, name)
+
+    shelves = Shelves(find, own.contents, lambda identity: True)
+    desk.keeper = ChunkKeeper(desk.shelf.bench.store, desk.preloader, shelves, Told(desk.planned, desk, desk, desk))
+    desk.order(data, complete=(0,), active=0)
+    await desk.keeper.turn()
+    assert all(whole.blob(index).exists() for index in range(2))
+    assert len(desk.chunk(data, 0)) < 40
+    await until(lambda: sum(data.blob(index).exists() for index in range(40)) == len(desk.chunk(data, 0) | {4, 5}))
+    for _ in range(chunk_keeper._SWEEP_EVERY):
+        await desk.keeper.turn()
     assert all(whole.blob(index).exists() for index in range(2))
 
 
