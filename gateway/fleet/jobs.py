@@ -39,16 +39,20 @@ MOST_OF_TENANT = 1_000
 """Jobs of one tenant, so that nobody takes the places of all others."""
 _KEPT_ORDERS = 4
 _AT_ONCE = 200
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 _COMMON = """
 local K, silence = KEYS[1], tonumber(ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local function record_of(value) return cjson.decode(string.match(value, '^%d+ (.*)$')) end
+local function record_of(value)
+  local fine, record = pcall(cjson.decode, value and string.match(value, '^%d+ (.*)$') or '')
+  if fine and type(record) == 'table' and record.dataset and record.tenant and record.ranks then return record end
+  return nil
+end
 local function drop(name)
-  local value = redis.call('HGET', K .. 'jobs', name)
-  if value then
-    local record = record_of(value)
+  local record = record_of(redis.call('HGET', K .. 'jobs', name))
+  if record then
     redis.call('ZREM', K .. 'using:' .. record.dataset, name)
     if redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, -1) <= 0 then
       redis.call('HDEL', K .. 'jobs:tenants', record.tenant)
@@ -63,9 +67,9 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now 
 _REGISTER = """
 local name, json, most, most_of_tenant = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local known, record = redis.call('HGET', K .. 'jobs', name), cjson.decode(json)
-local since = now
-if known then
-  if record_of(known).dataset ~= record.dataset then return -1 end
+local before, since = record_of(known), now
+if before then
+  if before.dataset ~= record.dataset then return -1 end
   since = string.match(known, '^%d+')
 elseif redis.call('HLEN', K .. 'jobs') >= most then
   return -2
@@ -77,13 +81,13 @@ end
 redis.call('HSET', K .. 'jobs', name, string.format('%.0f', since) .. ' ' .. json)
 redis.call('HSET', K .. 'sizes', record.dataset, cjson.encode({record.size, record.items, record.requested}))
 redis.call('ZADD', K .. 'jobs:seen', now, name)
-return known and 0 or 1
+return before and 0 or 1
 """
 _BEAT = """
 local name, rank, json = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local known = redis.call('HGET', K .. 'jobs', name)
-if not known then return false end
 local record = record_of(known)
+if not record then return false end
 if rank < record.ranks then
   redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
   redis.call('ZADD', K .. 'jobs:seen', now, name)
@@ -107,14 +111,14 @@ return {string.format('%.0f', now), found}
 _NOW = "return string.format('%.0f', now)"
 _ORDER = """
 local name, epoch, proposal, active, kept = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
-local known = redis.call('HGET', K .. 'jobs', name)
-if not known then return false end
-local epochs, using = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record_of(known).dataset
+local record = record_of(redis.call('HGET', K .. 'jobs', name))
+if not record then return false end
+local epochs, using = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset
 redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
 local order = redis.call('HGET', epochs, epoch)
 if not order then
   order = proposal
-  local sequence = redis.call('HGET', K .. 'sequence', record_of(known).dataset)
+  local sequence = redis.call('HGET', K .. 'sequence', record.dataset)
   local others = redis.call('ZCARD', using) - (redis.call('ZSCORE', using, name) and 1 or 0)
   local followed = false
   if active ~= '' and others > 0 and sequence then
@@ -132,7 +136,7 @@ if not order then
       order = cjson.encode(turned)
     end
   end
-  if not followed then redis.call('HSET', K .. 'sequence', record_of(known).dataset, proposal) end
+  if not followed then redis.call('HSET', K .. 'sequence', record.dataset, proposal) end
   local fields = redis.call('HKEYS', epochs)
   table.sort(fields, function(a, b) return tonumber(a) < tonumber(b) end)
   if #fields >= kept then
@@ -304,7 +308,7 @@ class Jobs:
         """Take a rank's heartbeat; the job, or ``None`` when there is none. A rank that the job has not changes nothing."""
         document = json.dumps(beat.to_json(), separators=(",", ":"))
         known = await self._call(self._beat, key, beat.rank, document)
-        return None if known is None else _record(known)[1]
+        return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
         """Forget a job; whether there was one."""
@@ -318,7 +322,7 @@ class Jobs:
     async def record(self, key: str) -> JobRecord | None:
         """What a job registered; ``None`` when there is none. One small question, as thousands of ranks ask at one moment."""
         value = await self._redis.hget(f"{self._prefix}jobs", key)
-        return None if value is None else _record(value)[1]
+        return None if value is None else _readable(value)
 
     async def of_tenant(self, tenant: str) -> list[KnownJob]:
         """A tenant's jobs by name."""
@@ -342,13 +346,13 @@ class Jobs:
                 pipeline.hgetall(f"{self._prefix}job:{text_of(name)}")
             for name, ranks in zip(page, await pipeline.execute(), strict=True):
                 found.append(self._job(now, values[name], seen.get(name, 0), ranks))
-        return now / 1000, sorted(found, key=lambda job: job.record.key)
+        return now / 1000, sorted(filter(None, found), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:
         """What the jobs of the zone registered, without their heartbeats, by tenant and name."""
         await self._call(self._now)
         values = await self._redis.hgetall(f"{self._prefix}jobs")
-        return sorted((_record(value)[1] for value in values.values()), key=lambda record: record.key)
+        return sorted(filter(None, map(_readable, values.values())), key=lambda record: record.key)
 
     async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
         """Bytes, items and requested caching of datasets for which a job registered once, whether or not it is there still."""
@@ -387,18 +391,30 @@ class Jobs:
 
     async def _known(self, prefix: str, key: str) -> list[KnownJob]:
         now, found = await self._call(self._list, prefix, key)
-        return [
+        known = (
             self._job(int(now), value, float(seen), dict(zip(ranks[::2], ranks[1::2], strict=True)))
             for value, seen, ranks in found
-        ]
+        )
+        return [job for job in known if job is not None]
 
-    def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob:
-        joined, record = _record(value)
+    def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob | None:
         beats = []
-        for rank, text in ranks.items():
-            heard, _, document = text.partition(b" ")
-            beats.append(((now - int(heard)) / 1000, Beat.from_json(int(rank), json.loads(document))))
+        try:
+            joined, record = _record(value)
+            for rank, text in ranks.items():
+                heard, _, document = text.partition(b" ")
+                beats.append(((now - int(heard)) / 1000, Beat.from_json(int(rank), json.loads(document))))
+        except _UNREADABLE:
+            return None
         return merged(record, joined, (now - seen) / 1000, beats, self._silence)
+
+
+def _readable(value: bytes | str) -> JobRecord | None:
+    """A registration; ``None`` for what another version wrote: its job is unknown here, until it registers again."""
+    try:
+        return _record(value)[1]
+    except _UNREADABLE:
+        return None
 
 
 def _record(value: bytes | str) -> tuple[float, JobRecord]:

@@ -219,6 +219,27 @@ async def test_what_a_job_registered_is_asked_for_without_its_ranks(jobs: Jobs, 
     assert not {"cmdstat_evalsha", "cmdstat_hgetall"} & set(await redis.info("commandstats"))
 
 
+@pytest.mark.parametrize("text", ["", "no number {}", "1 {", "1 5", "1 {}", '1 {"tenant":"t","dataset":"d","ranks":1}'])
+async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: str) -> None:
+    """Rule: what another version wrote, or nobody, is an unknown job: the others go on, and it may register again."""
+    await jobs.register(record("good"))
+    await redis.hset("larder:z:jobs", "t/j", text)
+    await redis.zadd("larder:z:jobs:seen", {"t/j": 2.0**52})
+    assert [job.record.job for job in (await jobs.all())[1]] == ["good"]
+    assert [job.job for job in await jobs.records()] == ["good"]
+    assert [job.record.job for job in await jobs.of_tenant("t")] == ["good"]
+    assert await jobs.find("t/j") is None
+    assert await jobs.record("t/j") is None
+    assert await jobs.beat("t/j", beat()) is None
+    await redis.zadd("larder:z:jobs:seen", {"t/j": 1})
+    assert await jobs.beat("t/good", beat()) is not None
+    assert await redis.hkeys("larder:z:jobs") == [b"t/good"]
+    await redis.hset("larder:z:jobs", "t/j", text)
+    if '"tenant"' not in text:
+        assert await jobs.order("t/j", 0, [0, 1], None) is None
+        assert await jobs.register(record()) is True
+
+
 async def test_an_unknown_job_has_no_order(jobs: Jobs) -> None:
     """Rule: nobody registered it, so nothing is decided for it."""
     assert await jobs.order("t/j", 0, [0, 1], None) is None
