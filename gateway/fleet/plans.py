@@ -57,7 +57,7 @@ local found = {}
 local all = redis.call('HGETALL', KEYS[1] .. 'loaded')
 for place = 1, #all, 2 do
   local at, report = string.match(all[place + 1], '^(%d+) (.*)$')
-  if tonumber(at) < oldest then
+  if not at or tonumber(at) < oldest then
     redis.call('HDEL', KEYS[1] .. 'loaded', all[place])
   else
     table.insert(found, all[place])
@@ -192,8 +192,11 @@ class Reports:
     async def all(self) -> dict[str, dict[str, NodeReport]]:
         """By node and dataset."""
         found = await self._reports(keys=[self._prefix], args=[round(1000 * self._silence)])
-        nodes = zip(found[::2], found[1::2], strict=True)
-        return {
-            node.decode(): {dataset: NodeReport(*values) for dataset, values in json.loads(document).items()}
-            for node, document in nodes
-        }
+        reports = {}
+        for node, document in zip(found[::2], found[1::2], strict=True):
+            try:
+                told = {dataset: NodeReport(*map(int, values)) for dataset, values in json.loads(document).items()}
+            except (ValueError, TypeError, AttributeError):
+                continue  # another version's: the node says nothing that counts here
+            reports[text_of(node)] = told
+        return reports

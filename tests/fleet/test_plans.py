@@ -186,3 +186,12 @@ async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
 
     await eventually(nothing)
     assert await reports.all() == {}
+
+
+@pytest.mark.parametrize("text", ["", "later", "9999999999999 {", "9999999999999 []", '9999999999999 {"d":[1,2,3]}'])
+async def test_a_report_that_is_none_says_nothing(redis: Redis, text: str) -> None:
+    """Rule: what another version wrote, or nobody, does not keep the leader from hearing the other nodes."""
+    reports = Reports(redis, Z, LONG)
+    await reports.tell("n1", {"d": NodeReport(4, 11)})
+    await redis.hset(f"{Z}loaded", "n2", text)
+    assert await reports.all() == {"n1": {"d": NodeReport(4, 11)}}
