@@ -110,7 +110,7 @@ return {string.format('%.0f', now), found}
 """
 _NOW = "return string.format('%.0f', now)"
 _ORDER = """
-local name, epoch, proposal, active, kept = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local name, epoch, proposal, active, kept, leads = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 local record = record_of(redis.call('HGET', K .. 'jobs', name))
 if not record then return false end
 local epochs, using = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset
@@ -136,7 +136,7 @@ if not order then
       order = cjson.encode(turned)
     end
   end
-  if not followed then redis.call('HSET', K .. 'sequence', record.dataset, proposal) end
+  if not followed and leads then redis.call('HSET', K .. 'sequence', record.dataset, proposal) end
   local fields = redis.call('HKEYS', epochs)
   table.sort(fields, function(a, b) return tonumber(a) < tonumber(b) end)
   if #fields >= kept then
@@ -373,7 +373,9 @@ class Jobs:
             await self._redis.hdel(f"{self._prefix}sizes", *gone)
             await self._redis.hdel(f"{self._prefix}sequence", *gone)
 
-    async def order(self, key: str, epoch: int, proposal: Sequence[int], active: int | None) -> list[int] | None:
+    async def order(
+        self, key: str, epoch: int, proposal: Sequence[int], active: int | None, *, leads: bool = True
+    ) -> list[int] | None:
         """The order of chunks that a job's epoch takes, the same for whoever asks; ``None`` when there is no such job.
 
         Args:
@@ -381,9 +383,12 @@ class Jobs:
             epoch: from 0.
             proposal: what the job would take: a permutation of its chunks.
             active: the chunk with which a new job begins, -1 for none, if the dataset's chunks are rotated; else ``None``.
+            leads: whether others may follow; not a job that was cut into other chunks than the fleet rotates.
         """
         wanted = json.dumps(list(proposal))
-        order = await self._call(self._order, key, epoch, wanted, "" if active is None else active, _KEPT_ORDERS)
+        order = await self._call(
+            self._order, key, epoch, wanted, "" if active is None else active, _KEPT_ORDERS, int(leads)
+        )
         return None if order is None else [int(chunk) for chunk in json.loads(order)]
 
     async def _call(self, script: Any, *arguments: object) -> Any:

@@ -267,6 +267,15 @@ async def test_who_joins_nobody_takes_its_own_order(jobs: Jobs, why: str) -> Non
     assert await jobs.order("t/b", 0, proposal, None if why == "not rotated" else 1) == proposal
 
 
+async def test_a_job_of_other_chunks_leads_nobody(jobs: Jobs) -> None:
+    """Rule: who was cut into other chunks than the fleet rotates takes its own order, and leaves the others theirs."""
+    for name in ("a", "odd", "b"):
+        await jobs.register(record(name))
+    assert await jobs.order("t/a", 0, [2, 0, 1], 0) == [2, 0, 1]
+    assert await jobs.order("t/odd", 0, [1, 0], 0, leads=False) == [1, 0]
+    assert await jobs.order("t/b", 0, [0, 2, 1], 0) == [0, 1, 2]
+
+
 async def test_other_datasets_have_sequences_of_their_own(jobs: Jobs) -> None:
     """Rule: only jobs on the same dataset follow one another."""
     await jobs.register(record("a"))

@@ -133,11 +133,12 @@ class JobService:
         if record is None:
             raise _unknown(job)
         dataset = self._plans.dataset(record.dataset)
-        active = None
+        active, leads = None, True
         if dataset is not None and dataset.caching is CachingMode.CHUNKED:
             chunks = dataset.chunks
             active = chunks.active if chunks.active >= 0 else chunks.loading
-        order = await self._jobs.order(key, epoch, proposal, active)
+            leads = len(proposal) == dataset.units
+        order = await self._jobs.order(key, epoch, proposal, active, leads=leads)
         if order is None:
             raise _unknown(job)
         return EpochOrder(order=order)
