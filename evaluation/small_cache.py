@@ -164,7 +164,12 @@ def _findings(story: Story) -> str:
     return "\n".join(
         [
             f"- At most **{story.residency.most()}** chunks of {story.units} had more than 2 % of their items in the caches at "
-            f"once, and at most {story.residency.bytes_share():.1%} of all items.",
+            f"once, and at most {story.residency.bytes_share():.1%} of all items were there"
+            + (
+                ": a third shows where nodes still remove one while they begin with the next."
+                if story.residency.most() > 2
+                else "."
+            ),
             f"- The late jobs began at {min(joined):.1f} s to {max(joined):.1f} s; in their first {WARM:g} s "
             f"{mean(log.hit_ratio(log.began, log.began + WARM) for log in late):.0%} of their items were hits, so they began "
             "on what was in the cache.",
