@@ -91,7 +91,7 @@ FLEET_NODES = Gauge(
 )
 FLEET_CONFLICTS = Counter(
     "larder_fleet_conflicts_total",
-    "Nodes that could not be in one fleet, by reason: id (two have the same), protocol (another version)",
+    "Nodes that could not be in one fleet, by reason: id (two have the same), protocol (another version), secret (another one)",
     ["reason"],
 )
 PEER_REQUESTS = Counter(

@@ -15,7 +15,7 @@ elsewhere at once, then it is tried again; nobody else is told, because the trou
 
 A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
 everything by itself, says so in /-/readyz, and joins when the other's entry has expired. Nodes that speak another version of the
-protocol are strangers: never asked, never home.
+protocol, or do not know the fleet's secret, are strangers: never asked, never home.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Membership:
         me: this node; its state is JOINING until ``ready`` is called, here or by a sibling.
         prefix: of the keys in Redis.
         pace: how often, and how long.
+        secret: of the fleet; empty for a node that is in none.
 
     Attributes:
         me: this node's id.
@@ -78,7 +79,7 @@ class Membership:
         reachable: whether Redis answered the last heartbeat.
     """
 
-    def __init__(self, url: str, me: Node, prefix: str, pace: Pace | None = None) -> None:
+    def __init__(self, url: str, me: Node, prefix: str, pace: Pace | None = None, secret: str = "") -> None:
         self._pace = pace or Pace()
         self.me = me.id
         self.zone = me.zone
@@ -88,11 +89,12 @@ class Membership:
         self.conflict = ""
         self.reachable = False
         # As patient as the expiry allows: a heartbeat that is late is no use, and one that is cut off too early neither.
-        self._register = Register(url, f"{prefix}nodes", self._pace.expire, self._pace.expire / 2)
+        self._register = Register(url, f"{prefix}nodes", self._pace.expire, self._pace.expire / 2, secret)
         self._self = me
         self._state = NodeState.JOINING
         self._known: dict[str, _Known] = {}
         self._strangers: dict[str, Node] = {}
+        self._unproven: Mapping[str, str] = {}
         self._suspects: dict[str, float] = {}
         self._complained: dict[str, float] = {}
         self._ring = Ring({})
@@ -224,6 +226,7 @@ class Membership:
                 known.until = max(known.until, now + self._pace.expire)
         self._lost, self.reachable = False, True
         self._judge(heard.conflict)
+        self._note_unproven(heard.unproven)
         self._take(heard.entries, now)
 
     def _judge(self, holder: str) -> None:
@@ -268,6 +271,18 @@ class Membership:
             since = mine.ready_since if mine is not None else float("inf")
             self._known[self.me] = _Known(self._me_now(), float("inf"), since)
         self._publish()
+
+    def _note_unproven(self, unproven: Mapping[str, str]) -> None:
+        for name, address in unproven.items():
+            self._known.pop(name, None)
+            if name not in self._unproven:
+                _LOG.error(
+                    "node %s at %s does not know the fleet's secret: give all nodes the same fleet.secret",
+                    name,
+                    address,
+                )
+                metrics.FLEET_CONFLICTS.labels("secret").inc()
+        self._unproven = unproven
 
     def _note_strangers(self, strangers: dict[str, Node]) -> None:
         for name, node in strangers.items():

@@ -7,15 +7,19 @@ An id belongs to whoever holds it until its entry expires. Three exceptions: a n
 node share its token; and who listens at the very address, on the very host, at which the holder listened, and was started later,
 succeeds it at once, because the holder is gone: two processes cannot listen there.
 
+Nodes with a secret sign what they say of themselves. An entry that is not signed with it is no member's, or whoever may write
+to Redis could have clients read from him.
+
 An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
 start, place, and the node as JSON.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,6 +27,7 @@ from redis.asyncio import Redis
 from gateway.fleet.connection import commands
 from gateway.fleet.node_id import place_of
 from gateway.model.fleet import Node
+from gateway.model.peer_auth import proof
 
 _NOBODY = "-"
 _SCRIPT = """
@@ -75,10 +80,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty."""
+    """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty.
+
+    ``unproven`` are the addresses of those that do not know the secret, by id.
+    """
 
     entries: Sequence[Entry]
     conflict: str = ""
+    unproven: Mapping[str, str] = field(default_factory=dict)
 
 
 class Register:
@@ -89,12 +98,14 @@ class Register:
         key: of the hash.
         expire: seconds after its last heartbeat for which an entry lasts.
         timeout: seconds that Redis may take to answer.
+        secret: of the fleet; empty for a node that is in none, and believes everybody.
     """
 
-    def __init__(self, url: str, key: str, expire: float, timeout: float) -> None:
+    def __init__(self, url: str, key: str, expire: float, timeout: float, secret: str = "") -> None:
         self._redis: Redis = commands(url, timeout)
         self._key = key
         self._expire = expire
+        self._secret = secret
         self._script: Any = self._redis.register_script(_SCRIPT)
 
     async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False) -> Heard:
@@ -110,6 +121,8 @@ class Register:
         """
         document = node.to_json()
         del document["state"]
+        if self._secret:
+            document["proof"] = proof(self._secret, document)
         arguments = (
             node.id,
             node.boot or _NOBODY,
@@ -121,15 +134,32 @@ class Register:
             int(last),
         )
         conflict, alive = await self._script(keys=[self._key], args=arguments)
-        entries = [entry for row in alive if (entry := _entry(*row)) is not None]
-        return Heard(entries, _address(conflict) if conflict else "")
+        entries: list[Entry] = []
+        unproven: dict[str, str] = {}
+        for name, *row in alive:
+            if not self._proven(name, row[0]):
+                unproven[name.decode("utf-8", "replace")] = _address(row[0])
+            elif (entry := _entry(*row)) is not None:
+                entries.append(entry)
+        return Heard(entries, _address(conflict) if conflict else "", unproven)
+
+    def _proven(self, name: bytes, document: bytes) -> bool:
+        if not self._secret:
+            return True
+        try:
+            told = json.loads(document)
+            claimed = str(told.pop("proof"))
+            right = told["id"] == name.decode() and hmac.compare_digest(claimed, proof(self._secret, told))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+        return right
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
 
 
-def _entry(_: bytes, document: bytes, state: bytes, left: bytes, ready_for: bytes) -> Entry | None:
+def _entry(document: bytes, state: bytes, left: bytes, ready_for: bytes) -> Entry | None:
     try:
         node = Node.from_json({**json.loads(document), "state": state.decode()})
     except (ValueError, KeyError, TypeError):

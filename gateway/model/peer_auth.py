@@ -11,9 +11,11 @@ that whoever overheard the first has seen. Clocks of nodes may differ by as much
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 from gateway.model.errors import LarderError
 from gateway.model.fleet import PROTOCOL, is_node_name
@@ -80,6 +82,12 @@ class Verified:
         """
         if not hmac.compare_digest(self.body.encode(), sha256(body).hexdigest().encode()):
             raise PeerRefused("body", "The body is not the one that was signed.")
+
+
+def proof(secret: str, node: Mapping[str, Any]) -> str:
+    """What shows that a node wrote this about itself, wherever it is found: whoever may write to Redis is no node by that."""
+    text = json.dumps(node, sort_keys=True, separators=(",", ":"))
+    return hmac.new(secret.encode(), b"larder-node-1\n" + text.encode(), sha256).hexdigest()
 
 
 def verify(secret: str, request: WireRequest, now: float) -> Verified:

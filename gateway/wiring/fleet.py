@@ -60,7 +60,8 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
         state=NodeState.JOINING,
         boot=start.boot,
     )
-    membership = Membership(start.redis, me, _prefix(settings, me), Pace(chosen.heartbeat, chosen.expire))
+    pace, secret = Pace(chosen.heartbeat, chosen.expire), chosen.secret if settings.in_fleet else ""
+    membership = Membership(start.redis, me, _prefix(settings, me), pace, secret)
     peers = Peers(membership, chosen.secret)
     stack.push_async_callback(peers.close)
     stack.push_async_callback(membership.stop)
