@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gateway.api.v1.job_documents import Heartbeat
+from gateway.api.v1.jobs import JobParts, JobService
+from gateway.engine.planned import Planned
+from gateway.fleet.jobs import Beat, JobRecord
+from gateway.model.keys import OriginIdentity, Principal
+from gateway.policies.plan import Plan
 from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
@@ -431,3 +438,35 @@ def test_the_description_has_every_address(running: Running) -> None:
         set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
         <= document["components"]["schemas"].keys()
     )
+
+
+class Elsewhere:
+    """The jobs and the plan of a fleet, on a node to which the job's registration is still being copied."""
+
+    def __init__(self) -> None:
+        self.plan = Plan()
+
+    async def beat(self, key: str, beat: Beat) -> JobRecord:
+        """Take it."""
+        return JobRecord("t", "j", "1" * 64, "name", 1, 1, 1, "auto", "default", "key", 1, 1, "auto")
+
+    def dataset(self, dataset: str) -> None:
+        """Nothing is planned yet."""
+
+    def job(self, tenant: str, job: str) -> None:
+        """Nothing is planned yet."""
+
+    async def find(self, tenant: str, dataset: str) -> None:
+        """It takes long."""
+        await asyncio.Event().wait()
+
+
+async def test_a_heartbeat_does_not_wait_for_a_registration() -> None:
+    """Rule: while the registration is copied from another node, a rank hears at once what can be said without it."""
+    fleet = cast("Any", Elsewhere())
+    parts = JobParts(fleet, fleet, Planned(lambda: Plan(), lambda: 1), fleet.find, 1.0)
+    service = JobService(cast("Any", None), parts)
+    principal = Principal("key", "t", OriginIdentity("default", "key"))
+    async with asyncio.timeout(15):
+        taken = await service.beat(principal, "j", Heartbeat(rank=0, epoch=0, upcoming=[], epoch_left=0))
+    assert taken.directives.cache

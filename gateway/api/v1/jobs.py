@@ -7,6 +7,7 @@ of it is answered 503, and training goes on with the directives that it has.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ from gateway.policies.probing import PhaseTotals
 from gateway.store.datasets.registry import Registration
 
 LARGEST_BODY = 64 * 1024
+_AT_HAND = 0.5
+"""Seconds that an answer waits for a registration, which may have to be copied from another node; it goes on coming."""
 _RETRY = {"Retry-After": "1"}
 _MEANINGS = {
     400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
@@ -173,8 +176,9 @@ class JobService:
     async def _at_hand(self, tenant: str, dataset: str) -> Registration | None:
         """A registration, if it can be had now: what can be said without it need not wait."""
         try:
-            return await self._find(tenant, dataset)
-        except LarderError:
+            async with asyncio.timeout(_AT_HAND):
+                return await self._find(tenant, dataset)
+        except (LarderError, TimeoutError):
             return None
 
     def _directives(self, record: JobRecord, registration: Registration | None) -> Directives:
