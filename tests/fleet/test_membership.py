@@ -17,7 +17,6 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.fleet import membership as module
-from gateway.fleet.connection import commands, text_of
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.membership import Membership, Pace
 from gateway.fleet.node_id import new_boot
@@ -496,28 +495,3 @@ async def test_damaged_entries_are_dropped(redis_server: EmbeddedRedis) -> None:
             await redis.hset("larder:default:nodes", "z", "99999999999999 0 READY b p [1]")  # type: ignore[misc]
         await a.beat()
         assert states(a) == {"a": "READY", "b": "READY"}
-
-
-async def test_who_can_only_write_to_redis_is_no_node(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
-    """Rule: a node is believed to be one if it knows the secret; others are named, counted, and never home of anything."""
-    before = counted("larder_fleet_conflicts_total", reason="secret")
-    members = [
-        stopped_later(Membership(redis_server.url, node(name), "larder:default:", LONG, secret))
-        for name, secret in (("a", "right"), ("b", "right"), ("c", "wrong"), ("d", ""))
-    ]
-    for member in members:
-        member.ready()
-    for member in members * 2:
-        await member.beat()
-    assert set(members[0].nodes) == set(members[0].ring.ids) == {"a", "b"}
-    redis = commands(redis_server.url, 5.0)
-    entry = text_of(await redis.hget("larder:default:nodes", "b") or "")
-    await redis.hset("larder:default:nodes", "e", entry)
-    await members[0].beat()
-    assert set(members[0].nodes) == {"a", "b"}
-    await redis.hset("larder:default:nodes", "b", entry.replace("http://b:9000", "http://elsewhere:9000"))
-    await members[0].beat()
-    await redis.aclose()
-    assert set(members[0].nodes) == set(members[0].ring.ids) == {"a"}
-    assert counted("larder_fleet_conflicts_total", reason="secret") >= before + 4
-    assert set(members[2].ring.ids) == {"c"}
