@@ -30,7 +30,14 @@ def shipped() -> dict[str, ast.Module]:
 def everything() -> dict[str, ast.Module]:
     """Every module of the repository, by path."""
     return _sources(
-        "gateway", "clients/python/src", "clients/python/tests", "tests", "benchmarks", "evaluation", "scripts", "examples"
+        "gateway",
+        "clients/python/src",
+        "clients/python/tests",
+        "tests",
+        "benchmarks",
+        "evaluation",
+        "scripts",
+        "examples",
     )
 
 
