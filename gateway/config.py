@@ -191,7 +191,9 @@ class ManagerSettings(Section):
         0, description="bytes per second with which one node loads chunks ahead; 0 means unlimited"
     )
     force_eviction: Seconds = Field(
-        60.0, gt=0, description="after the first job has finished a chunk, those still in it lose it"
+        60.0,
+        gt=0,
+        description="after the first job has finished a chunk, those still in it lose it; longer than a chunk takes to load",
     )
     job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="a job that was silent for so long is gone")
 
