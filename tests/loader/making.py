@@ -119,7 +119,9 @@ class MoodyJob(larder.Job):
     def __init__(self) -> None:
         super().__init__(ENDPOINT, "moody", "train", batch_size=BATCH)
 
-    def agree(self, epoch: int, proposal: tuple[int, ...] | None) -> Agreement:
+    def agree(
+        self, epoch: int, proposal: tuple[int, ...] | None, dataset: larder.DatasetInfo | None = None
+    ) -> Agreement:
         """A new order."""
         order = None if proposal is None else tuple(random.SystemRandom().sample(proposal, len(proposal)))
         return Agreement(order, "chunked", preload=True)

@@ -22,7 +22,7 @@ class FakeJobs:
     """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
 
     ``orders``: by epoch, where the fleet decides otherwise than proposed; ``away``: how many requests are answered 503;
-    ``gone``: whether all are broken off.
+    ``gone``: whether all are broken off; ``ids``: of the datasets that there are, by name (none: any).
     """
 
     directives: dict[str, object] = field(default_factory=lambda: dict(STEADY))
@@ -35,6 +35,7 @@ class FakeJobs:
     removed: list[str] = field(default_factory=list)
     away: int = 0
     gone: bool = False
+    ids: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __call__(self, handler: Handler, asked: Asked) -> None:
@@ -59,14 +60,15 @@ class FakeJobs:
         _, _, version, what, *rest = asked.path.split("/")
         assert (version, what) == ("v1", "jobs"), asked.path
         document = json.loads(asked.body) if asked.body else {}
-        if not rest:
+        if not rest and self.ids and document["dataset"] not in self.ids:
+            handler.send_problem(404, "UnknownDataset", f"there is no dataset {document['dataset']!r}")
+        elif not rest:
             new = document["job"] not in self.known
             self.known[document["job"]] = document
             self.registrations.append(document)
-            handler.send_json(
-                {"job": document["job"], "dataset": document["dataset"], "directives": self.directives},
-                201 if new else 200,
-            )
+            dataset = self.ids.get(document["dataset"], document["dataset"])
+            answer = {"job": document["job"], "dataset": dataset, "directives": self.directives}
+            handler.send_json(answer, 201 if new else 200)
         elif rest[0] not in self.known:
             handler.send_problem(404, "UnknownJob", "register it again")
         elif asked.method == "DELETE":

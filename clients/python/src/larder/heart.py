@@ -7,7 +7,9 @@ heartbeat, and training goes on with the directives that were heard last.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +28,8 @@ from larder.timing import PHASES, Timing
 _JSON = {"Content-Type": "application/json"}
 _CREATED = frozenset({200, 201})
 _SHORTEST, _LONGEST = 0.1, 60.0
+_ID = re.compile(r"[0-9a-f]{64}")
+_log = logging.getLogger("larder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,14 @@ class Heart:
         self.place_wanted = True
         """Whether the next heartbeat waits for a place; it is the training loop that knows it."""
         self.directives: JobDirectives | None = None
+        self.dataset = ""
+        """Id of the dataset that the job was registered for, once a gateway has said it."""
         self.stopped = threading.Event()
         self.counts = {"heartbeats": 0, "failed": 0, "registered": 0}
+        self.last_error = ""
+        """Why a request failed that nobody waited for, the last of them."""
+        self._warned: set[str] = set()
+        self._joining = threading.Lock()
         self._neighbours = Neighbours(api)
         self._next_look = 0.0
         self._thread: threading.Thread | None = None
@@ -157,16 +167,15 @@ class Heart:
             try:
                 self.beat()
                 self._look()
-            except (LarderError, ValueError, *TRANSIENT):
-                self.counts["failed"] += 1
+            except (LarderError, ValueError, *TRANSIENT) as error:
+                self._failed(error)
             directives = self.directives
             if self.stopped.wait(1.0 if directives is None else directives.heartbeat):
                 return
 
     def beat(self) -> None:
         """Register if that was not done, and say where the rank is."""
-        if self.directives is None:
-            self.register()
+        self.join()
         try:
             document = self._post("heartbeat", self._said())
         except RequestRefused as error:
@@ -177,6 +186,16 @@ class Heart:
         self.place_wanted = True
         self.counts["heartbeats"] += 1
         self.heard(document)
+
+    def join(self) -> JobDirectives:
+        """The directives heard last; the job is registered if that was not done. Raises as ``register``.
+
+        The thread and the training loop begin at the same moment: the second waits for what the first is told.
+        """
+        if not self.own:  # in a process that was forked, the lock may be that of a thread which is not there
+            return self.directives or self.register()
+        with self._joining:
+            return self.directives or self.register()
 
     def register(self) -> JobDirectives:
         """Register the job, or join it.
@@ -193,6 +212,9 @@ class Heart:
                 raise
             document = self._exchange("/-/v1/jobs", self.registration.document(), _CREATED)
         self.counts["registered"] += 1
+        found = document.get("dataset")
+        if not self.dataset and isinstance(found, str) and _ID.fullmatch(found):
+            self.dataset = found
         return self.heard(document)
 
     def order(self, epoch: int, proposal: tuple[int, ...]) -> tuple[int, ...]:
@@ -216,8 +238,18 @@ class Heart:
     def _leave(self) -> None:
         try:
             self._say_good_bye()
-        except (LarderError, ValueError, *TRANSIENT):
-            self.counts["failed"] += 1
+        except (LarderError, ValueError, *TRANSIENT) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Count it. What no repetition will mend, such as a refusal, is also said to people: each kind once."""
+        self.counts["failed"] += 1
+        self.last_error = str(error) or type(error).__name__
+        kind = error.code if isinstance(error, RequestRefused) else type(error).__name__
+        if isinstance(error, (Busy, *TRANSIENT)) or kind in self._warned:
+            return
+        self._warned.add(kind)
+        _log.warning("the fleet does not hear of the job %r: %s", self.registration.name, self.last_error)
 
     def _say_good_bye(self) -> None:
         if self.registration.ranks > 1:

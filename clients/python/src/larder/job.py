@@ -63,7 +63,10 @@ class Step:
 
 
 class Job:
-    """One rank of a training run. Makes no request until it is used.
+    """One rank of a training run. Makes no request until a loader, a watched loop, ``step`` or ``timing`` uses it.
+
+    What the fleet then refuses does not stop training, except where an order is asked for: it is logged (``larder``), each
+    kind of refusal once, and ``stats()["last_error"]`` has the last.
 
     In a process that inherits it by fork, or receives it pickled, as worker processes of a `DataLoader` do, it still asks for
     the order of an epoch, and sends no heartbeats.
@@ -116,6 +119,11 @@ class Job:
         """What the fleet asked for last; ``None`` before it was asked."""
         return self._heart.directives
 
+    @property
+    def ranks(self) -> int:
+        """How many training processes there are."""
+        return self._heart.registration.ranks
+
     def watch(self, loader: Iterable[Any]) -> Loop:
         """The same batches, timed. A `DataLoader` of ours is watched as well, as by `larder.torch.watch`."""
         return Loop(self._heart, loader)
@@ -142,28 +150,35 @@ class Job:
         seconds = time.perf_counter() - step.began
         self._heart.timing.add(seconds, step.waited, step.items, step.hits)
 
-    def agree(self, epoch: int, proposal: tuple[int, ...] | None) -> Agreement:
+    def agree(self, epoch: int, proposal: tuple[int, ...] | None, dataset: DatasetInfo | None = None) -> Agreement:
         """What is agreed on for an epoch: the same for all ranks and workers of the job, except where it is only advice.
 
         Args:
             epoch: its number.
             proposal: its chunks in the order that the job would take; ``None`` if the epoch has an order already.
+            dataset: that the epoch is of, as far as is known.
 
         Raises:
+            ValueError: the job is registered for another dataset.
             GatewayUnavailable: nobody answered for as long as a batch would be asked for.
             RequestRefused: the gateway refuses the job.
             UnexpectedAnswer: what answers is no gateway that knows of jobs.
         """
         self._heart.begin()
-        directives = self._heart.directives or self._patiently(self._heart.register)
+        directives = self._patiently(self._heart.join)
+        if dataset is not None:
+            self._refuse_another(dataset)
         order = None
         if proposal is not None:
             order = self._patiently(lambda: self._heart.order(epoch, proposal))
         return Agreement(order, directives.caching, directives.preload)
 
     def stats(self) -> dict[str, Any]:
-        """Heartbeats, failed ones and registrations, nodes that can be asked, and what was timed, by phase; of this process."""
-        return {**self._heart.counts, "nodes": self._heart.nodes, "phases": self._heart.timing.as_json()}
+        """Heartbeats, failed ones, why the last failed, registrations (one, unless the fleet has forgotten the job), nodes that
+        can be asked, and what was timed, by phase; of this process."""
+        heart = self._heart
+        phases = heart.timing.as_json()
+        return {**heart.counts, "last_error": heart.last_error, "nodes": heart.nodes, "phases": phases}
 
     def close(self) -> None:
         """End the job: the fleet forgets it now rather than after a while. Takes a second at most; failing is no error.
@@ -185,6 +200,14 @@ class Job:
             self.close()
         else:
             self._finished()  # it expires by itself, unless it is resumed before that
+
+    def _refuse_another(self, dataset: DatasetInfo) -> None:
+        known = self._heart.dataset
+        if known and known != dataset.id:
+            raise ValueError(
+                f"the job {self.name!r} is for the dataset {str(self._heart.registration.dataset)!r} (id {known[:12]}...), but "
+                f"the loader reads {dataset.name!r} (id {dataset.id[:12]}...): give both the same"
+            )
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """As long as a batch would be asked for; a job that the fleet has forgotten is registered again."""
@@ -239,6 +262,10 @@ class _Named:
             return dataset
         self._id = self._id or self._source.describe().id
         return self._id
+
+    def __str__(self) -> str:
+        dataset = self._dataset
+        return dataset.name if isinstance(dataset, DatasetInfo) else str(dataset)
 
     def forget(self) -> bool:
         """See `larder.heart.Named`."""

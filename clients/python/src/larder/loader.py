@@ -192,13 +192,17 @@ class Loader:
     def epoch(self, epoch: int, *, shard: Shard = ALONE, state: Mapping[str, Any] | None = None) -> EpochRun:
         """The batches of one epoch, for one worker of one rank.
 
+        A loader knows nothing of ranks but what ``shard`` says: ``RANK`` and ``WORLD_SIZE`` are read by
+        `larder.torch.CachedDataset` only. One of several ranks gives ``Shard(rank, world, 0, 1)``.
+
         Args:
             epoch: its number, from 0.
-            shard: whose batches.
+            shard: whose batches; left out, all of them.
             state: what ``EpochRun.state_dict`` said when it was saved; the epoch goes on from there, in the order it had.
 
         Raises:
             StateError: the state is of another dataset or epoch, or does not fit the shard.
+            ValueError: the loader's `Job` is for another dataset, or has several ranks, and not as many as the shard says.
             GatewayUnavailable: the loader has a `Job`, and nobody says which order the epoch has.
         """
         start = self.start(epoch, shard.rank, shard.world) if state is None else self.restored(state, shard)
@@ -237,15 +241,17 @@ class Loader:
             once: asks once for all processes that load for this rank.
 
         Raises:
+            ValueError: the job has several ranks, but not as many as ``start`` says, or is for another dataset.
             GatewayUnavailable: nobody says which order the epoch has; a rank that guessed could deliver items twice.
         """
         job = self.settings.job
         if isinstance(job, str):
             return start
+        _refuse_other_ranks(job, start)
         free = start.layout.kind == "striped" and not start.begun
         proposal = replace(start, chunks=None).order().numbers if free else None
         asked = f"{'order' if free else 'advice'}/{start.epoch}"
-        agreed = (once or _directly)(asked, lambda: list(job.agree(start.epoch, proposal)))
+        agreed = (once or _directly)(asked, lambda: list(job.agree(start.epoch, proposal, self.info)))
         self._agreed = Agreement(*agreed)
         return replace(start, chunks=tuple(agreed[0])) if free else start
 
@@ -300,3 +306,12 @@ class Loader:
 
 def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:
     return make()
+
+
+def _refuse_other_ranks(job: Job, start: Progress) -> None:
+    """Ranks that each read everything deliver every item several times, and no error would say so."""
+    if job.ranks > 1 and start.world != job.ranks:
+        raise ValueError(
+            f"the job {job.name!r} has {job.ranks} ranks, but this is rank {start.rank} of {start.world}: give the loader's "
+            f"epoch() shard=larder.Shard(rank, {job.ranks}, 0, 1), or a CachedDataset rank= and world={job.ranks}"
+        )
