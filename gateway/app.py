@@ -264,13 +264,16 @@ class Larder:
         async def disk() -> str:
             return "" if store.usable else "the cache disk is down; reads go to the origin"
 
+        async def space() -> str:
+            return store.status().shortage
+
         async def redis() -> str:
             return "" if channel.healthy else "Redis is not reachable; cached objects are checked with the origin"
 
         async def members() -> str:
             return fleet.problem()
 
-        return {"disk": disk, "redis": redis, "fleet": members}
+        return {"disk": disk, "space": space, "redis": redis, "fleet": members}
 
     @staticmethod
     def _refresh(s3: S3App, keeper: Keeper, channel: Invalidations) -> None:

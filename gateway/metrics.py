@@ -74,6 +74,11 @@ CACHE_BLOBS = Gauge("larder_cache_blobs", "Blobs on this node", multiprocess_mod
 CACHE_CAPACITY = Gauge(
     "larder_cache_capacity_bytes", "Configured capacity of this node", multiprocess_mode="mostrecent"
 )
+CACHE_ROOM = Gauge(
+    "larder_cache_usable_bytes",
+    "How much of the capacity can be used: less while the file system has too little free beside cache.reserve, 0 while down",
+    multiprocess_mode="mostrecent",
+)
 EVICTED_BLOBS = Counter("larder_evicted_blobs_total", "Blobs evicted")
 EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes evicted")
 CORRUPT_BLOBS = Counter(
@@ -126,7 +131,7 @@ ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
     ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS, RELAYED,
     PEER_SERVED,
-    CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
+    CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
     CHANNEL_HEALTHY, FLEET_NODES, FLEET_CONFLICTS,
     PEER_REQUESTS, PEER_REFUSED, JOB_REQUESTS, PLAN_VERSION, MANAGER_LEADING, MANAGER_DEPOSED, CHUNK_ITEMS, CONFIG_RELOADS,
 )  # fmt: skip

@@ -8,7 +8,9 @@ import logging
 from gateway import metrics
 from gateway.engine.blocks import Blocks
 from gateway.policies.breaker import BreakerState
-from gateway.store.store import Store, StoreStatus
+from gateway.policies.eviction import Watermarks
+from gateway.store.status import StoreStatus
+from gateway.store.store import Store
 
 log = logging.getLogger("larder.keeper")
 _PAUSE = 0.5
@@ -22,6 +24,7 @@ class Keeper:
         self._store = store
         self._blocks = blocks
         self._published: StoreStatus | None = None
+        self._short = False
         self.ready = asyncio.Event()
         self.recovered = asyncio.Event()
 
@@ -33,19 +36,33 @@ class Keeper:
         """
         while True:
             try:
-                await self._pass()
+                await self.turn()
             except Exception:
                 # The keeper must outlive whatever the disk does to it; the store's breaker has counted the cause.
                 log.exception("a keeper pass failed; trying again")
             await asyncio.sleep(_PAUSE)
 
-    async def _pass(self) -> None:
+    async def turn(self) -> None:
+        """One pass: take the lock if it is free, recover once, keep the store within its bounds."""
         if self._store.try_lock() and not self.recovered.is_set():
             report = await self._store.recover()
             self.recovered.set()
             log.info("recovery finished: %s", report)
         self.ready.set()
         await self._store.sweep()
+        self._tell_of_room(self._store.status())
+
+    def _tell_of_room(self, status: StoreStatus) -> None:
+        """Say once that the file system has no room for the capacity, and once that it has again."""
+        if not status.keeper or status.state is BreakerState.DOWN:
+            return
+        if status.shortage and not self._short:
+            self._short = True
+            log.warning("%s", status.shortage)
+        elif self._short and status.room >= Watermarks().high * status.capacity:
+            # Not as soon as it suffices: what fills under way take would be told of again and again.
+            self._short = False
+            log.info("the file system has room for cache.capacity again")
 
     def publish(self) -> None:
         """Bring the metrics of store and fills up to date."""
@@ -53,6 +70,7 @@ class Keeper:
         metrics.CACHE_BYTES.set(status.bytes)
         metrics.CACHE_BLOBS.set(status.blobs)
         metrics.CACHE_CAPACITY.set(status.capacity)
+        metrics.CACHE_ROOM.set(status.room)
         metrics.ACTIVE_FILLS.set(self._blocks.active)
         metrics.DISK_STATE.set(_DISK_STATES.index(status.state))
         before, self._published = self._published, status

@@ -82,6 +82,16 @@ def admits_for_good(space: Space, wanted: int, marks: Watermarks = Watermarks())
     return admits(space, wanted) and space.used + space.filling + wanted <= marks.low * space.capacity
 
 
+def room_for_blobs(space: Space) -> int:
+    """Bytes of blobs that the node can come to hold: the capacity, or less while the file system does not have as much."""
+    return max(0, min(space.capacity, space.used + space.filling + space.free - space.reserve))
+
+
+def falls_short(room: int, capacity: int, marks: Watermarks = Watermarks()) -> bool:
+    """Whether the file system, rather than the capacity, decides when to evict: below the low watermark it always does."""
+    return room < marks.low * capacity
+
+
 def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:
     """How many bytes to free so that ``wanted`` more fit and the watermarks hold; never more than is used."""
     taken = space.filling + wanted

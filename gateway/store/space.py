@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.config import CacheSettings
-from gateway.policies.eviction import Space
+from gateway.policies.breaker import BreakerState
+from gateway.policies.eviction import Space, room_for_blobs
 from gateway.store import blob_rows
 from gateway.store.blob_rows import Counts
 from gateway.store.disk import Disk
-from gateway.store.failures import disk_faults
+from gateway.store.failures import DiskFault, disk_faults
 
 _TRUSTED_FOR = 1.0
 
@@ -52,6 +53,15 @@ class SpaceMeter:
             free = self._disk.directory.free_bytes()
         used = self.counts.size + self.leaving
         return Space(used, self._settings.capacity, free, self._settings.reserve, self.filling)
+
+    def room(self) -> int:
+        """Bytes of blobs that the node can come to hold; 0 while the disk is not in use."""
+        if self._disk.breaker.state is BreakerState.DOWN:
+            return 0
+        try:
+            return room_for_blobs(self.current())
+        except DiskFault:
+            return 0
 
     def recent(self) -> bool:
         """Whether the counts may still be believed."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
@@ -21,7 +20,7 @@ from gateway.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.breaker import BreakerState, Event
+from gateway.policies.breaker import Event
 from gateway.policies.eviction import Watermarks, admits, admits_for_good, decide_eviction
 from gateway.store import blob_rows, objects
 from gateway.store.blob_rows import Counts, Kept
@@ -37,6 +36,7 @@ from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
 from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
+from gateway.store.status import StoreStatus
 from gateway.store.writer import BlobWriter
 
 _CHORES_EVERY = 5.0
@@ -45,24 +45,6 @@ _ASK_AGAIN = 0.05
 _FEW = 512
 """Rows that are read without a thread."""
 _FRESH = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
-    """For metrics and admin pages. ``bytes``, ``blobs``, ``capacity`` are the node's; the counters are this worker's."""
-
-    bytes: int
-    blobs: int
-    capacity: int
-    filling: int
-    state: BreakerState
-    cause: str
-    open_files: int
-    corrupt_dropped: int
-    missing_dropped: int
-    evicted_blobs: int
-    evicted_bytes: int
-    keeper: bool
 
 
 class Store:
@@ -349,6 +331,8 @@ class Store:
             bytes=self._space.counts.size,
             blobs=self._space.counts.blobs,
             capacity=self._settings.capacity,
+            reserve=self._settings.reserve,
+            room=self._space.room(),
             filling=self._space.filling,
             state=breaker.state,
             cause=breaker.cause or "",

@@ -255,3 +255,30 @@ async def test_a_fill_of_bytes_that_are_being_evicted_is_whole_or_absent(open_st
     await store.forget([])
     await eventually(lambda: len(list((root / "tmp").iterdir())) == 0)
     assert_index_equals_disk(root)
+
+
+async def test_a_file_system_that_others_have_filled_is_told_of(open_store, root):
+    """Rule: while the reserve leaves less than the capacity, the status says how much can be used, however much was evicted."""
+    directory = FaultyDirectory(root)
+    store = await open_store(directory=directory, reserve=5_000_000, capacity=100_000_000)
+    assert store.try_lock()
+    directory.free = 200_000_000
+    assert (store.status().room, store.status().shortage) == (100_000_000, "")
+    await fill(store, 10)
+    directory.free = 4_000_000
+    for _ in range(2):
+        assert store.status().room == 0
+        assert "only 0 B of cache.capacity (100.0 MB) can be used" in store.status().shortage
+        assert "cache.reserve (5.0 MB)" in store.status().shortage
+        await store.sweep()
+    assert store.status().blobs == 0
+    directory.free = 30_000_000
+    assert "only 25.0 MB of" in store.status().shortage
+    directory.free = 200_000_000
+    assert store.status().shortage == ""
+
+
+async def test_of_a_disk_that_is_down_nothing_can_be_used(open_store, root):
+    """Rule: then there is no room, and that is not for want of space."""
+    store = await open_store(dir="/dev/null/cache")
+    assert (store.status().room, store.status().shortage) == (0, "")

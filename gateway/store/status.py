@@ -1,0 +1,43 @@
+"""How a store is, for metrics, admin pages and /-/readyz."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.model.units import format_size
+from gateway.policies.breaker import BreakerState
+from gateway.policies.eviction import falls_short
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """``bytes``, ``blobs``, ``capacity``, ``reserve`` and ``room`` are the node's; the counters are this worker's.
+
+    ``room`` is how many bytes of blobs the file system allows, at most ``capacity``; 0 while the disk is not in use.
+    """
+
+    bytes: int
+    blobs: int
+    capacity: int
+    reserve: int
+    room: int
+    filling: int
+    state: BreakerState
+    cause: str
+    open_files: int
+    corrupt_dropped: int
+    missing_dropped: int
+    evicted_blobs: int
+    evicted_bytes: int
+    keeper: bool
+
+    @property
+    def shortage(self) -> str:
+        """What to tell the operator of a file system that has no room for the capacity; empty when there is nothing to tell."""
+        if self.state is BreakerState.DOWN or not falls_short(self.room, self.capacity):
+            return ""
+        return (
+            f"the file system has too little free beside cache.reserve ({format_size(self.reserve)}): only "
+            f"{format_size(self.room)} of cache.capacity ({format_size(self.capacity)}) can be used; "
+            "free space on it, or lower cache.capacity"
+        )

@@ -1,0 +1,31 @@
+"""What the keeper says in the log of a file system that has no room for the cache."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.config import CacheSettings
+from gateway.engine.keeper import Keeper
+from gateway.store.store import Store
+from gateway.testing.faults import FaultyDirectory
+from tests.engine.conftest import Bench
+
+
+async def test_a_shortage_is_told_of_once(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: one warning when the file system is too full, one line when it is not any more, and none in between."""
+    caplog.set_level("INFO", "larder.keeper")
+    directory = FaultyDirectory(tmp_path / "other")
+    directory.free = 100_000_000
+    settings = CacheSettings(dir=str(tmp_path / "other"), capacity=50_000_000, reserve=5_000_000)
+    store = await Store.open(settings, now=time.time, directory=directory)
+    keeper = Keeper(store, bench.engine.blocks)
+    for free in (100_000_000, 10_000_000, 9_000_000, 51_000_000, 10_000_000, 100_000_000, 100_000_000):
+        directory.free = free
+        await keeper.turn()
+    await store.close()
+    told = [(record.levelname, record.message) for record in caplog.records if "file system" in record.message]
+    assert [level for level, _ in told] == ["WARNING", "INFO"]
+    assert "only 5.0 MB of cache.capacity (50.0 MB) can be used" in told[0][1]
