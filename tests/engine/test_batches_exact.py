@@ -12,6 +12,7 @@ from gateway.engine import batch as batches
 from gateway.engine.batch import Arriving, Resident
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import PATIENCE, BatchMode
+from gateway.store.items import close_files
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from tests.digests import Row
@@ -75,7 +76,7 @@ async def test_what_is_resident_does_not_wait_for_what_is_fetched(data: Data) ->
     assert {arrival.position for arrival in arrivals} == {1, 2, 3, 4}
     for arrival in arrivals:
         if hasattr(arrival.content, "fd"):
-            batches.close_files([arrival.content])
+            close_files([arrival.content])
     hang.gate.open()
     assert (await anext(answer.arrivals)).position == 0
     await answer.aclose()
@@ -357,7 +358,7 @@ async def _open_and_leave_midway(data: Data, ask: batches.BatchAsk, after: int) 
     for _ in range(after):
         arrival = await anext(answer.arrivals)
         if hasattr(arrival.content, "fd"):
-            batches.close_files([arrival.content])
+            close_files([arrival.content])
     await answer.aclose()
 
 

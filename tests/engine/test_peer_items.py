@@ -104,7 +104,7 @@ class Others:
         """Never: a node that is home of everything may still ask who was."""
         return False
 
-    def suspect(self, node_id: str) -> None:
+    def suspect(self, node_id: str, refused: str = "") -> None:
         """Somebody else is home from now on."""
         self.suspected.append(node_id)
         self.order = [node for node in self.order if node.id != node_id]

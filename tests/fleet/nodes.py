@@ -11,7 +11,7 @@ from typing import Any
 from redis import Redis
 
 from gateway.policies.ring import Ring, path_key
-from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
+from tests.gateways import Running, finish, fleet, fleet_node, members, start
 from tests.scenarios.clients import Got, get
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin, eventually
@@ -66,9 +66,15 @@ class Nodes:
         return self.running[number].metric("larder_relayed_reads_total", event=event)
 
     def await_all(self, *, gone: Sequence[int] = ()) -> None:
-        """Wait until every node that is there sees just those that are."""
+        """Wait until every node that is there sees just those that are; who has left is listed as LEAVING for a while."""
         there = [number for number in range(COUNT) if number not in gone]
-        wait_for_fleet([self.running[number] for number in there], {f"node-{number}": "READY" for number in there})
+        wanted = {f"node-{number}" for number in there}
+        for number in there:
+            eventually(
+                lambda number=number: {id for id, state in members(self.running[number]).items() if state == "READY"},
+                lambda ready: ready == wanted,
+                f"node {number} to see {wanted}",
+            )
 
     def grow_older(self, *numbers: int) -> None:
         """As if these nodes had been there for much longer than it takes until nothing can have moved."""

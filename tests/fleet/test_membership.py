@@ -418,9 +418,74 @@ async def test_a_node_that_never_answers_is_complained_of_once(
         for _ in range(3):
             a.suspect("b")
             assert a.ring.ids == ("a", "b")
+            await a.beat()
+            await a.beat()
     assert [record.message for record in caplog.records if "does not answer" in record.message] == [
         "node b does not answer; while that is so it is left out, 0 s at a time"
     ]
+
+
+async def test_of_a_node_that_drains_nobody_warns(
+    redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: one that answers no more is no trouble if it is leaving, heard of before or after the call that failed."""
+    caplog.set_level("INFO", "larder.fleet")
+    async with nodes(redis_server.url, "a", "b", "c") as [a, b, c]:
+        a.suspect("b")
+        await a.beat()
+        await b.leave()
+        await c.leave()
+        await a.beat()
+        a.suspect("c")
+        await a.beat()
+        await a.beat()
+    assert [record.message for record in caplog.records if "did not answer a call" in record.message] == [
+        "node b did not answer a call; it is left out for 2 s"
+    ]
+    assert not [record.message for record in caplog.records if "does not answer" in record.message]
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"), [("signature", "fleet.secret"), ("date", "clocks"), ("protocol", "version"), ("body", "")]
+)
+async def test_a_node_that_refuses_is_told_with_the_remedy(
+    redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture, reason: str, remedy: str
+) -> None:
+    """Rule: that is no silence: it is warned of once a minute, and a problem while it lasts."""
+    async with nodes(redis_server.url, "a", "b") as [a, b]:
+        for _ in range(3):
+            a.suspect("b", reason)
+        assert a.ring.ids == ("a",)
+        await a.beat()
+        await a.beat()
+        assert f"node b refuses the calls of this node: {reason}" in a.estranged
+        assert remedy in a.estranged
+        assert b.estranged == ""
+        await b.leave()
+        await b.stop()
+        await a.beat()
+    assert len([record for record in caplog.records if "node b refuses" in record.message]) == 1
+    assert not [record for record in caplog.records if "answer" in record.message]
+
+
+async def test_a_refusal_is_a_problem_for_a_minute(redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: who is not refused any more has no problem soon, without another start."""
+    monkeypatch.setattr(module, "_COMPLAIN", 0.0)
+    async with nodes(redis_server.url, "a", "b") as [a, _]:
+        a.suspect("b", "date")
+        assert a.estranged == ""
+
+
+async def test_who_may_not_join_counts_nobody_as_ready(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
+    """Rule: a node whose id another holds shares with none, so it shows one that is joining; and it names both remedies."""
+    async with nodes(redis_server.url, "a", "b"):
+        copy = stopped_later(joined(redis_server.url, node("a", address="http://elsewhere:9000")))
+        copy.ready()
+        await copy.beat()
+        assert "a cache directory of its own" in copy.conflict
+        assert "fleet.node" in copy.conflict
+        shown = [counted("larder_fleet_nodes", state=state) for state in ("JOINING", "READY", "LEAVING")]
+        assert shown == [1, 0, 0]
 
 
 async def test_only_other_nodes_are_suspected(redis_server: EmbeddedRedis) -> None:

@@ -10,7 +10,7 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.peer_auth import Signer as PeerSigner
 from gateway.model.peer_principal import principal_header
 from gateway.model.wire import WireRequest
-from tests.fleet.seen import await_problems, problems, sees
+from tests.fleet.seen import WITHIN, await_problems, problems, sees
 from tests.gateways import (
     FLEET_SECRET,
     Settings,
@@ -18,6 +18,7 @@ from tests.gateways import (
     fleet_node,
     gateway,
 )
+from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client, get
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import KIB, Origin, content
@@ -60,6 +61,42 @@ def test_nodes_without_the_secret_are_no_fleet(store: Origin, shared_redis: Redi
             await_problems(node)
             assert [each["address"] for each in fleet_document(node)["nodes"]] == [node.endpoint]
         assert ask(alone, "GET", "/peer/v1/blobs/00", key=None).status == 404
+
+
+def test_nodes_with_two_secrets_say_so(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
+    """Rule: each is ready and serves by itself, and names the other and the remedy; when one has left, nothing is wrong."""
+    store.put("/b/x", body := content(KIB))
+    one, other = (
+        fleet_node(store.endpoint, shared_redis.url, number, tmp_path, fleet={"secret": f"{FLEET_SECRET} {number}"})
+        for number in (0, 1)
+    )
+    with gateway(one, tmp_path / "node-0") as first:
+        with gateway(other, tmp_path / "node-1") as second:
+            for node, stranger in ((first, "node-1"), (second, "node-0")):
+                await_problems(node, "fleet")
+                assert stranger in problems(node)["fleet"]
+                assert "the same fleet.secret" in problems(node)["fleet"]
+                assert get(node, "/b/x").body == body
+                assert [each["id"] for each in fleet_document(node)["nodes"]] != [stranger]
+                assert "does not answer" not in node.log.read_text()
+            assert second.stop() == 0
+        await_problems(first)
+
+
+def test_a_redis_that_refuses_the_password_is_named(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
+    """Rule: that is told apart from a Redis that is not there, for both parts that need it."""
+    with gateway(fleet_node(store.endpoint, shared_redis.url, 0, tmp_path), tmp_path / "node-0") as node:
+        await_problems(node)
+        with shared_redis.locked():
+            await_problems(node, "fleet", "redis")
+            told = "Redis refuses the password, or the user, of redis.url"
+            wait_until(lambda: all(told in each for each in problems(node).values()), WITHIN, "both to name the reason")
+        await_problems(node)
+        shared_redis.kill()
+        told = "Redis is not reachable"
+        wait_until(lambda: [told in each for each in problems(node).values()] == [True] * 2, WITHIN, "no Redis")
+        shared_redis.start()
+        await_problems(node)
 
 
 def test_what_claims_to_come_from_a_node_means_nothing_elsewhere(

@@ -38,10 +38,12 @@ class Members:
 
     def __init__(self) -> None:
         self.suspected: list[str] = []
+        self.refusals: list[str] = []
 
-    def suspect(self, node_id: str) -> None:
+    def suspect(self, node_id: str, refused: str = "") -> None:
         """Note it."""
         self.suspected.append(node_id)
+        self.refusals.append(refused)
 
 
 class Asking:
@@ -133,6 +135,7 @@ async def test_who_has_another_secret_is_refused_and_told_why() -> None:
         with pytest.raises(PeerUnavailable, match="signature"):
             await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
         assert each.members.suspected == ["other"]
+        assert each.members.refusals == ["signature"]
     assert counted("refused") == before + 1
     assert REGISTRY.get_sample_value("larder_peer_refused_total", {"reason": "signature"}) == refused + 1
 

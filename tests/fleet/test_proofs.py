@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+import pytest
+
 from gateway.fleet.connection import commands, text_of
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.membership import Membership
@@ -37,3 +39,28 @@ async def test_who_can_only_write_to_redis_is_no_node(redis_server: EmbeddedRedi
         assert set(members[0].nodes) == set(members[0].ring.ids) == {"a"}
         assert counted("larder_fleet_conflicts_total", reason="secret") >= before + 4
         assert set(members[2].ring.ids) == {"c"}
+
+
+async def test_another_secret_is_a_problem_of_both(
+    redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: while it lasts both say so, with the remedy, and warn of it once a minute; when the other has left, neither does."""
+    async with AsyncExitStack() as stack:
+        a, b = (
+            Membership(redis_server.url, node(name), "larder:default:", LONG, secret)
+            for name, secret in (("a", "right"), ("b", "wrong"))
+        )
+        for member in (a, b):
+            stack.push_async_callback(member.stop)
+        for member in (a, b, a, b):
+            await member.beat()
+        for member, other in ((a, "b"), (b, "a")):
+            assert f"node {other} at http://{other}:9000 does not know this fleet's secret" in member.estranged
+            assert "the same fleet.secret" in member.estranged
+        told = [record.message for record in caplog.records if "fleet.secret" in record.message]
+        assert sorted(told) == sorted([a.estranged, b.estranged])
+        redis = commands(redis_server.url, 5.0)
+        await redis.hdel("larder:default:nodes", "b")
+        await redis.aclose()
+        await a.beat()
+        assert a.estranged == ""

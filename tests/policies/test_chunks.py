@@ -53,7 +53,7 @@ class Rotation:
         held = self.chunks.held
         assert len(held) == len(set(held)) <= 2
         assert all(0 <= chunk < self.units for chunk in held)
-        assert self.chunks.active in ((self.chunks.complete or (self.chunks.loading,))[-1], self.chunks.loading)
+        assert self.chunks.active in (held or (-1,))
         assert self.chunks.marked == self.chunks.complete[:-1]
         assert set(self.chunks.complete) <= set(before.held)
 
@@ -80,6 +80,66 @@ def test_a_new_job_begins_where_the_others_are_when_they_are_faster_than_the_loa
     assert rotation.chunks == Chunks((3,), 5, active=3)
 
 
+def test_a_new_job_does_not_begin_on_what_was_loaded_ahead_of_the_others():
+    """Rule: a chunk apart they would stay apart; the newest complete chunk is where to begin only if a job uses it, or nobody
+    uses any."""
+    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation.step([job("a", 3, 5, 7)], loaded=True)
+    assert (rotation.chunks.complete, rotation.chunks.active) == ((3, 5), 3)
+    rotation.step([job("a", 3, 5, 7), job("b", 5, 7)])
+    assert rotation.chunks.active == 5
+    rotation.step([])
+    assert rotation.chunks.active == 5
+
+
+def test_a_new_job_begins_on_the_next_chunk_when_the_others_are_nearer_to_it():
+    """Rule: the front runner took ten seconds for its last chunk, so after more than five it is more than half through this one;
+    who follows it later changes nothing."""
+    rotation = Rotation(chunks=Chunks((2, 3), active=2, marked=(2,)))
+    slow = job("slow", 2, 3, 5)
+    rotation.step([slow, job("fast", 2, 3, 5)])
+    rotation.step([slow, job("fast", 3, 5, 7)], seconds=10.0)
+    both = [job("slow", 3, 5, 7), job("fast", 3, 5, 7)]
+    rotation.step(both, seconds=3.0)
+    rotation.step(both, loaded=True, seconds=2.0)
+    assert (rotation.chunks.complete, rotation.chunks.active) == ((3, 5), 3)
+    rotation.step(both, seconds=0.1)
+    assert rotation.chunks.active == 5
+
+
+def test_a_new_job_begins_with_the_others_while_their_next_chunk_is_not_complete():
+    """Rule: however far they are, what is being loaded is nothing to begin on while others use what is complete."""
+    rotation = Rotation(chunks=Chunks((2, 3), active=2, marked=(2,)))
+    rotation.step([job("a", 2, 3, 5)])
+    rotation.step([job("a", 3, 5, 7)], seconds=10.0)
+    rotation.step([job("a", 3, 5, 7)], seconds=9.0)
+    assert rotation.chunks == Chunks((3,), 5, active=3)
+
+
+def test_a_new_job_begins_with_the_others_while_nobody_knows_how_long_a_chunk_takes():
+    """Rule: in the first chunk of the first job there is nothing to measure by."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=3, marked=(3,)))
+    rotation.step([job("a", 3, 5, 7)])
+    rotation.step([job("a", 3, 5, 7)], seconds=1000.0)
+    assert rotation.chunks.active == 3
+
+
+def test_jobs_that_begin_together_stay_together():
+    """Rule: three jobs of which two come a little later, each where the plan says: all in one chunk, each loaded once."""
+    rotation = Rotation()
+    places = {"a": 0}
+    for turn in range(4 * UNITS):
+        if turn == 3:
+            assert rotation.chunks.complete == (0, 1)
+            places |= {"b": rotation.chunks.active, "c": rotation.chunks.active}
+        rotation.step([at(name, place) for name, place in places.items()], loaded=True)
+        if turn % 4 == 3:
+            assert {at(name, place).current for name, place in places.items()} < set(rotation.chunks.complete)
+            places = {name: place + 1 for name, place in places.items()}
+    assert len(set(places.values())) == 1
+    assert [event.chunk for event in rotation.events if event.reason is STARTED] == [*range(UNITS), 0]
+
+
 def test_the_first_chunk_is_loaded_then_the_next():
     """Rule: a job's chunk is loaded first, and the one after it as soon as there is room."""
     rotation = Rotation()
@@ -90,10 +150,10 @@ def test_the_first_chunk_is_loaded_then_the_next():
 
 
 def test_a_newer_complete_chunk_marks_the_older_one():
-    """Rule: when a second chunk is complete, new jobs begin there, and those in the first keep it."""
+    """Rule: when a second chunk is complete, those in the first keep it, until none of them needs it."""
     rotation = Rotation(chunks=Chunks((3,), 5, active=3))
     assert rotation.step([job("a", 3, 5, 7)], loaded=True) == [(LOADED, 5), (MARKED, 3)]
-    assert rotation.chunks == Chunks((3, 5), active=5, marked=(3,))
+    assert rotation.chunks == Chunks((3, 5), active=3, marked=(3,))
 
 
 def test_an_unused_chunk_makes_room_for_the_next():
@@ -156,6 +216,31 @@ def test_a_slow_job_loses_its_chunk_after_the_time_limit():
     assert rotation.events[-2] == ChunkEvent(FORCED, 3, ("slow",))
 
 
+def test_who_begins_is_no_laggard_of_those_who_are_gone():
+    """Rule: the time limit counts from when the first of the jobs that are there finished the chunk; before a new job was there,
+    others had, and left; then one that is there does."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=3, marked=(3,)))
+    rotation.step([job("gone", 3, 5, 7), job("old", 3, 5, 7)])
+    rotation.step([job("gone", 5, 7), job("old", 3, 5, 7)])
+    new = job("new", 3, 5, 7)
+    rotation.step([job("old", 3, 5, 7), new], seconds=FORCE)
+    assert rotation.memory.finished == {}
+    assert rotation.step([job("old", 5, 7), new], seconds=FORCE) == []
+    assert rotation.step([job("old", 5, 7), new], seconds=FORCE - 1) == []
+    assert rotation.step([job("old", 5, 7), new]) == [(FORCED, 3), (STARTED, 7)]
+
+
+def test_the_time_limit_counts_from_the_next_when_the_first_is_gone():
+    """Rule: two jobs finished the chunk, ten seconds apart, and the first ended: the second's time counts."""
+    rotation = Rotation(chunks=Chunks((3, 5), active=3, marked=(3,)))
+    slow = job("slow", 3, 5, 7)
+    rotation.step([slow, job("a", 3, 5, 7), job("b", 3, 5, 7)])
+    rotation.step([slow, job("a", 5, 7), job("b", 3, 5, 7)])
+    rotation.step([slow, job("a", 5, 7), job("b", 5, 7)], seconds=10.0)
+    assert rotation.step([slow, job("b", 5, 7)], seconds=FORCE - 1) == []
+    assert rotation.step([slow, job("b", 5, 7)]) == [(FORCED, 3), (STARTED, 7)]
+
+
 def test_who_lost_a_chunk_has_no_say_until_it_is_past_it():
     """Rule: the slow job in the chunk it lost neither keeps chunks nor has any loaded; in the next one it counts again."""
     memory = RotationMemory({"slow": 3, "fast": 5}, {}, {"slow": (3,)})
@@ -188,7 +273,7 @@ def test_a_loss_is_forgotten_with_the_epoch():
 
 def test_force_needs_somebody_who_waits():
     """Rule: a chunk that others finished long ago stays as long as they have what they need."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: ("fast", 0.0)}))
+    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: {"fast": 0.0}}))
     assert rotation.step([job("slow", 3), job("fast", 5)], seconds=10 * FORCE) == []
 
 

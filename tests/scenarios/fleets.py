@@ -29,7 +29,7 @@ def share(stock: Stock, nodes: Sequence[str], of: Collection[str]) -> int:
 def doubted(gateways: Sequence[Running]) -> set[str]:
     """The nodes of which a gateway has ever said that they do not answer. On a slow machine a living one may be among them, and
     what it is home of may then be read once more."""
-    return {name for running in gateways for name in re.findall(r"node (\S+) does not answer", running.log.read_text())}
+    return {name for running in gateways for name in re.findall(r"node (\S+) did not answer", running.log.read_text())}
 
 
 @dataclass

@@ -57,7 +57,10 @@ WRONG = {
         '[redis]\nurl = "localhost:6379"', '[redis]\nurl = "redis://:hunter2@h:abc"', '[redis]\nurl = "redis://:hunter2@[h"',
         '[redis]\nurl = "redis://:hunter2@h?wat=1"', '[redis]\nurl = "http://h"',
     ],
-    "fleet.secret": ['[fleet]\nsecret = "hunter2"', '[fleet]\nsecret = 5'],
+    "fleet.secret": [
+        '[fleet]\nsecret = "hunter2"', '[fleet]\nsecret = 5', '[fleet]\nsecret = "hunter2hunter2hunter2"',
+    ],
+    'redis.url is "embedded"': ['[fleet]\nsecret = "hunter2hunter2hunter2"'],
     "fleet.node": ['[fleet]\nnode = "a b"', f'[fleet]\nnode = "{"x" * 65}"'],
     "fleet.zone": ['[fleet]\nzone = ""', '[fleet]\nzone = "rack:1"'],
     "fleet.advertise": [
@@ -89,6 +92,14 @@ def test_a_wrong_value_is_told_by_its_field(
     told = refusal(tmp_path, capsys, f"{ORIGIN}{text}\n")
     assert f"{tmp_path / 'larder.toml'}: " in told
     assert field in told
+
+
+def test_what_is_negative_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rule: of a size or a time that is understood and cannot be, it is not said that it is not understood."""
+    for text in ('[manager]\npreload_bandwidth = "-5MB"', '[fleet]\nheartbeat = "-1s"'):
+        told = refusal(tmp_path, capsys, f"{ORIGIN}{text}\n")
+        assert "is negative" in told
+        assert "not understood" not in told
 
 
 @pytest.mark.parametrize(
