@@ -17,6 +17,7 @@ from gateway.sim.scenario import (
     FleetSpec,
     JobSpec,
     ManagerSpec,
+    Mode,
     OriginSpec,
     RunSpec,
     Scenario,
@@ -26,6 +27,13 @@ from gateway.sim.scenario import (
 NAMES = ("quiver-table3", "quiver-figure6", "quiver-figure7", "multi-job", "probing", "slow-job")
 KEPT = {"quiver-figure6": "speedup", "quiver-figure7": "chunks-Larder-ImageNet", "slow-job": "chunks-Larder-ImageNet"}
 """Which of its pictures is the one to show; by default progress."""
+MODES = {
+    Mode.LARDER: "As the manager's plan says, with batches of what is at hand",
+    Mode.LRU: "One cache for all, which evicts what was used least recently; each job reads in its own order",
+    Mode.NONE: "Not at all: each job reads everything from the origin",
+    Mode.STATIC: 'What came first stays ("never evict" above)',
+    Mode.BELADY: "Belady's MIN: what will be used last is evicted, as the orders of all jobs say",
+}
 GB = 10**9
 PAPER_TABLE3 = {"ResNet50": (3.88, 2.35), "Inception": (2.26, 1.58), "DeepSpeech": (1.31, 1.28)}
 """Speedups of a cache hit and of a co-operative miss."""
@@ -58,7 +66,9 @@ def _intro() -> str:
         "workload, both from Quiver's Table 3: its time per mini-batch with a cache is what a job computes, and the time "
         "without one, less that, is what it waits for the store. Everything else below follows from the model and the "
         "policies.\n\nColumns: time for so many mini-batches of one job; speedup over the run without a cache; share of its "
-        "items that a job found in the cache, and that it fetched itself (the rest came with what others fetched)."
+        'items that a job found in the cache, and that it fetched itself (the rest came with what others fetched). A row "all" '
+        "is the whole cluster: the mean over its jobs of each one's speedup, and what the origin sent to all of them. It "
+        "is there when a run has several kinds of job."
     )
 
 
@@ -179,6 +189,8 @@ def _reference() -> str:
     return (
         f"A TOML file. Sizes and times are written as in [the configuration](../configuration.md). {top}\n\n"
         + table(["table", "field", "default", "meaning"], rows)
+        + "\n\nA run's `mode` is one of these. Speedups refer to the first run of the mode `none` with the same jobs.\n\n"
+        + table(["mode", "how items are cached"], [[f"`{mode}`", MODES[mode]] for mode in Mode])
     )
 
 
