@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from fake_gateway import FakeBatchGateway, Store, serving
+from fake_jobs import FakeJobs
 
 Answers = dict[str, tuple[int, bytes]]
 
@@ -62,3 +64,13 @@ def gateway() -> Iterator[Callable[..., FakeGateway]]:
             return server
 
         yield start
+
+
+@pytest.fixture
+def jobs() -> Iterator[FakeJobs]:
+    """Jobs in memory, served."""
+    with serving(FakeBatchGateway(Store({}))) as server:
+        found = FakeJobs()
+        server.other = found
+        found.endpoint, found.server = server.endpoint, server
+        yield found

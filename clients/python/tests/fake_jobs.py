@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 
 from fake_gateway import Asked, Handler
 
+import larder
+from larder.testing import MemorySource
+
+KEY = larder.Credentials("key", "secret")
+PATIENT = larder.Retry(attempts=50, base=0.01, longest=0.01)
+
 STEADY = {
     "caching": "chunked",
     "cache": True,
@@ -83,3 +89,15 @@ class FakeJobs:
             self.proposals.append((epoch, document["order"]))
             order = self.decided.setdefault((rest[0], epoch), self.orders.get(epoch, document["order"]))
             handler.send_json({"order": order})
+
+
+def job_at(jobs, name="run", **options):
+    """A job there."""
+    options = {"batch_size": 16, "credentials": KEY, "retry": PATIENT, **options}
+    return larder.Job(jobs.endpoint, name, "train", **options)
+
+
+def loader_of(job, items=103, **options):
+    """A loader of items in memory, with a job."""
+    source = options.pop("source", None) or MemorySource(items, caching="chunked")
+    return larder.Loader("memory:", "train", batch_size=16, source=source, job=job, **options)

@@ -11,40 +11,16 @@ from pathlib import Path
 
 import pytest
 from fake_gateway import FakeBatchGateway, Store, serving
-from fake_jobs import STEADY, FakeJobs
+from fake_jobs import STEADY, job_at, loader_of
 
 import larder
-from larder.loader import Loader, Shard
+from larder.loader import Shard
 from larder.planner import EpochOrder, Layout
 from larder.planner.upcoming import Outlook, Upcoming
 from larder.testing import MemorySource
 from larder.timing import Timing, Totals
 
-KEY = larder.Credentials("key", "secret")
 NO_PATIENCE = larder.Retry(attempts=1, base=0)
-PATIENT = larder.Retry(attempts=50, base=0.01, longest=0.01)
-
-
-@pytest.fixture
-def jobs():
-    """Jobs in memory, served."""
-    with serving(FakeBatchGateway(Store({}))) as server:
-        found = FakeJobs()
-        server.other = found
-        found.endpoint, found.server = server.endpoint, server
-        yield found
-
-
-def job_at(jobs, name="run", **options):
-    """A job there."""
-    options = {"batch_size": 16, "credentials": KEY, "retry": PATIENT, **options}
-    return larder.Job(jobs.endpoint, name, "train", **options)
-
-
-def loader_of(job, items=103, **options):
-    """A loader of items in memory, with a job."""
-    source = options.pop("source", None) or MemorySource(items, caching="chunked")
-    return Loader("memory:", "train", batch_size=16, source=source, job=job, **options)
 
 
 def test_a_job_is_registered_when_it_is_used(jobs):
@@ -73,45 +49,6 @@ def test_a_job_is_registered_once(jobs):
             assert job.stats()["registered"] == 1
         jobs.beats.clear()
     assert len(jobs.registrations) == 20
-
-
-def test_a_job_for_another_dataset(jobs):
-    """Rule: a job and a loader of different datasets are refused, by the names of both, before an order is asked for."""
-    jobs.ids = {"train": "e" * 64}
-    with job_at(jobs) as job, pytest.raises(ValueError, match=r"'train' \(id eeeeeeeeeeee.*reads 'memory'"):
-        loader_of(job).epoch(0)
-    assert jobs.proposals == []
-
-
-def test_a_job_for_the_same_dataset_by_another_name(jobs):
-    """Rule: it is the id that counts."""
-    source = MemorySource(103, caching="chunked")
-    jobs.ids = {"train": source.describe().id}
-    with job_at(jobs) as job:
-        assert sum(len(batch) for batch in loader_of(job, source=source).epoch(0)) == 103
-
-
-@pytest.mark.parametrize("shard", [{}, {"shard": Shard(1, 3, 0, 1)}])
-def test_a_job_of_another_number_of_ranks(jobs, shard):
-    """Rule: a job of two ranks is not read alone, nor by three: items would come twice."""
-    with job_at(jobs, ranks=2, rank=1) as job, pytest.raises(ValueError, match=r"'run' has 2 ranks.*shard="):
-        loader_of(job).epoch(0, **shard)
-
-
-def test_a_dataset_that_is_not_there(jobs, caplog):
-    """Rule: a refusal stops no loop; the log has it once, in the gateway's words, and the statistics the last."""
-    jobs.ids = {"other": "e" * 64}
-    with job_at(jobs) as job:
-        job.step()
-        while not caplog.records:
-            time.sleep(0.01)
-        assert "there is no dataset 'train'" in job.stats()["last_error"]
-        heart = job._heart
-        heart._failed(larder.UnknownDataset(404, "UnknownDataset", "there is no dataset 'train'"))
-    (record,) = (record for record in caplog.records if record.name == "larder")
-    assert record.levelname == "WARNING"
-    assert "'run'" in record.getMessage()
-    assert "there is no dataset 'train'" in record.getMessage()
 
 
 @pytest.mark.parametrize(
