@@ -11,9 +11,17 @@ lowest epoch, and in it the longest rest. A chunk that only the slowest rank sti
 that has nothing before it has ended, and is not waited for. Totals are the means over all ranks of the registration, items
 and hits the sums: a divisor that never changes keeps them growing when a rank comes late.
 
-The order of an epoch. Who asks first decides for all ranks. When the dataset's chunks are rotated for jobs that are in the middle
-of their epochs, it is the sequence that they follow, beginning where the newest chunk is, so that all use the same chunks
-at the same time (Quiver, section 5.1); else it is what the job proposed, and becomes the sequence for those who join later.
+The order of an epoch. Who asks first decides for all ranks. When the dataset's chunks are rotated for other jobs too, all of them
+use the same chunks at the same time (Quiver, section 5.1), so a job that opens an epoch
+
+- follows the others' sequence, beginning where the plan says, if one of them is in the middle of its epoch;
+- takes it from its beginning if others have just begun it and are in its first chunk, whatever the plan says: it may not have
+  heard of them yet. Only if it says that they are nearer to the second one, the job begins there;
+- else, if it is alone, or the others have at most two chunks of their epochs left, what it proposes is the new sequence. The
+  others take that when they open theirs soon after, so the order of chunks changes from epoch to epoch for all of them.
+
+Where the others are is in ``places``: epoch, chunks left and chunks of an epoch of each job, as its ranks said last or as it
+was when it opened an epoch. The sequence is kept as it was given last, which is where those begin who are together with that job.
 Orders of the four newest epochs are kept: ranks are never further apart. Who asks for an older one has begun again.
 
 Everything is bounded: jobs of a zone, ranks of a job, places in a heartbeat, orders of a job. Redis lost: every call raises
@@ -54,6 +62,7 @@ local function drop(name)
   local record = record_of(redis.call('HGET', K .. 'jobs', name))
   if record then
     redis.call('ZREM', K .. 'using:' .. record.dataset, name)
+    redis.call('HDEL', K .. 'places:' .. record.dataset, name)
     if redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, -1) <= 0 then
       redis.call('HDEL', K .. 'jobs:tenants', record.tenant)
     end
@@ -84,7 +93,7 @@ redis.call('ZADD', K .. 'jobs:seen', now, name)
 return before and 0 or 1
 """
 _BEAT = """
-local name, rank, json = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local name, rank, json, epoch, left = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local known = redis.call('HGET', K .. 'jobs', name)
 local record = record_of(known)
 if not record then return false end
@@ -92,6 +101,12 @@ if rank < record.ranks then
   redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
   redis.call('ZADD', K .. 'jobs:seen', now, name)
   redis.call('ZADD', K .. 'using:' .. record.dataset, 'XX', now, name)
+  local places = K .. 'places:' .. record.dataset
+  local opened, _, count = string.match(redis.call('HGET', places, name) or '', '^(%d+) (%d+) (%d+)$')
+  -- A rank that was heard late in the epoch before the one that its job has opened says nothing new.
+  if opened and epoch ~= tonumber(opened) - 1 then
+    redis.call('HSET', places, name, string.format('%.0f', epoch) .. ' ' .. left .. ' ' .. count)
+  end
 end
 return known
 """
@@ -114,35 +129,52 @@ local name, epoch, proposal, active, kept, leads = ARGV[2], ARGV[3], ARGV[4], AR
 local record = record_of(redis.call('HGET', K .. 'jobs', name))
 if not record then return false end
 local epochs, using = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset
+local places, sequence = K .. 'places:' .. record.dataset, K .. 'sequence'
 redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
-local order = redis.call('HGET', epochs, epoch)
-if not order then
-  order = proposal
-  local sequence = redis.call('HGET', K .. 'sequence', record.dataset)
-  local others = redis.call('ZCARD', using) - (redis.call('ZSCORE', using, name) and 1 or 0)
-  local followed = false
-  if active ~= '' and others > 0 and sequence then
-    local wanted, there, count = {}, cjson.decode(sequence), 0
-    for _, chunk in ipairs(cjson.decode(proposal)) do wanted[chunk] = true; count = count + 1 end
-    followed = #there == count
-    local start = 1
-    for place, chunk in ipairs(there) do
-      followed = followed and wanted[chunk] == true
-      if chunk == tonumber(active) then start = place end
-    end
-    if followed then
-      local turned = {}
-      for place = 0, count - 1 do turned[place + 1] = there[(start - 1 + place) % count + 1] end
-      order = cjson.encode(turned)
+if redis.call('EXISTS', using) == 0 then redis.call('DEL', places) end
+local proposed = cjson.decode(proposal)
+local count = #proposed
+-- 'middle': some other job is in the middle of an epoch; else 'begun': some have just begun theirs; else nil.
+local function others()
+  local found = nil
+  for _, other in ipairs(redis.call('ZRANGE', using, 0, -1)) do
+    local left, of = string.match(redis.call('HGET', places, other) or '', '^%d+ (%d+) (%d+)$')
+    if other ~= name and (not of or tonumber(of) == count) then
+      if not of then return 'middle' end
+      if tonumber(left) == count then found = 'begun' elseif tonumber(left) > 2 then return 'middle' end
     end
   end
-  if not followed and leads then redis.call('HSET', K .. 'sequence', record.dataset, proposal) end
+  return found
+end
+local function followed(there, where)
+  if #there ~= count then return nil end
+  local wanted, start = {}, 1
+  for _, chunk in ipairs(proposed) do wanted[chunk] = true end
+  for place, chunk in ipairs(there) do
+    if not wanted[chunk] then return nil end
+    if chunk == tonumber(active) and (where == 'middle' or place == 2) then start = place end
+  end
+  local turned = {}
+  for place = 0, count - 1 do turned[place + 1] = there[(start - 1 + place) % count + 1] end
+  return cjson.encode(turned)
+end
+local order = redis.call('HGET', epochs, epoch)
+local opens = not order
+if opens then
+  local known = active ~= '' and redis.call('HGET', sequence, record.dataset)
+  local where = known and others()
+  local theirs = where and followed(cjson.decode(known), where)
+  order = theirs or proposal
+  if theirs or leads then redis.call('HSET', sequence, record.dataset, order) end
   local fields = redis.call('HKEYS', epochs)
   table.sort(fields, function(a, b) return tonumber(a) < tonumber(b) end)
   if #fields >= kept then
     if tonumber(epoch) < tonumber(fields[1]) then redis.call('DEL', epochs) else redis.call('HDEL', epochs, fields[1]) end
   end
   redis.call('HSET', epochs, epoch, order)
+end
+if opens or string.match(redis.call('HGET', places, name) or '', '^%d+') ~= epoch then
+  redis.call('HSET', places, name, epoch .. ' ' .. count .. ' ' .. count)
 end
 redis.call('ZADD', K .. 'jobs:seen', now, name)
 redis.call('ZADD', using, now, name)
@@ -307,7 +339,7 @@ class Jobs:
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
         """Take a rank's heartbeat; the job, or ``None`` when there is none. A rank that the job has not changes nothing."""
         document = json.dumps(beat.to_json(), separators=(",", ":"))
-        known = await self._call(self._beat, key, beat.rank, document)
+        known = await self._call(self._beat, key, beat.rank, document, beat.epoch, beat.epoch_left)
         return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
@@ -382,7 +414,8 @@ class Jobs:
             key: of the job.
             epoch: from 0.
             proposal: what the job would take: a permutation of its chunks.
-            active: the chunk with which a new job begins, -1 for none, if the dataset's chunks are rotated; else ``None``.
+            active: the chunk with which a new job begins, by the plan, -1 for none, if the dataset's chunks are rotated; else
+                ``None``.
             leads: whether others may follow; not a job that was cut into other chunks than the fleet rotates.
         """
         wanted = json.dumps(list(proposal))

@@ -2,7 +2,7 @@
 
 Quiver, section 5.1 (co-ordinated eviction). While jobs use one chunk the next is loaded; when that one is complete
 
-    loading ──loaded──▶ newest: new jobs begin here ──a newer one is complete──▶ marked ──no reference, or force──▶ gone
+    loading ──loaded──▶ newest ──a newer one is complete──▶ marked ──no reference, or force──▶ gone
 
 the older is *marked*, stays for the jobs that are still in it, and leaves when none refers to it any more, which is when the next
 load may start. So at most two chunks, complete or not, take space at any time. What the paper leaves open, and what is done here:
@@ -14,6 +14,7 @@ load may start. So at most two chunks, complete or not, take space at any time. 
 - Nothing leaves unless something else is wanted: an unused chunk in an otherwise empty space harms nobody. So with no jobs
   everything stays, but a load that nobody waits for is given up.
 - *Force*: ``force_after`` seconds after the first job has finished a chunk, whoever still refers to it loses it, if others wait.
+  Only jobs that are there now count as having finished it: who begins on a chunk is no laggard of those who are gone.
   Such a job is much slower than its peers, so it waits for its GPU and not for its data (section 5.1). It has no say in what is
   held until it is past what it lost, or it would hold the others up at every single chunk; and what it lost is not loaded again
   for it in this epoch, or it would take the space back with every turn. When all have lost something, or one is left alone, that
@@ -23,8 +24,12 @@ load may start. So at most two chunks, complete or not, take space at any time. 
 - *The next load* is what most jobs need next: the first chunk in a job's order that is not held; at a tie the one that is needed
   sooner, then the lower number.
 
-New jobs begin on the newest complete chunk, or on the one being loaded when none is complete, or when all jobs have gone on to it
-because loading is slower than they are: there they share its misses, while a chunk that everyone has finished is soon taken away.
+New jobs begin where the front runners are: on the newest complete chunk that a job uses. What has been loaded ahead of them is
+not for new jobs: they would stay one chunk apart from the others for good, whose chunk then keeps the next from being loaded,
+and both would read the origin. Only when the front runners are more than half through theirs is the next one nearer, if it is
+complete: half of the time that the first of them took for the chunk before. If nobody uses a complete chunk, new jobs begin on
+the newest complete one, or on the one being loaded when none is complete, or when all jobs have gone on to it because loading is
+slower than they are: there they share its misses, while a chunk that everyone has finished is soon taken away.
 """
 
 from __future__ import annotations
@@ -43,9 +48,9 @@ class ChunkReason(StrEnum):
     STARTED = "started"
     """Nodes begin to load it."""
     LOADED = "loaded"
-    """Every node has its part of it; new jobs begin here."""
+    """Every node has its part of it."""
     MARKED = "marked"
-    """A newer one is complete: only those that use it still do."""
+    """A newer one is complete: it leaves when no job needs it."""
     UNREFERENCED = "unreferenced"
     """It left: no job uses it, or is about to."""
     FORCED = "forced"
@@ -88,21 +93,27 @@ class JobView:
 class RotationMemory:
     """What must be known from one step to the next.
 
-    ``using``: the chunk that each job was in. ``finished``: who finished a held chunk first, and when in seconds, unless that job
-    needs it again soon.
+    ``using``: the chunk that each job was in. ``finished``: who of the jobs that are there has finished a held chunk, and when in
+    seconds, unless that job needs it again soon.
     ``lost``: the chunks that a job was deprived of by force, until it is past them.
+    ``since``: when each job began on its chunk, in seconds. ``begun``: when the first job began on a chunk in use, and how many
+    seconds it had spent in the one before, 0 if that is unknown.
     """
 
     using: Mapping[str, int] = field(default_factory=dict)
-    finished: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+    finished: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    since: Mapping[str, float] = field(default_factory=dict)
+    begun: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
         return {
             "using": dict(self.using),
-            "finished": {str(chunk): [job, at] for chunk, (job, at) in self.finished.items()},
+            "finished": {str(chunk): dict(by) for chunk, by in self.finished.items()},
             "lost": {job: list(chunks) for job, chunks in self.lost.items()},
+            "since": dict(self.since),
+            "begun": {str(chunk): list(times) for chunk, times in self.begun.items()},
         }
 
     @classmethod
@@ -114,9 +125,15 @@ class RotationMemory:
         """
         return cls(
             {str(job): int(chunk) for job, chunk in document["using"].items()},
-            {int(chunk): (str(job), float(at)) for chunk, (job, at) in document["finished"].items()},
+            {int(chunk): _times(by) for chunk, by in document["finished"].items()},
             {str(job): tuple(map(int, chunks)) for job, chunks in document["lost"].items()},
+            _times(document["since"]),
+            {int(chunk): (float(at), float(took)) for chunk, (at, took) in document["begun"].items()},
         )
+
+
+def _times(document: Mapping[str, Any]) -> dict[str, float]:
+    return {str(job): float(at) for job, at in document.items()}
 
 
 def rotate(
@@ -145,7 +162,7 @@ def rotate(
     turn.complete(loaded)
     turn.let_go(now, force_after)
     turn.start()
-    return turn.aimed(), turn.memory, tuple(turn.events)
+    return turn.aimed(now), turn.memory, tuple(turn.events)
 
 
 def _sane(job: JobView, units: int) -> JobView:
@@ -167,16 +184,44 @@ def _named(complete: tuple[int, ...], loading: int) -> Chunks:
 def _remember(memory: RotationMemory, jobs: Sequence[JobView], held: Collection[int], now: float) -> RotationMemory:
     """Who has left which chunk since the last step. A clock that was set back cannot make a chunk wait for longer."""
     using = {job.name: job.current for job in jobs if job.current >= 0}
-    soon = {job.name: job.upcoming[:2] for job in jobs}
-    finished = {
-        chunk: (name, min(at, now))
-        for chunk, (name, at) in memory.finished.items()
-        if chunk in held and chunk not in soon.get(name, ())
+    since = {
+        name: min(memory.since.get(name, now), now) if memory.using.get(name) == chunk else now
+        for name, chunk in using.items()
     }
+    finished = _finished(memory, using, {job.name: job.upcoming[:2] for job in jobs}, held, now)
+    lost = _still_lost(memory.lost, jobs, held)
+    return RotationMemory(using, finished, lost, since, _begun(memory, using, now))
+
+
+def _finished(
+    memory: RotationMemory,
+    using: Mapping[str, int],
+    soon: Mapping[str, Collection[int]],
+    held: Collection[int],
+    now: float,
+) -> dict[int, dict[str, float]]:
+    """Which of the jobs that are there have finished which of the held chunks, and when."""
+    found: dict[int, dict[str, float]] = {}
+    for chunk, by in memory.finished.items():
+        for name, at in by.items():
+            if chunk in held and name in using and chunk not in soon[name]:
+                found.setdefault(chunk, {})[name] = min(at, now)
     for name, before in memory.using.items():
         if before in held and name in using and before not in soon[name]:
-            finished.setdefault(before, (name, now))
-    return RotationMemory(using, finished, _still_lost(memory.lost, jobs, held))
+            found.setdefault(before, {}).setdefault(name, now)
+    return found
+
+
+def _begun(memory: RotationMemory, using: Mapping[str, int], now: float) -> dict[int, tuple[float, float]]:
+    """When the first job began on each chunk in use, and what it had taken for the one before."""
+    used = set(using.values())
+    found = {chunk: (min(at, now), took) for chunk, (at, took) in memory.begun.items() if chunk in used}
+    for name, chunk in using.items():
+        at, took = found.get(chunk, (now, 0.0))
+        if not took and memory.using.get(name, chunk) != chunk:
+            took = max(0.0, now - memory.since.get(name, now))
+        found[chunk] = (at, took)
+    return found
 
 
 def _still_lost(
@@ -211,7 +256,7 @@ class _Turn:
     def let_go(self, now: float, force_after: float) -> None:
         """Make room for one chunk, if one is wanted and there is none; give up a load that serves nobody."""
         loading, complete = self.chunks.loading, self.chunks.complete
-        overdue = [chunk for chunk, (_, at) in self.memory.finished.items() if now - at >= force_after]
+        overdue = [chunk for chunk, by in self.memory.finished.items() if now - min(by.values()) >= force_after]
         in_the_way = [chunk for chunk in self.chunks.held if chunk in overdue and self._holds_others_up(chunk)]
         if loading >= 0:
             if all(loading not in job.upcoming for job in self._jobs):
@@ -235,11 +280,21 @@ class _Turn:
             self.chunks = _named(self.chunks.complete, chunk)
             self.events.append(ChunkEvent(ChunkReason.STARTED, chunk))
 
-    def aimed(self) -> Chunks:
+    def aimed(self, now: float) -> Chunks:
         """The chunks, with the active one where a job that begins now is in the company of others."""
         used = {job.current for job in self._jobs if job.current >= 0}
-        left_behind = self.chunks.loading in used and used.isdisjoint(self.chunks.complete)
-        return replace(self.chunks, active=self.chunks.loading) if left_behind else self.chunks
+        in_company = [chunk for chunk in self.chunks.complete if chunk in used]
+        if in_company:
+            return replace(self.chunks, active=self._nearest(in_company[-1], now))
+        return replace(self.chunks, active=self.chunks.loading) if self.chunks.loading in used else self.chunks
+
+    def _nearest(self, front: int, now: float) -> int:
+        """The front runners' chunk, or their next one, if it is complete and they are nearer to it."""
+        began, took = self.memory.begun[front]
+        if not 0 < took < 2 * (now - began):
+            return front
+        following = {job.upcoming[1] for job in self._jobs if job.current == front and len(job.upcoming) > 1}
+        return next((chunk for chunk in self.chunks.complete if chunk in following), front)
 
     def _holds_others_up(self, chunk: int) -> bool:
         """Whether a job that does not refer to the chunk wants another that is not held."""
@@ -255,7 +310,7 @@ class _Turn:
         gone = event.chunk
         complete = tuple(chunk for chunk in self.chunks.complete if chunk != gone)
         self.chunks = _named(complete, -1 if self.chunks.loading == gone else self.chunks.loading)
-        finished = {chunk: at for chunk, at in self.memory.finished.items() if chunk != gone}
+        finished = {chunk: by for chunk, by in self.memory.finished.items() if chunk != gone}
         self.memory = replace(self.memory, finished=finished)
         self.events.append(event)
 

@@ -47,7 +47,7 @@ class Chunks:
     """The chunks of a rotated dataset: at most two take space at any time.
 
     ``complete`` are loaded, oldest first; ``loading`` is being loaded, -1 for none; ``active`` is where a new job begins, -1 for
-    none; ``marked`` are complete ones that only the jobs that use them still get hits from.
+    none; ``marked`` are complete ones older than another, which leave when no job needs them.
     """
 
     complete: tuple[int, ...] = ()

@@ -245,13 +245,93 @@ async def test_an_unknown_job_has_no_order(jobs: Jobs) -> None:
     assert await jobs.order("t/j", 0, [0, 1], None) is None
 
 
+async def three(jobs: Jobs) -> None:
+    """Jobs a, b and c on one dataset, of one rank each."""
+    for name in "abc":
+        await jobs.register(record(name, ranks=1))
+
+
+async def at(jobs: Jobs, job: str, epoch: int, left: int) -> None:
+    """A job says that it has so many chunks left."""
+    assert await jobs.beat(f"t/{job}", beat(0, epoch, tuple(range(left)), left)) is not None
+
+
 async def test_who_joins_others_follows_their_sequence_from_the_active_chunk(jobs: Jobs) -> None:
     """Rule: with chunks in rotation and others in the middle of theirs, a job takes their sequence, begun at the active chunk."""
-    await jobs.register(record("a"))
-    await jobs.register(record("b"))
+    await three(jobs)
     assert await jobs.order("t/a", 0, [3, 1, 0, 2], -1) == [3, 1, 0, 2]
+    await at(jobs, "a", 0, 3)
     assert await jobs.order("t/b", 0, [0, 1, 2, 3], 0) == [0, 2, 3, 1]
-    assert await jobs.order("t/b", 1, [0, 1, 2, 3], -1) == [3, 1, 0, 2]
+    assert await jobs.order("t/b", 1, [0, 1, 2, 3], 3) == [3, 1, 0, 2]
+
+
+async def test_jobs_that_begin_together_begin_with_the_same_chunk(jobs: Jobs) -> None:
+    """Rule: while the others are in the first chunk of their epoch, told or not, their order is taken from its beginning,
+    whatever the plan says; a chunk that was left from before, or the one of the epoch before, is no place to begin."""
+    await three(jobs)
+    assert await jobs.order("t/a", 0, [4, 2, 0, 3, 1], 3) == [4, 2, 0, 3, 1]
+    assert await jobs.order("t/b", 7, [0, 1, 2, 3, 4], 3) == [4, 2, 0, 3, 1]
+    await at(jobs, "a", 0, 5)
+    assert await jobs.order("t/c", 0, [0, 1, 2, 3, 4], 0) == [4, 2, 0, 3, 1]
+
+
+async def test_who_is_nearer_to_the_second_chunk_begins_there(jobs: Jobs) -> None:
+    """Rule: when the plan says that those in the first chunk are more than half through it, the second is where to begin; and for
+    those who begin together with that job as well."""
+    await three(jobs)
+    await jobs.order("t/a", 0, [4, 2, 0, 3, 1], -1)
+    assert await jobs.order("t/b", 0, [0, 1, 2, 3, 4], 2) == [2, 0, 3, 1, 4]
+    await jobs.remove("t/a")
+    assert await jobs.order("t/c", 0, [0, 1, 2, 3, 4], 2) == [2, 0, 3, 1, 4]
+
+
+async def test_the_sequence_changes_when_all_open_a_new_epoch(jobs: Jobs) -> None:
+    """Rule: who opens an epoch while the others have at most two chunks left sets a new sequence, which the others take from its
+    beginning; also if nothing was heard of the first one in the meantime, and though it proposes something else."""
+    await three(jobs)
+    for name in "abc":
+        assert await jobs.order(f"t/{name}", 0, [4, 2, 0, 3, 1], -1) == [4, 2, 0, 3, 1]
+    for name, left in {"a": 0, "b": 1, "c": 2}.items():
+        await at(jobs, name, 0, left)
+    assert await jobs.order("t/a", 1, [0, 1, 2, 3, 4], 1) == [0, 1, 2, 3, 4]
+    assert await jobs.order("t/b", 1, [3, 1, 4, 0, 2], 3) == [0, 1, 2, 3, 4]
+    await at(jobs, "a", 1, 5)
+    assert await jobs.order("t/c", 1, [4, 3, 2, 1, 0], 0) == [0, 1, 2, 3, 4]
+
+
+async def test_who_opens_an_epoch_while_others_are_in_the_middle_follows_them(jobs: Jobs) -> None:
+    """Rule: one job with more than two chunks left is enough for the sequence to stay."""
+    await three(jobs)
+    for name in "abc":
+        await jobs.order(f"t/{name}", 0, [4, 2, 0, 3, 1], -1)
+    await at(jobs, "b", 0, 1)
+    await at(jobs, "c", 0, 3)
+    assert await jobs.order("t/a", 1, [0, 1, 2, 3, 4], 0) == [0, 3, 1, 4, 2]
+
+
+async def test_a_rank_that_is_late_in_the_epoch_before_changes_nothing(jobs: Jobs) -> None:
+    """Rule: a job that has opened an epoch is at its beginning, though the last heartbeat of one of its ranks comes after that;
+    one that begins again, epochs before, is where it says."""
+    await three(jobs)
+    await jobs.order("t/a", 7, [4, 2, 0, 3, 1], -1)
+    await at(jobs, "a", 6, 1)
+    assert await jobs.order("t/b", 7, [0, 1, 2, 3, 4], -1) == [4, 2, 0, 3, 1]
+    await at(jobs, "a", 2, 1)
+    await at(jobs, "b", 7, 2)
+    assert await jobs.order("t/c", 7, [0, 1, 2, 3, 4], -1) == [0, 1, 2, 3, 4]
+
+
+async def test_places_leave_with_their_jobs(jobs: Jobs, redis: Redis) -> None:
+    """Rule: nothing is kept of where a job was that is not there, whatever became of its registration."""
+    await three(jobs)
+    for name in "abc":
+        await jobs.order(f"t/{name}", 0, [1, 0, 2], -1)
+    await jobs.remove("t/a")
+    assert set(await redis.hkeys(f"larder:z:places:{D1}")) == {b"t/b", b"t/c"}
+    await redis.hset("larder:z:jobs", "t/b", "not a registration")
+    await redis.zrem(f"larder:z:using:{D1}", "t/b", "t/c")
+    await jobs.order("t/c", 1, [1, 0, 2], -1)
+    assert await redis.hkeys(f"larder:z:places:{D1}") == [b"t/c"]
 
 
 @pytest.mark.parametrize("why", ["alone", "not rotated", "cut otherwise", "the others ended"])
@@ -274,6 +354,10 @@ async def test_a_job_of_other_chunks_leads_nobody(jobs: Jobs) -> None:
     assert await jobs.order("t/a", 0, [2, 0, 1], 0) == [2, 0, 1]
     assert await jobs.order("t/odd", 0, [1, 0], 0, leads=False) == [1, 0]
     assert await jobs.order("t/b", 0, [0, 2, 1], 0) == [0, 1, 2]
+    assert await jobs.order("t/odd", 1, [0, 1], 0, leads=False) == [0, 1]
+    for name in "ab":
+        await at(jobs, name, 0, 1)
+    assert await jobs.order("t/b", 1, [0, 2, 1], 0) == [0, 2, 1]
 
 
 async def test_other_datasets_have_sequences_of_their_own(jobs: Jobs) -> None:

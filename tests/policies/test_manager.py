@@ -332,7 +332,7 @@ def test_a_memory_that_cannot_be_read_starts_fresh(memory):
     known = facts(12 * GB, {"data": DatasetFacts(50 * GB, 10, loaded=True)}, [job("a")])
     plan = decide(decide(Plan(), known, 0.0, SETTINGS), known, 1.0, SETTINGS)
     after = decide(replace(plan, memory=memory), known, 2.0, SETTINGS)
-    assert after.datasets["data"].chunks == Chunks((0, 1), -1, 1, (0,))
+    assert after.datasets["data"].chunks == Chunks((0, 1), -1, 0, (0,))
     assert after.jobs["t/a"].phase is Phase.PROBE_MISS
 
 

@@ -172,7 +172,7 @@ class ChunksInForce(BaseModel):
     complete: list[int] = Field(description="loaded, oldest first")
     loading: int
     active: int
-    marked: list[int] = Field(description="complete, and only for those who use them still")
+    marked: list[int] = Field(description="complete, older than another, and gone when no job needs them")
 
 
 class PlannedDataset(BaseModel):
