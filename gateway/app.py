@@ -268,7 +268,7 @@ class Larder:
             return store.status().shortage
 
         async def redis() -> str:
-            return "" if channel.healthy else "Redis is not reachable; cached objects are checked with the origin"
+            return "" if channel.healthy else f"{channel.unreachable}; cached objects are checked with the origin"
 
         async def members() -> str:
             return fleet.problem()

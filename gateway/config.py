@@ -143,7 +143,9 @@ class FleetSettings(Section):
     """Several nodes as one cache: those with the same Redis (not "embedded"), the same secret and the same zone."""
 
     secret: str = Field(
-        "", description="what the nodes prove to each other; empty: this node is no fleet's", repr=False
+        "",
+        description="what the nodes prove to each other, with a redis.url that all share; empty: this node is no fleet's",
+        repr=False,
     )
     node: str = Field("", description="this node's id; empty: a random one that is kept in {cache.dir}/node")
     advertise: str = Field(
@@ -334,6 +336,11 @@ class Settings(Section):
                 )
         if bool(self.server.tls_cert) != bool(self.server.tls_key):
             raise ValueError("server.tls_cert and server.tls_key go together")
+        if self.fleet.secret and self.redis.url == "embedded":
+            raise ValueError(
+                'fleet.secret: is there, but redis.url is "embedded", which no other node reaches: '
+                "give redis.url the Redis that all nodes share, or leave fleet.secret out"
+            )
         if self.in_fleet and not self.fleet.advertise and self.server.host in _EVERYWHERE:
             raise ValueError(
                 f"fleet.advertise: is needed with server.host {self.server.host!r}, which other nodes cannot connect to"

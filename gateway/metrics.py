@@ -90,7 +90,7 @@ CHANNEL_HEALTHY = Gauge(
 )
 FLEET_NODES = Gauge(
     "larder_fleet_nodes",
-    "Nodes of the zone as this one knows them, by state",
+    "Nodes of the zone as this one knows them, by state; while this one may not join, itself only, as JOINING",
     ["state"],
     multiprocess_mode="mostrecent",
 )

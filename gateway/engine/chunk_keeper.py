@@ -255,12 +255,15 @@ class ChunkKeeper:
             homes, _ = self._told.membership.homes(keys_of(content, indices))
             if self._store.usable:
                 of_one = [reader for reader in readers if reader.registration.content is content]
-                left = await self._preloader.load(of_one, indices[homes < 0])
+                mine = indices[homes < 0]
+                left = await self._preloader.load(of_one, mine)
                 log.info(
-                    "chunk %d of dataset %s: %d items loaded here, %d not to be had",
+                    "chunk %d of dataset %s: of %d items %d are at home here: %d of those are held, %d not to be had",
                     chunk,
                     name[:12],
                     len(indices),
+                    len(mine),
+                    len(mine) - left,
                     left,
                 )
         except Exception:

@@ -36,7 +36,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer
-from gateway.fleet.connection import commands
+from gateway.fleet.connection import NOT_REACHABLE, commands, why_down
 from gateway.fleet.subscription import Subscription, opened
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
@@ -100,6 +100,8 @@ class Invalidations:
         self._heard = float("-inf")
         self._tried = asyncio.Event()
         self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.unreachable = NOT_REACHABLE
+        """What is wrong with Redis, while it is not ``healthy``."""
         self._announcer = Announcer(self._redis, self._me, timing)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -161,12 +163,14 @@ class Invalidations:
                     if missed:
                         await self._on_gap()
                     self._subscribed = True
+                    self.unreachable = NOT_REACHABLE
                     await self._publish_beat()
                     if told:
                         _LOG.info("the invalidation channel is back")
                     told = False
                     await self._follow(subscription)
             except DOWN as error:
+                self.unreachable = why_down(error)
                 if self._subscribed:
                     # Commands may go on without a failure, on a new connection to a Redis that was started again.
                     self._announcer.lost(time.monotonic())

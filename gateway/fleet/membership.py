@@ -13,6 +13,9 @@ What it heard lasts:
 A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that what it was home of is looked for
 elsewhere at once, then it is tried again; nobody else is told, because the trouble may be between the two.
 
+Who drains is asked in vain for as long as others have not heard that it leaves. So a warning of a node that does not answer waits
+for two heartbeats: by then it is known whether it is leaving. One that answers, but refuses, is warned of at once.
+
 A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
 everything by itself, says so in /-/readyz, and joins when the other's entry has expired. Nodes that speak another version of the
 protocol, or do not know the fleet's secret, are strangers: never asked, never home.
@@ -32,6 +35,7 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.fleet.announcer import DOWN
+from gateway.fleet.connection import NOT_REACHABLE, why_down
 from gateway.fleet.register import Entry, Heard, Register
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.ring import Ring
@@ -39,6 +43,14 @@ from gateway.policies.ring import Ring
 _LOG = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0
 _COMPLAIN = 60.0
+_DOUBTED = 2
+"""Heartbeats after which it is known whether a node that did not answer is leaving."""
+_REMEDIES = {
+    "signature": "give all nodes the same fleet.secret",
+    "unsigned": "give all nodes the same fleet.secret",
+    "date": "their clocks differ by more than 15 minutes; set them",
+    "protocol": "run the same version of Larder on all nodes",
+}
 _MOVING = 600.0
 
 
@@ -77,6 +89,7 @@ class Membership:
         version: goes up with every change of ``nodes``.
         conflict: why this node may not join; empty if it may.
         reachable: whether Redis answered the last heartbeat.
+        unreachable: why not, when it did not.
     """
 
     def __init__(self, url: str, me: Node, prefix: str, pace: Pace | None = None, secret: str = "") -> None:
@@ -88,6 +101,7 @@ class Membership:
         self.version = 0
         self.conflict = ""
         self.reachable = False
+        self.unreachable = NOT_REACHABLE
         # As patient as the expiry allows: a heartbeat that is late is no use, and one that is cut off too early neither.
         self._register = Register(url, f"{prefix}nodes", self._pace.expire, self._pace.expire / 2, secret)
         self._self = me
@@ -96,7 +110,9 @@ class Membership:
         self._strangers: dict[str, Node] = {}
         self._unproven: Mapping[str, str] = {}
         self._suspects: dict[str, float] = {}
-        self._complained: dict[str, float] = {}
+        self._complained: dict[tuple[str, str], float] = {}
+        self._doubts: dict[str, int] = {}
+        self._refusals: dict[str, tuple[str, float]] = {}
         self._ring = Ring({})
         self._moving_until = float("-inf")
         self._lost = False
@@ -151,17 +167,29 @@ class Membership:
         later = {name for name, known in self._known.items() if known.ready_since >= since}
         return self._other(self._ring.ranked(key, 1, without=later))
 
-    def suspect(self, node_id: str) -> None:
-        """A call to a node failed: leave it out of the ring for two seconds."""
+    @property
+    def estranged(self) -> str:
+        """What keeps other nodes from sharing with this one, and the remedy; empty while nothing does."""
+        now = time.monotonic()
+        told = [_secretless(name, address) for name, address in sorted(self._unproven.items())]
+        told += [text for _, (text, until) in sorted(self._refusals.items()) if until > now]
+        return "; ".join(told)
+
+    def suspect(self, node_id: str, refused: str = "") -> None:
+        """A call to a node failed: leave it out of the ring for two seconds.
+
+        Args:
+            node_id: whom; this node itself, and who is not known, are never suspected.
+            refused: in one word, why it refused the call as such (gateway/model/peer_auth.py); empty if it did not answer.
+        """
         if node_id == self.me or node_id not in self._known:
             return
         now = time.monotonic()
-        # One that never answers is suspected again with every trial.
-        if now - self._complained.get(node_id, float("-inf")) > _COMPLAIN:
-            _LOG.warning(
-                "node %s does not answer; while that is so it is left out, %.0f s at a time", node_id, _SUSPECTED
-            )
-            self._complained[node_id] = now
+        if refused:
+            self._note_refusal(node_id, refused, now)
+        elif self._known[node_id].node.state is not NodeState.LEAVING and self._complains("silent", node_id):
+            _LOG.info("node %s did not answer a call; it is left out for %.0f s", node_id, _SUSPECTED)
+            self._doubts[node_id] = _DOUBTED
         self._suspects[node_id] = now + _SUSPECTED
         self._rebuild()
 
@@ -215,8 +243,10 @@ class Membership:
 
     def _missed(self, error: Exception) -> None:
         if not self._lost:
-            _LOG.warning("Redis cannot be reached; the fleet stays as last known: %s", type(error).__name__)
+            _LOG.warning("%s; the fleet stays as last known: %s", why_down(error), type(error).__name__)
+        self.unreachable = why_down(error)
         self._lost, self.reachable = True, False
+        self._settle_doubts()
 
     def _hear(self, heard: Heard) -> None:
         now = time.monotonic()
@@ -228,10 +258,38 @@ class Membership:
         self._judge(heard.conflict)
         self._note_unproven(heard.unproven)
         self._take(heard.entries, now)
+        self._settle_doubts()
+
+    def _settle_doubts(self) -> None:
+        """Complain of those that did not answer, if they have not said meanwhile that they leave."""
+        self._doubts = {name: beats - 1 for name, beats in self._doubts.items()}
+        for name in [name for name, beats in self._doubts.items() if beats <= 0]:
+            del self._doubts[name]
+            node = self.nodes.get(name)
+            if node is not None and node.state is NodeState.READY:
+                _LOG.warning(
+                    "node %s does not answer; while that is so it is left out, %.0f s at a time", name, _SUSPECTED
+                )
+
+    def _note_refusal(self, name: str, reason: str, now: float) -> None:
+        remedy = _REMEDIES.get(reason)
+        what = f"node {name} refuses the calls of this node: {reason}" + (f"; {remedy}" if remedy else "")
+        self._refusals[name] = (what, now + _COMPLAIN)
+        if self._complains(f"refused: {reason}", name):
+            _LOG.warning("%s", what)
+
+    def _complains(self, what: str, name: str) -> bool:
+        """Whether it is time to say this of a node, again: of one that stays as it is there is a reason to with every trial."""
+        now = time.monotonic()
+        if now - self._complained.get((what, name), float("-inf")) < _COMPLAIN:
+            return False
+        self._complained[what, name] = now
+        return True
 
     def _judge(self, holder: str) -> None:
         conflict = (
-            f"the node id {self.me!r} is held by the node at {holder}: give each node an id of its own"
+            f"the node id {self.me!r} is held by the node at {holder}: give each node an id of its own, and a cache directory "
+            "of its own, as the id is kept in there unless fleet.node gives it"
             if holder
             else ""
         )
@@ -276,12 +334,9 @@ class Membership:
         for name, address in unproven.items():
             self._known.pop(name, None)
             if name not in self._unproven:
-                _LOG.error(
-                    "node %s at %s does not know the fleet's secret: give all nodes the same fleet.secret",
-                    name,
-                    address,
-                )
                 metrics.FLEET_CONFLICTS.labels("secret").inc()
+            if self._complains("secret", name):
+                _LOG.warning("%s", _secretless(name, address))
         self._unproven = unproven
 
     def _note_strangers(self, strangers: dict[str, Node]) -> None:
@@ -303,11 +358,14 @@ class Membership:
             self.nodes = nodes
             self.version += 1
         self._suspects = {name: until for name, until in self._suspects.items() if name in nodes}
-        self._complained = {name: when for name, when in self._complained.items() if name in nodes}
+        self._refusals = {name: told for name, told in self._refusals.items() if name in nodes}
+        there = {*nodes, *self._unproven}
+        self._complained = {about: when for about, when in self._complained.items() if about[1] in there}
         ready = [known.ready_since for known in self._known.values() if known.node.state is NodeState.READY]
         self._moving_until = max(ready, default=float("-inf")) + _MOVING
         self._rebuild()
-        states = [node.state for node in nodes.values()]
+        # While this node may not join, it shares with none of them.
+        states = [NodeState.JOINING] if self.conflict else [node.state for node in nodes.values()]
         for state in NodeState:
             metrics.FLEET_NODES.labels(state.value).set(states.count(state))
 
@@ -343,3 +401,7 @@ class Membership:
 
     def _other(self, names: list[str]) -> Node | None:
         return self.nodes[names[0]] if names and names[0] != self.me else None
+
+
+def _secretless(name: str, address: str) -> str:
+    return f"node {name} at {address} does not know this fleet's secret: give all nodes the same fleet.secret"

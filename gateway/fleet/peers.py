@@ -60,8 +60,8 @@ class Suspecting(Protocol):
 
     me: str
 
-    def suspect(self, node_id: str) -> None:
-        """A call to a node failed."""
+    def suspect(self, node_id: str, refused: str = "") -> None:
+        """A call to a node failed; ``refused`` is why, in one word, if it answered that it admits no such call."""
         ...
 
 
@@ -207,11 +207,11 @@ class Peers:
             async with asyncio.timeout(timeout):
                 response = await self._twice(call)
         except (ClientError, OSError) as error:
-            self._failed(node, "unavailable", _described(error), error)
+            self._failed(node, _described(error), error)
         answer = PeerResponse(response, node, self._members)
         if (reason := answer.header(REFUSED)) is not None:
             answer.abort()
-            self._failed(node, "refused", f"it refuses calls of this node: {reason}", None)
+            self._refused(node, reason)
         metrics.PEER_REQUESTS.labels("failed" if answer.status >= 500 else "answered").inc()
         return answer
 
@@ -236,8 +236,13 @@ class Peers:
             timeout=ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=call.timeout),
         )
 
-    def _failed(self, node: Node, result: str, why: str, cause: Exception | None) -> NoReturn:
-        metrics.PEER_REQUESTS.labels(result).inc()
+    def _refused(self, node: Node, reason: str) -> NoReturn:
+        metrics.PEER_REQUESTS.labels("refused").inc()
+        self._members.suspect(node.id, reason)
+        raise PeerUnavailable(f"node {node.id} at {node.address}: it refuses calls of this node: {reason}")
+
+    def _failed(self, node: Node, why: str, cause: Exception) -> NoReturn:
+        metrics.PEER_REQUESTS.labels("unavailable").inc()
         self._members.suspect(node.id)
         raise PeerUnavailable(f"node {node.id} at {node.address}: {why}") from cause
 

@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.connection import commands
 from gateway.fleet.node_id import place_of
-from gateway.model.fleet import Node
+from gateway.model.fleet import Node, NodeState
 from gateway.model.peer_auth import proof
 
 _NOBODY = "-"
@@ -82,7 +82,7 @@ class Entry:
 class Heard:
     """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty.
 
-    ``unproven`` are the addresses of those that do not know the secret, by id.
+    ``unproven`` are the addresses of those that do not know the secret and are not leaving, by id.
     """
 
     entries: Sequence[Entry]
@@ -138,7 +138,9 @@ class Register:
         unproven: dict[str, str] = {}
         for name, *row in alive:
             if not self._proven(name, row[0]):
-                unproven[name.decode("utf-8", "replace")] = _address(row[0])
+                # One that is leaving is nobody's trouble any more.
+                if row[1] != NodeState.LEAVING.value.encode():
+                    unproven[name.decode("utf-8", "replace")] = _address(row[0])
             elif (entry := _entry(*row)) is not None:
                 entries.append(entry)
         return Heard(entries, _address(conflict) if conflict else "", unproven)

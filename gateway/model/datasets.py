@@ -35,13 +35,14 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "MethodNotAllowed": (405, "The address does not have this method"),
         "NotFound": (404, "There is nothing at this address"),
         "NotResident": (404, "The cache does not hold this blob"),
+        "ServiceUnavailable": (503, "Something that is needed for the answer is not available at the moment"),
         "TooLarge": (413, "The request is too large"),
         "UnknownDataset": (404, "The dataset is not registered; register it again"),
         "UnknownJob": (404, "The job is not registered, or was silent for too long; register it again"),
         "UnsupportedMediaType": (415, "The body's type is not understood here"),
     }
 )
-"""Codes of ``/-/v1`` beside S3's own, with status and title."""
+"""Codes of ``/-/v1`` beside S3's own, with status and title; and those of S3's whose title there speaks of the origin only."""
 
 
 class Location(NamedTuple):

@@ -16,6 +16,8 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
     match = _NUMBER.fullmatch(text)
+    if text.lstrip().startswith("-"):
+        raise ValueError(f"{text!r} is negative; write it like {example}")
     if match is None or match[2].lower() not in units:
         raise ValueError(f"{text!r} is not understood; write it like {example}")
     return float(match[1]) * units[match[2].lower()]

@@ -6,6 +6,7 @@ A run is all of it under one way of caching. The first run of the mode ``none`` 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -214,7 +215,20 @@ def parse_scenario(text: str, name: str = "scenario") -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name} is not TOML: {error}") from error
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{name}: {_problem(dict(each))}" for each in error.errors())) from error
+        raise ConfigError("\n".join(f"{name}: {_problem(dict(each))}" for each in _telling(error.errors()))) from error
+
+
+def _telling(errors: Sequence[Any]) -> list[Any]:
+    """Without the complaint that a list is too short, when that is because what is wrong in it was not counted."""
+    places = [each["loc"] for each in errors]
+
+    def follows(error: Any) -> bool:
+        place = error["loc"]
+        return error["type"] == "too_short" and any(
+            len(other) > len(place) and other[: len(place)] == place for other in places
+        )
+
+    return [each for each in errors if not follows(each)]
 
 
 def _problem(error: dict[str, Any]) -> str:

@@ -42,8 +42,8 @@ class Fleet:
         if self.membership.conflict:
             return f"{self.membership.conflict}; until then this node serves everything by itself"
         if self.gate is not None and not self.membership.reachable:
-            return "Redis does not answer; the nodes stay as last known"
-        return ""
+            return f"{self.membership.unreachable}; the nodes stay as last known"
+        return self.membership.estranged
 
 
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, FastAPI
 
-from gateway.api.v1.problems import handle_problems
+from gateway.api.v1.problems import handle_problems, problem_of
 from gateway.model.datasets import ApiError
-from gateway.model.errors import ClientGone
+from gateway.model.errors import ClientGone, OriginUnavailable
 
 
 async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() -> None:

@@ -135,13 +135,16 @@ async def test_the_chunk_to_come_is_loaded_and_nothing_else(desk: Desk) -> None:
     assert desk.told[data.registration.content.id].resident == len(data.resident)
 
 
-async def test_only_what_is_at_home_here_is_loaded(desk: Desk) -> None:
-    """Rule: a node loads its own part of a chunk; when homes move, it looks again."""
+async def test_only_what_is_at_home_here_is_loaded(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: a node loads its own part of a chunk, and counts no other in its log; when homes move, it looks again."""
+    caplog.set_level("INFO")
     desk.here = {0, 3}
     data = await rotating(desk, loading=2)
     await desk.loaded(data, 2)
     chunk = sorted(desk.chunk(data, 2))
     assert data.resident == {chunk[0], chunk[3]}
+    told = f"of {len(chunk)} items 2 are at home here: 2 of those are held, 0 not to be had"
+    assert [record.message.endswith(told) for record in caplog.records if "at home here" in record.message] == [True]
     desk.here, desk.version = {0, 1, 3}, 2
     await desk.keeper.turn()
     await desk.loaded(data, 2)

@@ -220,7 +220,7 @@ async def test_the_fleet_stays_as_known_while_redis_is_lost(caplog: pytest.LogCa
             assert a.reachable
             assert a.ring.ids == ("a", "b")
             await b.stop()
-    assert [record.message for record in caplog.records if "cannot be reached" in record.message] != []
+    assert [record.message for record in caplog.records if "is not reachable" in record.message] != []
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
@@ -468,7 +468,9 @@ async def test_a_node_that_refuses_is_told_with_the_remedy(
     assert not [record for record in caplog.records if "answer" in record.message]
 
 
-async def test_a_refusal_is_a_problem_for_a_minute(redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_is_a_problem_for_a_minute(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rule: who is not refused any more has no problem soon, without another start."""
     monkeypatch.setattr(module, "_COMPLAIN", 0.0)
     async with nodes(redis_server.url, "a", "b") as [a, _]:

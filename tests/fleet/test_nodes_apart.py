@@ -67,7 +67,14 @@ def test_nodes_with_two_secrets_say_so(store: Origin, shared_redis: RedisServer,
     """Rule: each is ready and serves by itself, and names the other and the remedy; when one has left, nothing is wrong."""
     store.put("/b/x", body := content(KIB))
     one, other = (
-        fleet_node(store.endpoint, shared_redis.url, number, tmp_path, fleet={"secret": f"{FLEET_SECRET} {number}"})
+        # Nobody expires here, or a machine that stands still would take the problem away.
+        fleet_node(
+            store.endpoint,
+            shared_redis.url,
+            number,
+            tmp_path,
+            fleet={"secret": f"{FLEET_SECRET} {number}", "expire": "600s"},
+        )
         for number in (0, 1)
     )
     with gateway(one, tmp_path / "node-0") as first:

@@ -48,6 +48,16 @@ def test_a_wrong_scenario_is_refused_by_the_name_of_the_field(wrong, right, fiel
     assert field in str(refused.value)
 
 
+def test_a_mistake_in_a_list_is_told_once():
+    """Rule: of a list whose only table is wrong it is not said besides that it is too short; of an empty one it is."""
+    with pytest.raises(ConfigError) as refused:
+        parse_scenario(GOOD.replace('mode = "larder"', 'mode = "magic"').replace('mode = "none"', 'mode = "more"'))
+    assert "at least 1 item" not in str(refused.value)
+    assert str(refused.value).count("mode") == 2
+    with pytest.raises(ConfigError, match=r"runs: .*at least 1 item"):
+        parse_scenario(GOOD.partition("[[runs]]")[0].replace("[origin]", "runs = []\n[origin]", 1))
+
+
 def test_what_is_no_scenario_is_refused_with_those_that_there_are():
     """Rule: the remedy is in the message."""
     with pytest.raises(ConfigError, match="quiver-table3"):
