@@ -14,7 +14,8 @@ and hits the sums: a divisor that never changes keeps them growing when a rank c
 The order of an epoch. Who asks first decides for all ranks. When the dataset's chunks are rotated for other jobs too, all of them
 use the same chunks at the same time (Quiver, section 5.1), so a job that opens an epoch
 
-- follows the others' sequence, beginning where the plan says, if one of them is in the middle of its epoch;
+- follows the others' sequence, beginning where the plan says, if one of them is in the middle of its epoch; or after that, if it
+  has been there just now, in the last two chunks of the epoch before: it goes on with the others;
 - takes it from its beginning if others have just begun it and are in its first chunk, whatever the plan says: it may not have
   heard of them yet. Only if it says that they are nearer to the second one, the job begins there;
 - else, if it is alone, or the others have at most two chunks of their epochs left, what it proposes is the new sequence. The
@@ -146,6 +147,11 @@ local function others()
   end
   return found
 end
+local function just_used(last)
+  local used, found = cjson.decode(last or '[]'), {}
+  for place = math.max(1, #used - 1), #used do found[used[place]] = true end
+  return found
+end
 local function followed(there, where)
   if #there ~= count then return nil end
   local wanted, start = {}, 1
@@ -153,6 +159,10 @@ local function followed(there, where)
   for place, chunk in ipairs(there) do
     if not wanted[chunk] then return nil end
     if chunk == tonumber(active) and (where == 'middle' or place == 2) then start = place end
+  end
+  if where == 'middle' and count > 2 then
+    local used = just_used(redis.call('HGET', epochs, string.format('%.0f', tonumber(epoch) - 1)))
+    while used[there[start]] do start = start % count + 1 end
   end
   local turned = {}
   for place = 0, count - 1 do turned[place + 1] = there[(start - 1 + place) % count + 1] end

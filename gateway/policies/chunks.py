@@ -21,6 +21,9 @@ load may start. So at most two chunks, complete or not, take space at any time. 
   is forgotten.
 - A chunk that is still being loaded falls under the same rules: what everyone has passed meanwhile is given up, so that an origin
   which cannot deliver some items does not stop the rotation.
+- At the end of its epoch a job names the first chunks of the order that it would take in the next. While another job is in the
+  middle of an epoch it is given that one's order instead (``gateway.fleet.jobs``), so what it named is not what it will need;
+  what follows its last chunk in the other's order is, if that is known.
 - *The next load* is what most jobs need next: the first chunk in a job's order that is not held; at a tie the one that is needed
   sooner, then the lower number.
 
@@ -40,6 +43,9 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.policies.plan import Chunks
+
+_ENDING = 2
+"""A job that has at most so many chunks left is at the end of its epoch."""
 
 
 class ChunkReason(StrEnum):
@@ -157,7 +163,7 @@ def rotate(
         now: seconds of a clock that all leaders share.
         force_after: seconds after which a chunk that some job has finished may be taken from the others.
     """
-    views = [_sane(job, units) for job in sorted(jobs, key=lambda one: one.name)]
+    views = _following([_sane(job, units) for job in sorted(jobs, key=lambda one: one.name)], units)
     turn = _Turn(_within(chunks, units), _remember(memory, views, chunks.held, now), views)
     turn.complete(loaded)
     turn.let_go(now, force_after)
@@ -168,6 +174,21 @@ def rotate(
 def _sane(job: JobView, units: int) -> JobView:
     upcoming = tuple(chunk for chunk in job.upcoming if 0 <= chunk < units)
     return job if len(upcoming) == len(job.upcoming) else replace(job, upcoming=upcoming)
+
+
+def _following(jobs: Sequence[JobView], units: int) -> list[JobView]:
+    """The jobs as they will go on, those at the end of an epoch with those that are in the middle of one."""
+    middle = [job.this_epoch for job in jobs if _ENDING < job.epoch_left < units]
+    after: dict[int, tuple[int, ...]] = {}
+    for order in middle:
+        for place, chunk in enumerate(order):
+            after[chunk] = max(after.get(chunk, ()), order[place + 1 : place + 3], key=len)
+    return [_going_on(job, after) if middle and job.epoch_left <= _ENDING else job for job in jobs]
+
+
+def _going_on(job: JobView, after: Mapping[int, tuple[int, ...]]) -> JobView:
+    left = job.upcoming[: job.epoch_left]
+    return replace(job, upcoming=(*left, *after.get(left[-1], ())) if left else ())
 
 
 def _within(chunks: Chunks, units: int) -> Chunks:

@@ -262,7 +262,7 @@ async def test_who_joins_others_follows_their_sequence_from_the_active_chunk(job
     assert await jobs.order("t/a", 0, [3, 1, 0, 2], -1) == [3, 1, 0, 2]
     await at(jobs, "a", 0, 3)
     assert await jobs.order("t/b", 0, [0, 1, 2, 3], 0) == [0, 2, 3, 1]
-    assert await jobs.order("t/b", 1, [0, 1, 2, 3], 3) == [3, 1, 0, 2]
+    assert await jobs.order("t/b", 1, [0, 1, 2, 3], 2) == [2, 3, 1, 0]
 
 
 async def test_jobs_that_begin_together_begin_with_the_same_chunk(jobs: Jobs) -> None:
@@ -307,6 +307,19 @@ async def test_who_opens_an_epoch_while_others_are_in_the_middle_follows_them(jo
     await at(jobs, "b", 0, 1)
     await at(jobs, "c", 0, 3)
     assert await jobs.order("t/a", 1, [0, 1, 2, 3, 4], 0) == [0, 3, 1, 4, 2]
+
+
+async def test_who_follows_others_does_not_begin_with_what_it_has_just_used(jobs: Jobs) -> None:
+    """Rule: a job that ends its epoch while others are in the middle of theirs goes on with them after the last chunk it used, if
+    the plan says that one or the one before; it is not sent back to it."""
+    await three(jobs)
+    for name in "ab":
+        await jobs.order(f"t/{name}", 0, [4, 2, 0, 3, 1], -1)
+    await at(jobs, "b", 0, 3)
+    for epoch, active in enumerate((1, 4), 1):
+        assert await jobs.order("t/a", epoch, [0, 1, 2, 3, 4], active) == [4, 2, 0, 3, 1]
+    assert await jobs.order("t/a", 3, [0, 1, 2, 3, 4], 3) == [4, 2, 0, 3, 1]
+    assert await jobs.order("t/a", 4, [0, 1, 2, 3, 4], 0) == [0, 3, 1, 4, 2]
 
 
 async def test_a_rank_that_is_late_in_the_epoch_before_changes_nothing(jobs: Jobs) -> None:

@@ -192,6 +192,16 @@ def test_the_end_of_an_epoch_does_not_stop_the_rotation():
     assert rotation.step([last]) == []
 
 
+def test_what_a_job_would_take_next_is_not_loaded_while_it_will_follow_others():
+    """Rule: jobs at the end of an epoch name the first chunks of the next; another is in the middle of its own, so they will go
+    on with that one; when it is not, they get what they named."""
+    rotation = Rotation(chunks=Chunks((8, 9), active=9, marked=(8,)))
+    ending = [job("a", 9, 4, 6, left=1), job("b", 9, 4, 6, left=1), job("d", 4, 6, left=0)]
+    assert rotation.step([*ending, job("c", 9, 0, 1, 2, 4)]) == [(UNREFERENCED, 8), (STARTED, 0)]
+    rotation = Rotation(chunks=Chunks((8, 9), active=9, marked=(8,)))
+    assert rotation.step([*ending, job("c", 9, 4, 6, left=1)]) == [(UNREFERENCED, 8), (STARTED, 4)]
+
+
 def test_the_chunk_wanted_by_most_is_loaded():
     """Rule: two jobs outvote one, wherever that one is."""
     rotation = Rotation()
@@ -254,7 +264,7 @@ def test_what_was_taken_by_force_is_not_loaded_again_in_this_epoch():
     """Rule: chunk 4 was taken from the slow job before it got there; it votes for the one after."""
     memory = RotationMemory({"slow": 3}, {}, {"slow": (4,)})
     rotation = Rotation(chunks=Chunks((3,), active=3), memory=memory)
-    assert rotation.step([job("slow", 3, 4, 6), job("fast", 3)]) == [(STARTED, 6)]
+    assert rotation.step([job("slow", 3, 4, 6), job("fast", 3, 6, 8)]) == [(STARTED, 6)]
 
 
 def test_alone_the_one_who_lost_a_chunk_gets_it_again():
