@@ -30,10 +30,15 @@ class Dataset(BaseModel):
     id: str = Field(description="SHA-256 over the items' digests in order", examples=[_ID])
     items: int = Field(examples=[1281167])
     bytes: int = Field(description="of all items whose length is known", examples=[146_000_000_000])
-    caching: Literal["full", "static", "chunked", "none"] = Field(description="the mode in force", examples=["chunked"])
+    caching: Literal["full", "static", "chunked", "none"] = Field(
+        description="the mode that a reader gets who begins now: by the fleet's plan if it has the dataset, else by its size",
+        examples=["chunked"],
+    )
     chunks: Chunks
     plan: int = Field(description="version of the decision that caching and chunks follow from", examples=[1])
-    resident: int = Field(description="items in this node's cache", examples=[256_000])
+    resident: int = Field(
+        description="items in the cache of the node that answers; in a fleet, each has its share", examples=[256_000]
+    )
     registered_at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
 
 

@@ -21,11 +21,12 @@ class DatasetInfo:
         id: SHA-256 over the digests of the items in order, 64 hexadecimal digits: equal content has an equal id everywhere.
         items: how many there are.
         bytes: sum of their lengths, as far as the digest file has them.
-        caching: the mode in force: ``full``, ``static``, ``chunked`` or ``none``.
+        caching: the mode that a reader gets who begins now: ``full``, ``static``, ``chunked`` or ``none``; by the fleet's plan if
+            jobs read the dataset, else by its size.
         partitions: into how many contiguous parts the items are cut (Quiver, FAST'20, 5.1).
         units: stripe units of each partition; a chunk is one unit of every partition.
         plan: version of the gateway's decisions about this dataset.
-        resident: items in the cache when the gateway answered.
+        resident: items in the cache of the node that answered, when it did; in a fleet, each has its share.
     """
 
     name: str
