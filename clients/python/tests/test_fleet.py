@@ -343,6 +343,33 @@ def test_a_node_that_does_not_know_the_dataset(nodes):
     check(reader.fetch(EVERYTHING), EVERYTHING)
 
 
+def test_a_dataset_that_died_with_the_gateway_that_was_given(nodes, tmp_path):
+    """Rule: what no living node knows is registered again, at one that lives."""
+    file = tmp_path / "digits.parquet"
+    file.write_bytes(b"PAR1 and so on")
+    reader = reader_at(nodes[0], attempts=1, digest_file=file)
+    nodes[0].dead = True
+    document = {"name": DATASET.name, "id": DATASET.id, "items": DATASET.items, "bytes": 1, "caching": "full"}
+    document |= {"chunks": {"partitions": 10, "units": 10}, "plan": 1, "resident": 0}
+    for server in nodes[1:]:
+        server.faults = [problem(404, "UnknownDataset")]
+        server.other = lambda handler, asked: handler.send_json(document, 201)
+    check(reader.fetch(EVERYTHING), EVERYTHING)
+    assert [asked.body for server in nodes[1:] for asked in server.asked if asked.method == "PUT"] == [
+        file.read_bytes()
+    ]
+
+
+def test_a_dataset_that_nobody_knows(nodes):
+    """Rule: without a digest file that is an error, and no node is left out for it."""
+    reader = reader_at(nodes[0])
+    for server in nodes:
+        server.faults = [problem(404, "UnknownDataset", "register it again")]
+    with pytest.raises(larder.UnknownDataset, match="register it again"):
+        reader.fetch(EVERYTHING)
+    assert reader.fleet.left_out() == set()
+
+
 def test_keys_that_are_not_told(nodes):
     """Rule: who may not know where all items are home asks the one address."""
     reader = larder.BatchReader(nodes[0].endpoint, DATASET, credentials=KEY, retry=larder.Retry(attempts=1))

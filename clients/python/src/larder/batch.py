@@ -346,12 +346,22 @@ class BatchReader:
                 tried.add("credentials")
 
     def _register(self, digest_file: str) -> None:
+        """At the one address, or at the first node that takes it: the address may be that of the node that died with it."""
+        others = [] if self.fleet is None else self.fleet.addresses()
+        for address in [self.endpoint, *others] if others else []:
+            try:
+                return self._register_at(address, digest_file, replace(self._api.retry, attempts=1))
+            except GatewayUnavailable:
+                continue
+        return self._register_at(self.endpoint, digest_file, self._api.retry)
+
+    def _register_at(self, address: str, digest_file: str, retry: Retry) -> None:
         connection = self._api.connection
-        client = Client(
-            self.endpoint, credentials=connection.credentials, timeout=connection.timeout, retry=self._api.retry
-        )
-        known = client.register(self.dataset.name, digest_file, caching=self.dataset.caching)
-        client.close()
+        client = Client(address, credentials=connection.credentials, timeout=connection.timeout, retry=retry)
+        try:
+            known = client.register(self.dataset.name, digest_file, caching=self.dataset.caching)
+        finally:
+            client.close()
         if known.id != self.dataset.id:
             raise DigestFileError(
                 f"{digest_file} is of dataset {known.id}, not of {self.dataset.id} ({self.dataset.name})"

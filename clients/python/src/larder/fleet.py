@@ -168,6 +168,10 @@ class Fleet:
             self._looking_in = os.getpid()
             self._background.submit(self.refresh)
 
+    def addresses(self) -> list[str]:
+        """Of the nodes that have answered before, and have not failed since."""
+        return [node.address for node in self._neighbours.reached if node.id not in self._left_out]
+
     def left_out(self) -> set[str]:
         """The nodes that have failed, and have not been found well since."""
         return set(self._left_out)

@@ -139,15 +139,21 @@ class Scatter:
     def _gathered(self, parts: list[Part], results: list[Round | Exception]) -> Round:
         whole = Round(requests=len(parts))
         refusal: Exception | None = None
+        unknown: list[Part] = []
         for part, result in zip(parts, results, strict=True):
             if isinstance(result, UnknownDataset):
-                self._move(whole, part)  # another node knows it; if none does, the one address says so
+                unknown.append(part)
+                refusal = refusal or result
             elif isinstance(result, Exception):
                 refusal = result
             else:
                 self._take_in(whole, part, result)
+        if whole.directives is not None and isinstance(refusal, UnknownDataset):
+            refusal = None  # another node knows it
         if refusal is not None:
             raise refusal
+        for part in unknown:
+            self._move(whole, part)
         return whole
 
     def _take_in(self, whole: Round, part: Part, result: Round) -> None:
