@@ -14,10 +14,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from sqlite3 import Connection
 
 from gateway.policies.eviction import decide_eviction
 from gateway.store import blob_rows, objects
-from gateway.store.blob_rows import Counts
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
 from gateway.store.recency import Recency
@@ -106,24 +106,25 @@ class Keeper:
         async with self._evicting:
             before = self.evicted_blobs
             for batch in _batches(list(digests)):
-                victims = await self._disk.write(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
-                await self._gone(victims)
+                await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
             await self._space.refresh()
             return self.evicted_blobs - before
 
     async def _evict(self, wanted: int) -> int:
-        victims = await self._disk.write(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
-        freed = await self._gone(victims)
+        blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
         # Blobs of no bytes free none, yet there may be others behind them.
-        return freed or len(victims)
+        return freed or blobs
 
-    async def _gone(self, victims: Sequence[tuple[bytes, int]]) -> int:
-        """Remove the files of blobs that have just lost their rows; the bytes that are free now."""
-        freed = sum(size for _, size in victims)
-        # Their room is given away only when the files are gone, else blobs and fills together would exceed the capacity.
-        counts = self._space.counts
-        self._space.learn(Counts(counts.size - freed, counts.blobs - len(victims)))
-        self._space.leaving += freed
+    async def _drop(self, choose: Callable[[Connection], list[tuple[bytes, int]]]) -> tuple[int, int]:
+        """Delete the rows of the blobs that are chosen, then their files: how many blobs and bytes."""
+        with self._space.evicting():
+            victims, counts = await self._disk.write(
+                lambda connection: (choose(connection), blob_rows.counts(connection))
+            )
+            freed = sum(size for _, size in victims)
+            # Their room is given away only when the files are gone, else blobs and fills together would exceed the capacity.
+            self._space.learn(counts)
+            self._space.leaving += freed
         digests = [digest for digest, _ in victims]
         self._on_gone(digests)
         try:
@@ -132,7 +133,7 @@ class Keeper:
             self._space.leaving -= freed
         self.evicted_blobs += len(victims)
         self.evicted_bytes += freed
-        return freed
+        return len(victims), freed
 
     async def recover(self) -> RecoveryReport:
         """Make index and disk equal, whatever happened before this start.

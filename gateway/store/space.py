@@ -33,6 +33,18 @@ class SpaceMeter:
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._counted_at = -_TRUSTED_FOR
+        self._learned = 0
+        self._evicting = 0
+
+    @contextmanager
+    def evicting(self) -> Iterator[None]:
+        """While rows are being deleted, what a look at the index says is not believed: it may not have them any more, though
+        their files are still there."""
+        self._evicting += 1
+        try:
+            yield
+        finally:
+            self._evicting -= 1
 
     @contextmanager
     def promised(self, size: int) -> Iterator[None]:
@@ -71,12 +83,16 @@ class SpaceMeter:
         """Take over counts that were just read in a transaction."""
         self.counts = counts
         self._counted_at = self._loop.time()
+        self._learned += 1
 
     async def refresh(self) -> Space:
-        """Ask the index.
+        """Ask the index. What was learned from a transaction meanwhile is newer than this look, and stays.
 
         Raises:
             DiskFault: it does not answer.
         """
-        self.learn(await self._disk.read(blob_rows.counts))
+        before = self._learned
+        counts = await self._disk.read(blob_rows.counts)
+        if before == self._learned and not self._evicting:
+            self.learn(counts)
         return self.current()
