@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
+from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -24,3 +25,20 @@ async def request_body(receive: Receive) -> AsyncIterator[bytes]:
             yield chunk
         if not message.get("more_body", False):
             return
+
+
+async def whole_body(receive: Receive, limit: int) -> bytes:
+    """A request's body in memory.
+
+    Raises:
+        ApiError: TooLarge, there are more than ``limit`` bytes.
+        ClientGone: the client left before the body was complete.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request_body(receive):
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise ApiError("TooLarge", f"The body may have at most {limit} bytes.")
+    return b"".join(pieces)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from gateway import metrics
-from gateway.api.received import Receive, request_body
+from gateway.api.received import Receive, whole_body
 from gateway.api.v1.problems import send_problem
 from gateway.fleet.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
@@ -135,7 +135,7 @@ class PeerApp:
         if scope["method"] not in address.methods:
             raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
         caller = self._gate.admit(scope)
-        body = await _body(receive, address.longest)
+        body = await whole_body(receive, address.longest)
         caller.confirm(body)
         metrics.PEER_SERVED.labels(kind).inc()
         await address.handler(PeerRequest(scope, send, body, self._principal(scope, address.asks)))
@@ -156,14 +156,3 @@ class PeerApp:
                 "give every node of a fleet the same origins and credentials",
             )
         return principal
-
-
-async def _body(receive: Receive, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in request_body(receive):
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise ApiError("TooLarge", f"The body may have at most {limit} bytes.")
-    return b"".join(pieces)

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from gateway import metrics
-from gateway.api.received import Receive, request_body
+from gateway.api.received import Receive, whole_body
 from gateway.api.s3.answer import Clock
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
@@ -76,14 +76,14 @@ class DataApp:
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")
-            self._identities.admit(scope).confirm_body(await _body(receive, 0))
+            self._identities.admit(scope).confirm_body(await whole_body(receive, 0))
             await send_blob(scope, send, self._store, blob[1])
             return
         found = _DATASET.fullmatch(scope["path"])
         assert found is not None
         _allow(scope, "POST")
         caller = self._identities.admit(scope)
-        body = await _body(receive, _LONGEST_BODY)
+        body = await whole_body(receive, _LONGEST_BODY)
         caller.confirm_body(body)
         principal = caller.principal
         registration = await self._registrations.find(principal.tenant, found[1])
@@ -96,14 +96,3 @@ class DataApp:
 def _allow(scope: Scope, *methods: str) -> None:
     if scope["method"] not in methods:
         raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(methods)})
-
-
-async def _body(receive: Receive, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in request_body(receive):
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise ApiError("TooLarge", f"The body may have at most {limit} bytes.")
-    return b"".join(pieces)
