@@ -60,6 +60,7 @@ from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
+from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
 
@@ -193,7 +194,7 @@ class Larder:
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        refresh = partial(self._refresh, self._s3, keeper, channel)
+        refresh = partial(self._refresh, self._lifecycle, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
         identities = Identities(authenticator)
         items = PeerItems(self._serve_datasets(identities, engine, origin, management), engine.batches, store)
@@ -276,10 +277,12 @@ class Larder:
         return {"disk": disk, "space": space, "redis": redis, "fleet": members}
 
     @staticmethod
-    def _refresh(s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
+    def _refresh(lifecycle: Lifecycle, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
         """Bring the gauges of this worker up to date."""
         metrics.IN_FLIGHT.set(s3.in_flight)
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
+        metrics.READY.set(lifecycle.state == "ready")
+        show_memory()
         keeper.publish()
 
     def _loop(self, work: Any) -> None:
@@ -337,7 +340,8 @@ async def _ready(keeper: Keeper, fleet: Fleet) -> None:
 
 async def _every(seconds: float, work: Callable[[], None]) -> None:
     while True:
-        await asyncio.sleep(seconds)
+        with late(seconds):
+            await asyncio.sleep(seconds)
         work()
 
 

@@ -1,6 +1,10 @@
 """Every metric, declared once; docs/metrics.md is checked against ``ALL``.
 
-Labels are bounded: no keys, no digests, no tenants.
+Labels are bounded: no keys, no digests, no tenants, no datasets, no nodes; each has the values that its description, or an
+enum of the code, lists. So the number of series does not depend on what clients ask for (tests/deploy/test_cardinality.py).
+
+With several workers, a gauge is shown as its mode says. One that is added up, or of which the worst counts, has a "live"
+mode: a worker that has died is left out of it (gateway/server/run.py).
 """
 
 from __future__ import annotations
@@ -21,12 +25,29 @@ LATENCY = Histogram(
     ["outcome"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+_QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
 IN_FLIGHT = Gauge("larder_requests_in_flight", "Requests being answered now", multiprocess_mode="livesum")
 SHED = Counter("larder_shed_requests_total", "Requests answered 503 SlowDown because of overload")
+CONNECTIONS = Gauge("larder_connections", "Connections of clients and other nodes now", multiprocess_mode="livesum")
+OPENED_CONNECTIONS = Counter("larder_connections_opened_total", "Connections of clients and other nodes accepted")
 AUTH_FAILURES = Counter("larder_auth_failures_total", "Refused requests by S3 error code", ["code"])
 
 ORIGIN_REQUESTS = Counter(
     "larder_origin_requests_total", "Requests to origins by method and status class", ["method", "status"]
+)
+ORIGIN_FAILURES = Counter(
+    "larder_origin_failures_total",
+    "Requests to origins, and bodies of their answers, that failed, by kind: dns, connect, tls, timeout, broken (cut off), "
+    "invalid (not HTTP)",
+    ["kind"],
+)
+ORIGIN_LATENCY = Histogram(
+    "larder_origin_seconds",
+    "Seconds until the head of an origin's answer was there, waiting for a free connection included",
+    ["method"],
+    buckets=_SLOW,
 )
 ORIGIN_BYTES = Counter("larder_origin_received_bytes_total", "Body bytes received from origins")
 CHECKS = Counter("larder_revalidations_total", "Checks of a cached object with the origin, by result", ["result"])
@@ -38,10 +59,28 @@ FORGOTTEN = Counter(
     "larder_invalidations_total", "Keys forgotten because of a write, by where it came from", ["source"]
 )
 
+INVALIDATION_LATENCY = Histogram(
+    "larder_invalidation_seconds",
+    "Seconds until every other worker had forgotten what a write announced, or no longer trusted what it had",
+    buckets=_QUICK,
+)
+LATE_INVALIDATIONS = Counter(
+    "larder_invalidations_late_total",
+    "What a write could not announce in time, by what: unannounced (objects that Redis did not take then), unanswered "
+    "(announcements that a worker did not answer)",
+    ["what"],
+)
+
 BATCHES = Counter(
     "larder_batches_total",
     "Batch requests by mode, and by form of the answer: index, frames, tar, none",
     ["mode", "form"],
+)
+BATCH_LATENCY = Histogram(
+    "larder_batch_seconds",
+    "Seconds from a batch request that is understood to the end of its answer, by mode",
+    ["mode"],
+    buckets=_SLOW,
 )
 BATCH_ITEMS = Counter(
     "larder_batch_items_total",
@@ -84,9 +123,11 @@ EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes evicted")
 CORRUPT_BLOBS = Counter(
     "larder_corrupt_blobs_total", "Blobs dropped because their bytes were not what their digest says"
 )
-DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="max")
+VERIFIED_BLOBS = Counter("larder_verified_blobs_total", "Blobs read through and found to be what their digest says")
+OPEN_BLOBS = Gauge("larder_open_blob_files", "Blob files that are kept open", multiprocess_mode="livesum")
+DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="livemax")
 CHANNEL_HEALTHY = Gauge(
-    "larder_invalidation_channel_healthy", "1 while writes elsewhere are heard of", multiprocess_mode="min"
+    "larder_invalidation_channel_healthy", "1 while writes elsewhere are heard of", multiprocess_mode="livemin"
 )
 FLEET_NODES = Gauge(
     "larder_fleet_nodes",
@@ -99,6 +140,19 @@ FLEET_CONFLICTS = Counter(
     "Nodes that could not be in one fleet, by reason: id (two have the same), protocol (another version), secret (another one)",
     ["reason"],
 )
+RING_CHANGES = Counter(
+    "larder_ring_changes_total",
+    "Changes of who is home of what, as the workers of this node see it; a suspect that leaves and comes back is two",
+)
+SUSPECTS = Counter(
+    "larder_peer_suspects_total",
+    "Times that another node was left out for a while, by why: silent, refused",
+    ["why"],
+)
+PEER_LATENCY = Histogram(
+    "larder_peer_seconds", "Seconds until the head of another node's answer was there", buckets=_SLOW
+)
+PEER_BYTES = Counter("larder_peer_received_bytes_total", "Body bytes received from other nodes")
 PEER_REQUESTS = Counter(
     "larder_peer_requests_total",
     "Requests to other nodes, by result: answered, failed (status 5xx), refused, unavailable, broken (half-way)",
@@ -115,6 +169,37 @@ JOB_REQUESTS = Counter(
     "unavailable",
     ["kind", "result"],
 )
+JOBS = Gauge(
+    "larder_jobs",
+    "Jobs of the zone in the plan that is followed, by phase: probe-miss, measure, steady",
+    ["phase"],
+    multiprocess_mode="livemostrecent",
+)
+JOBS_CACHED = Gauge(
+    "larder_jobs_using_cache",
+    "Jobs of the zone that the plan lets use the cache",
+    multiprocess_mode="livemostrecent",
+)
+PLANNED_DATASETS = Gauge(
+    "larder_planned_datasets",
+    "Datasets in the plan that is followed, by how they are cached: full, static, chunked, none",
+    ["caching"],
+    multiprocess_mode="livemostrecent",
+)
+PLANNED_BYTES = Gauge(
+    "larder_planned_bytes", "Bytes of the zone that the plan gives to datasets", multiprocess_mode="livemostrecent"
+)
+PLAN_CHANGES = Counter(
+    "larder_plan_changes_total",
+    "What this node's leader changed in the plan: allocated, released (a dataset); judged, gone (a job); started, loaded, "
+    "marked, unreferenced, forced (a chunk)",
+    ["what"],
+)
+JOB_PHASES = Counter(
+    "larder_job_phases_total",
+    "Times that this node's leader put a job into a phase; probe-miss counts the probes",
+    ["phase"],
+)
 PLAN_VERSION = Gauge("larder_plan_version", "Version of the plan that is followed", multiprocess_mode="mostrecent")
 MANAGER_LEADING = Gauge(
     "larder_manager_leading", "1 in the zone's node whose worker leads", multiprocess_mode="livesum"
@@ -125,13 +210,29 @@ CHUNK_ITEMS = Counter(
     "Items of rotated chunks on this node by what became of them: loaded, failed, evicted",
     ["result"],
 )
+PRELOADED_BYTES = Counter(
+    "larder_preloaded_bytes_total", "Bytes of items of rotated chunks that this node loaded ahead"
+)
+BUILD = Gauge("larder_build_info", "Always 1; the version is the label", ["version"], multiprocess_mode="livemax")
+READY = Gauge("larder_ready", "1 while requests should come here, as /-/readyz says", multiprocess_mode="livemin")
+MEMORY = Gauge("larder_memory_bytes", "Resident memory of the workers", multiprocess_mode="livesum")
+LOOP_LAG = Histogram(
+    "larder_event_loop_lag_seconds",
+    "How much later than planned a worker's event loop came to a task that is due twice a second; requests wait as long",
+    buckets=_QUICK,
+)
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
-    REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, AUTH_FAILURES, ORIGIN_REQUESTS, ORIGIN_BYTES, CHECKS, FILLS,
-    ACTIVE_FILLS, FORGOTTEN, BATCHES, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS, RELAYED,
-    PEER_SERVED,
-    CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, DISK_STATE,
-    CHANNEL_HEALTHY, FLEET_NODES, FLEET_CONFLICTS,
-    PEER_REQUESTS, PEER_REFUSED, JOB_REQUESTS, PLAN_VERSION, MANAGER_LEADING, MANAGER_DEPOSED, CHUNK_ITEMS, CONFIG_RELOADS,
+    REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS, AUTH_FAILURES,
+    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, ACTIVE_FILLS,
+    FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
+    BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS,
+    RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
+    FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,
+    CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, VERIFIED_BLOBS, OPEN_BLOBS,
+    DISK_STATE,
+    JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
+    MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
+    BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS,
 )  # fmt: skip

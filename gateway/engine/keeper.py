@@ -71,6 +71,7 @@ class Keeper:
         metrics.CACHE_BLOBS.set(status.blobs)
         metrics.CACHE_CAPACITY.set(status.capacity)
         metrics.CACHE_ROOM.set(status.room)
+        metrics.OPEN_BLOBS.set(status.open_files)
         metrics.ACTIVE_FILLS.set(self._blocks.active)
         metrics.DISK_STATE.set(_DISK_STATES.index(status.state))
         before, self._published = self._published, status

@@ -14,7 +14,7 @@ job to come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -28,7 +28,7 @@ from gateway.fleet.plans import NodeReport, Plans, Reports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
-from gateway.policies.plan import DatasetOrder, Plan
+from gateway.policies.plan import DatasetOrder, Phase, Plan
 
 _FORGET_EVERY = 60
 
@@ -95,7 +95,7 @@ class Manager:
         else:
             self._lost = False
         metrics.MANAGER_LEADING.set(self.leads)
-        metrics.PLAN_VERSION.set(self._parts.plans.plan.version)
+        _show(self._parts.plans.plan)
 
     async def stop(self) -> None:
         """Let another one lead at once."""
@@ -145,6 +145,7 @@ class Manager:
             raise
         if taken:
             self._written = plan
+            _count(events)
             return
         metrics.MANAGER_DEPOSED.inc()
         log.warning("a plan was refused: another worker leads by now")
@@ -177,6 +178,27 @@ class Manager:
         }
         capacity = int(USABLE * sum(node.capacity for node in ready))
         return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs})
+
+
+def _show(plan: Plan) -> None:
+    """Bring the metrics of the plan that is followed up to date."""
+    metrics.PLAN_VERSION.set(plan.version)
+    phases = [order.phase for order in plan.jobs.values()]
+    for phase in Phase:
+        metrics.JOBS.labels(phase.value).set(phases.count(phase))
+    metrics.JOBS_CACHED.set(sum(order.cache for order in plan.jobs.values()))
+    modes = [order.caching for order in plan.datasets.values()]
+    for mode in CachingMode:
+        metrics.PLANNED_DATASETS.labels(mode.value).set(modes.count(mode))
+    metrics.PLANNED_BYTES.set(sum(order.granted for order in plan.datasets.values()))
+
+
+def _count(events: Iterable[Mapping[str, Any]]) -> None:
+    """Count what a plan that was published has changed."""
+    for event in events:
+        metrics.PLAN_CHANGES.labels(event["what"]).inc()
+        if event["what"] == "judged":
+            metrics.JOB_PHASES.labels(event["phase"]).inc()
 
 
 def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:

@@ -142,8 +142,9 @@ class Preloader:
                 outcome = await self._fetches.fetch(wanted)
             finally:
                 self._running -= 1
+        length = int(content.lengths[index])
         if isinstance(outcome, StoredItem):
             metrics.CHUNK_ITEMS.labels("loaded").inc()
-        length = int(content.lengths[index])
+            metrics.PRELOADED_BYTES.inc(outcome.blob.ref.size)
         await self._pace.read(0 if length == UNKNOWN_LENGTH else length)
         return outcome.status if isinstance(outcome, FailedItem) else ItemStatus.OK

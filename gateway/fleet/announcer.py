@@ -27,6 +27,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from gateway import metrics
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
 
@@ -101,7 +102,8 @@ class Announcer:
         With Redis lost it returns when nobody can have heard a heartbeat for so long as to be still trusting its cache.
         """
         pieces = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
-        await asyncio.gather(*map(self._announce, pieces))
+        with metrics.INVALIDATION_LATENCY.time():
+            await asyncio.gather(*map(self._announce, pieces))
 
     def answered(self, number: int) -> None:
         """One worker has forgotten what announcement ``number`` named."""
@@ -158,6 +160,7 @@ class Announcer:
         waiting = await self._taken(keys)
         if waiting is None:
             self.unannounced += len(keys)
+            metrics.LATE_INVALIDATIONS.labels("unannounced").inc(len(keys))
             if await self._outwait_trust():
                 # Redis may have come back meanwhile; who has heard a heartbeat since then trusts its cache again.
                 waiting = await self._taken(keys)
@@ -182,6 +185,7 @@ class Announcer:
         finally:
             self._waiting.pop(waiting.number, None)
         self.unanswered += not waiting.complete
+        metrics.LATE_INVALIDATIONS.labels("unanswered").inc(not waiting.complete)
 
     async def _outwait_trust(self) -> bool:
         """Whether there was something to wait for."""

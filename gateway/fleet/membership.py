@@ -190,6 +190,8 @@ class Membership:
         elif self._known[node_id].node.state is not NodeState.LEAVING and self._complains("silent", node_id):
             _LOG.info("node %s did not answer a call; it is left out for %.0f s", node_id, _SUSPECTED)
             self._doubts[node_id] = _DOUBTED
+        if refused or self._known[node_id].node.state is not NodeState.LEAVING:
+            metrics.SUSPECTS.labels("refused" if refused else "silent").inc()
         self._suspects[node_id] = now + _SUSPECTED
         self._rebuild()
 
@@ -379,6 +381,7 @@ class Membership:
             weights = {}
         if self._ring.weights != weights:
             self._ring = Ring(weights)
+            metrics.RING_CHANGES.inc()
 
     def _forgive(self) -> None:
         now = time.monotonic()

@@ -110,6 +110,7 @@ class PeerResponse:
                 chunk = await content.readany()
         except (ClientError, OSError) as error:
             self._broken(error)
+        metrics.PEER_BYTES.inc(len(chunk))
         return chunk
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -203,11 +204,13 @@ class Peers:
         raw = [(name.lower().encode(), value.encode()) for name, value in headers]
         signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
         call = _Call(method, url, (*headers, *signed, *_OWN_HEADERS), body, timeout)
+        began = time.perf_counter()
         try:
             async with asyncio.timeout(timeout):
                 response = await self._twice(call)
         except (ClientError, OSError) as error:
             self._failed(node, _described(error), error)
+        metrics.PEER_LATENCY.observe(time.perf_counter() - began)
         answer = PeerResponse(response, node, self._members)
         if (reason := answer.header(REFUSED)) is not None:
             answer.abort()

@@ -15,6 +15,7 @@ head of an answer has a limit of its own, counted from when nothing but the orig
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -25,12 +26,12 @@ from yarl import URL
 
 from gateway import __version__
 from gateway.config import Credential, Origin
-from gateway.metrics import ORIGIN_REQUESTS
+from gateway.metrics import ORIGIN_FAILURES, ORIGIN_LATENCY, ORIGIN_REQUESTS
 from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.origin.credentials import CredentialChain, KeyRing
-from gateway.origin.response import OriginResponse, described
+from gateway.origin.response import OriginResponse, described, kind_of
 from gateway.origin.signer import Signer
 from gateway.origin.upload import Upload
 
@@ -193,12 +194,14 @@ class OriginClient:
         upload = None
         if body is not None:
             upload = Upload(body, content_length, patience=link.origin.read_timeout, head_within=link.head_within)
+        began = time.perf_counter()
         try:
             response = await _exchange(link, method, url, pairs, upload)
         except OriginUnavailable:
             ORIGIN_REQUESTS.labels(method, "failed").inc()
             raise
         ORIGIN_REQUESTS.labels(method, f"{response.status // 100}xx").inc()
+        ORIGIN_LATENCY.labels(method).observe(time.perf_counter() - began)
         return response
 
     async def close(self) -> None:
@@ -221,11 +224,13 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         if upload and upload.failure:
             raise upload.failure from None
         if isinstance(error, (ClientError, OSError)):
+            ORIGIN_FAILURES.labels(kind_of(error)).inc()
             raise OriginUnavailable(f"{link.origin.endpoint}: {described(error)}") from error
         raise
     if not 200 <= response.status < 600:  # no final answer of HTTP (RFC 9110 section 15), so none to be passed on
         response.close()
         link.active -= 1
+        ORIGIN_FAILURES.labels("invalid").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     return OriginResponse(response, upload, link.ended)
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import NoReturn
 
-from aiohttp import ClientError, ClientResponse, ClientResponseError
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientResponseError,
+    ClientSSLError,
+)
 
-from gateway.metrics import ORIGIN_BYTES
+from gateway.metrics import ORIGIN_BYTES, ORIGIN_FAILURES
 from gateway.model.errors import OriginUnavailable
 from gateway.model.objects import Header
 from gateway.origin.upload import Upload
@@ -106,6 +113,7 @@ class OriginResponse:
 
     def _broken(self, error: Exception) -> NoReturn:
         self.abort()
+        ORIGIN_FAILURES.labels(kind_of(error)).inc()
         raise OriginUnavailable(f"the origin broke off its answer: {described(error)}") from error
 
 
@@ -116,3 +124,16 @@ def described(error: Exception) -> str:
     """
     text = "not valid HTTP" if isinstance(error, ClientResponseError) else str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def kind_of(error: Exception) -> str:
+    """A failure of a connection in one word, for the metric's label."""
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    kinds = {
+        ClientConnectorDNSError: "dns",
+        ClientSSLError: "tls",
+        ClientConnectorError: "connect",
+        ClientResponseError: "invalid",
+    }
+    return next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "broken")

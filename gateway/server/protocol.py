@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from gateway import metrics
 from gateway.server.channel import Channel
 from gateway.server.cycle import FILES, PIECES, Cycle
 from gateway.server.deadlines import NEVER, watch
@@ -87,12 +88,15 @@ class GatewayProtocol(asyncio.Protocol):
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._extensions = _ZERO_COPY if self.channel.zero_copy else {}
         self._connections.add(self)
+        metrics.OPENED_CONNECTIONS.inc()
+        metrics.CONNECTIONS.inc()
         self.deadline = self.loop.time() + self.head_timeout
         watch(self._connections, self.loop, min(self._keep_alive, self.head_timeout, self.body_timeout))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, which may be anywhere in its response."""
         self._connections.discard(self)
+        metrics.CONNECTIONS.dec()
         self.channel.lose()
         self._pipeline.clear()
         if self._active is not None:

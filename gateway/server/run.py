@@ -27,6 +27,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import Config
 from uvicorn.importer import import_from_string
 from uvicorn.server import Server
@@ -211,8 +212,12 @@ class _Supervisor(Multiprocess):
         self._hear_of_deaths()
 
     def keep_subprocess_alive(self) -> None:
-        """Replace the workers that have ended."""
+        """Replace the workers that have ended, and leave them out of what is counted of those that live."""
+        before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
+        for pid in before - {process.pid for process in self.processes}:
+            if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+                mark_process_dead(pid)  # type: ignore[no-untyped-call]
         self._hear_of_deaths()
 
     def _hear_of_deaths(self) -> None:

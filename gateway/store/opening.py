@@ -13,6 +13,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from gateway.metrics import VERIFIED_BLOBS
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.policies.breaker import Failed
@@ -82,6 +83,8 @@ class Opener:
         except OSError as error:
             self._note(error)
             raise BlobGone(str(error)) from error
+        if verified:
+            VERIFIED_BLOBS.inc()
         if verified and row is not None:
             boot = self._disk.directory.boot
             self._disk.post(lambda connection: blob_rows.note_verified(connection, ref.digest, blob.mtime_ns, boot))

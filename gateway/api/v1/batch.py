@@ -178,6 +178,10 @@ class BatchEndpoint:
         """
         query = parse_query(scope["query_string"])
         ask = await self._ask(principal, registration, body, query)
+        with metrics.BATCH_LATENCY.labels(query.mode.value).time():
+            await self._send(scope, send, registration, ask, query)
+
+    async def _send(self, scope: Scope, send: Send, registration: Registration, ask: BatchAsk, query: Query) -> None:
         if query.mode is BatchMode.PREFETCH:
             counts = await self._batches.prefetch(ask)
             metrics.BATCHES.labels("prefetch", "none").inc()
