@@ -363,6 +363,10 @@ def _refuse_twice(section: str, field: str, values: list[str]) -> None:
             raise ValueError(f"{section}: {field} {value!r} is there twice")
 
 
+OF_COMMANDS = frozenset({"LARDER_ENDPOINT", "LARDER_ORIGIN_ENDPOINT", "LARDER_ADMIN_TOKEN"})
+"""Variables of the command lines and the Python client, which whoever starts a gateway may have set too; no settings."""
+
+
 def load_settings(
     path: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
 ) -> Settings:
@@ -379,7 +383,7 @@ def load_settings(
     tree = _read_toml(path) if path else {}
     # Items of a list in the order of their numbers: an environment has no order of its own.
     for name, value in sorted((environ or {}).items(), key=lambda variable: _in_order(variable[0])):
-        if name.startswith("LARDER_"):
+        if name.startswith("LARDER_") and name not in OF_COMMANDS:
             _place(tree, name.removeprefix("LARDER_").lower().split("__"), value, name)
     for name, value in (flags or {}).items():
         _place(tree, name.split("."), value, name)

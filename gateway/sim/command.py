@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
 
 from gateway.sim.figures import PlotsUnavailable
 from gateway.sim.plots import draw
@@ -15,18 +15,17 @@ from gateway.sim.run import simulate
 from gateway.sim.scenario import built_in, load_scenario
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser's others."""
-    command = commands.add_parser(
-        "simulate",
-        help="run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies",
-        description=f"Built-in scenarios: {', '.join(built_in())}. docs/evaluation/scenarios.md says how to write one.",
+def add(command: ArgumentParser) -> None:
+    """Say what the command takes."""
+    command.description = (
+        "Run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies.\n\n"
+        f"Built-in scenarios: {', '.join(built_in())}. docs/evaluation/scenarios.md says how to write one."
     )
-    command.add_argument("scenario", help="TOML file, or the name of a built-in scenario")
-    command.add_argument("--seed", type=_seed, help="random numbers; instead of the scenario's")
-    command.add_argument("--out", type=Path, help="write the plots (PNG) into this directory")
+    command.add_argument("scenario", metavar="SCENARIO", help="TOML file, or the name of a built-in scenario")
+    command.add_argument("--seed", metavar="N", type=_seed, help="random numbers; instead of the scenario's")
+    command.add_argument("--out", metavar="DIR", type=Path, help="write the plots (PNG) into this directory")
     command.add_argument("--json", action="store_true", help="print everything that was measured as JSON")
-    command.set_defaults(command=run)
+    command.set_defaults(run=run)
 
 
 def _seed(text: str) -> int:

@@ -1,0 +1,234 @@
+"""Asking a gateway's ``/-/admin``: who is asked, with which token, and what each way to fail means for who typed the command.
+
+What can be put right where the command was typed, a missing address, a token that is missing or wrong, an address of something
+else, is wrong configuration; what is wrong at the other end is a problem. Redirections are not followed: they would carry the
+token to whoever they name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+
+from gateway import __version__
+from gateway.commands.output import printable
+from gateway.model.errors import ConfigError, LarderError
+
+PATIENCE = 60.0
+"""Seconds that a gateway may take for an answer; a purge asks every node before it answers."""
+_PAGE = 1000
+_ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
+_TOKEN = re.compile(r"[!-~]+")
+_UNAUTHORIZED = (
+    "the gateway wants its admin token: name a file with it by --token-file, or set LARDER_ADMIN_TOKEN "
+    "(admin.token of its configuration; admin.read_token is enough to look)"
+)
+
+
+class Unreachable(LarderError):
+    """There was no answer."""
+
+
+class Refused(LarderError):
+    """The gateway said no.
+
+    Args:
+        status: of HTTP.
+        code: the gateway's word for why.
+        detail: its explanation, with the remedy.
+    """
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        self.status = status
+        self.code = code
+        super().__init__(f"{printable(detail)} ({printable(code)})")
+
+
+class Admin:
+    """The admin endpoints of one gateway.
+
+    Args:
+        endpoint: its address.
+        token: to show it; empty for none.
+        timeout: seconds that an answer may take.
+
+    Raises:
+        ConfigError: the address is none.
+    """
+
+    def __init__(self, endpoint: str, token: str = "", timeout: float = PATIENCE) -> None:
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise ConfigError(f"--endpoint: {endpoint!r} must look like http://10.0.0.11:9000, without a path")
+        self.endpoint = endpoint.rstrip("/")
+        self._token = token
+        headers = {"User-Agent": f"larder-gateway/{__version__}", "Accept": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            self._client = httpx.Client(base_url=f"{self.endpoint}/-/admin/", headers=headers, timeout=timeout)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ConfigError(f"--endpoint: {endpoint!r} is no address: {error}") from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def get(self, path: str, **parameters: object) -> Any:
+        """The document at an address below ``/-/admin/``; parameters that are ``None`` are left out. Raises as ``ask``."""
+        return self.ask("GET", path, parameters=parameters)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        etag: str | None = None,
+    ) -> Any:
+        """Send one request; gives the JSON object of the answer, ``None`` for an empty one.
+
+        Args:
+            method: of HTTP.
+            path: below ``/-/admin/``, made by ``path`` where it has names in it.
+            body: sent as JSON.
+            parameters: of the query; those that are ``None`` are left out.
+            etag: the version that is changed; another one is left as it is.
+
+        Raises:
+            Unreachable: there was no answer.
+            Refused: the gateway said no.
+            ConfigError: the token is missing or wrong, or what answers is no Larder gateway.
+        """
+        given = {name: str(value) for name, value in (parameters or {}).items() if value is not None}
+        headers = {"If-Match": etag} if etag else {}
+        if method == "POST":
+            headers["Idempotency-Key"] = str(uuid4())
+        try:
+            answer = self._client.request(method, path, params=given, json=body, headers=headers)
+        except httpx.TimeoutException:
+            raise Unreachable(f"{self.endpoint} does not answer; is that the gateway's address?") from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise Unreachable(self._no_answer(error)) from None
+        return self._read(answer)
+
+    def listed(self, path: str, limit: int = 0, **parameters: object) -> Iterator[dict[str, Any]]:
+        """The items of a list, page after page; at most ``limit`` of them, 0 being all. Raises as ``ask``."""
+        each = self._each(path, min(limit, _PAGE) if limit else _PAGE, parameters)
+        return islice(each, limit) if limit else each
+
+    def _each(self, path: str, page: int, parameters: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        cursor: str | None = None
+        while True:
+            answer = self.get(path, **{**parameters, "limit": page, "cursor": cursor})
+            items = answer.get("items")
+            if not isinstance(items, list):
+                raise self._no_larder("its list has no items")
+            yield from items
+            cursor = answer.get("next")
+            if cursor is None:
+                return
+
+    def _read(self, answer: httpx.Response) -> Any:
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if answer.status_code >= 300:
+            problem = _object(answer) if kind == "application/problem+json" else {}
+            if "code" not in problem:
+                raise self._no_larder(f"it answers {answer.status_code} to {answer.request.url.path}")
+            raise self._refusal(answer.status_code, str(problem["code"]), str(problem.get("detail", "")))
+        if answer.status_code == 204:
+            return None
+        document = _object(answer) if kind == "application/json" else {}
+        if not document:
+            raise self._no_larder(f"what it answers to {answer.request.url.path} is no JSON object")
+        return document
+
+    def _refusal(self, status: int, code: str, detail: str) -> LarderError:
+        if status == 401 and not self._token:
+            return ConfigError(_UNAUTHORIZED)
+        if status == 401:
+            return ConfigError(f"{self.endpoint} does not accept the token: {printable(detail)}")
+        if code == "AdminDisabled":
+            return ConfigError(f"{self.endpoint} has its admin endpoints closed: {printable(detail)}")
+        return Refused(status, code, detail or f"the gateway answers {status}")
+
+    def _no_larder(self, what: str) -> ConfigError:
+        return ConfigError(f"{self.endpoint} is no Larder gateway: {what}; --endpoint or LARDER_ENDPOINT names one")
+
+    def _no_answer(self, error: Exception) -> str:
+        causes = [error, *_causes(error)]
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return (
+                    f"{self.endpoint}: its certificate is not trusted here ({cause.verify_message}); "
+                    "SSL_CERT_FILE names the file of another authority's certificate"
+                )
+            if isinstance(cause, ConnectionRefusedError):
+                return f"{self.endpoint} refuses the connection; is a gateway running there?"
+        return f"{self.endpoint} cannot be reached: {str(error) or type(error).__name__}"
+
+
+def path(*parts: str) -> str:
+    """An address below ``/-/admin/`` from its parts, which may have any characters."""
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+@contextmanager
+def connected(options: Namespace) -> Iterator[Admin]:
+    """The gateway that the options or the environment name.
+
+    Raises:
+        ConfigError: they name none, or the token cannot be one.
+    """
+    endpoint = options.endpoint or os.environ.get("LARDER_ENDPOINT", "")
+    if not endpoint:
+        raise ConfigError("which gateway? Give --endpoint http://HOST:PORT, or set LARDER_ENDPOINT")
+    admin = Admin(endpoint, _token(options))
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def _token(options: Namespace) -> str:
+    """The token by option, file or environment, in this order; empty without any."""
+    if options.token_file is not None:
+        where = str(options.token_file)
+        try:
+            token = options.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file: {where} cannot be read: {getattr(error, 'strerror', error)}") from None
+        if not token:
+            raise ConfigError(f"--token-file: {where} is empty")
+    elif options.token is not None:
+        where, token = "--token", options.token
+    else:
+        where, token = "LARDER_ADMIN_TOKEN", os.environ.get("LARDER_ADMIN_TOKEN", "").strip()
+    if token and not _TOKEN.fullmatch(token):
+        raise ConfigError(f"{where}: a token has printable ASCII characters and no spaces")
+    return str(token)
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        document = answer.json()
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    following = error.__cause__ or error.__context__
+    if following is not None:
+        yield following
+        yield from _causes(following)

@@ -1,0 +1,105 @@
+"""What commands have in common in their grammar: how they are described, and the options of those that ask a gateway."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.model.units import parse_duration, parse_size
+
+Run = Callable[[Namespace], int]
+
+
+class Help(RawDescriptionHelpFormatter):
+    """Help whose paragraphs stay as they were written, with room for the names of options."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+
+def describe(command: ArgumentParser, run: Run, description: str, *examples: str) -> ArgumentParser:
+    """Say what a command does, in sentences and examples; gives the command.
+
+    Args:
+        command: as it was added.
+        run: does it.
+        description: of one or more paragraphs.
+        examples: lines to type; a line that begins with "#" explains the next.
+    """
+    command.description = description
+    if examples:
+        command.epilog = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+    command.set_defaults(run=run)
+    return command
+
+
+def subcommands(command: ArgumentParser, description: str, *examples: str) -> Any:
+    """Where a group's subcommands are added; without one, the group's own ``run`` is done."""
+    command.description = description
+    if examples:
+        command.epilog = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+    return command.add_subparsers(metavar="COMMAND", required=True)
+
+
+def subcommand(commands: Any, name: str, summary: str, run: Run, *examples: str) -> ArgumentParser:
+    """Add a subcommand that asks a gateway."""
+    command: ArgumentParser = commands.add_parser(name, help=summary, formatter_class=Help)
+    asking(describe(command, run, f"{summary[0].upper()}{summary[1:]}.", *examples))
+    return command
+
+
+def asking(command: ArgumentParser) -> None:
+    """Add the options of commands that ask a gateway."""
+    group = command.add_argument_group("the gateway")
+    group.add_argument("--endpoint", metavar="URL", help="address of a gateway of the fleet (LARDER_ENDPOINT)")
+    tokens = group.add_mutually_exclusive_group()
+    tokens.add_argument(
+        "--token", metavar="TOKEN", help="the admin token (LARDER_ADMIN_TOKEN); other users of this machine see it here"
+    )
+    tokens.add_argument("--token-file", metavar="FILE", type=Path, help="file with the admin token")
+    jsonable(command)
+
+
+def jsonable(command: ArgumentParser) -> None:
+    """Add ``--json``."""
+    command.add_argument("--json", action="store_true", help="print one JSON document, and nothing else")
+
+
+def pages(command: ArgumentParser, default: int) -> None:
+    """Add ``--limit``."""
+    command.add_argument(
+        "--limit", metavar="N", type=count, default=default, help=f"list so many at most ({default}); 0: all"
+    )
+
+
+def count(text: str) -> int:
+    """A number of things, from 0."""
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text!r} is no number of things: 0, 1, 2, ...")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """Bytes."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def duration(text: str) -> float:
+    """Seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def place(text: str) -> tuple[str, str]:
+    """Bucket and key, or prefix, from ``bucket/key`` or ``s3://bucket/key``; the key may be empty."""
+    bucket, _, key = text.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise ArgumentTypeError(f"{text!r} names no bucket; write it like photos/train/ or s3://photos/train/")
+    return bucket, key

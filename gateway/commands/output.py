@@ -1,0 +1,198 @@
+"""Printing. Tables have lines and colours on a terminal; elsewhere they are columns that grep and awk can read, never cut off.
+
+What others have named, keys above all, may hold anything: it is shown on one line, with what is not printable escaped, so that a
+key can neither command a terminal nor forge a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.model.units import format_size
+
+MISSING = "-"
+PROGRAM = "larder-gateway"
+STYLES: Mapping[str, str] = {
+    "READY": "green",
+    "JOINING": "yellow",
+    "LEAVING": "yellow",
+    "normal": "green",
+    "unstable": "yellow",
+    "down": "red",
+    "lost": "red",
+    "error": "bold red",
+    "warning": "yellow",
+    "revoked": "red",
+    "expired": "red",
+    "active": "green",
+    "running": "cyan",
+    "done": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "HIT": "green",
+    "MISS": "yellow",
+    "BYPASS": "red",
+}
+"""Words with a colour of their own, wherever they stand alone in a cell."""
+
+
+class Column(NamedTuple):
+    """A column's heading, and whether it holds numbers."""
+
+    name: str
+    number: bool = False
+
+
+def terminal() -> bool:
+    """Whether a person looks at standard output."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def console(stream: Any = None) -> Console:
+    """Where tables are drawn on a terminal; without colours if NO_COLOR is set (https://no-color.org)."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(
+        file=stream or sys.stdout, highlight=False, markup=False, emoji=False,
+        color_system=None if plain else "auto",
+    )  # fmt: skip
+
+
+def document(value: object) -> None:
+    """The answer to ``--json``."""
+    print(json.dumps(value, indent=2))
+
+
+def line(text: str = "") -> None:
+    """A line of the result."""
+    print(text)
+
+
+def note(text: str) -> None:
+    """A line that is no part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def heading(text: str, style: str = "bold") -> None:
+    """What the lines that follow are about."""
+    if terminal():
+        console().print(Text(printable(text), style))
+    else:
+        print(printable(text))
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], empty: str = "") -> None:
+    """Rows of cells; ``None`` is a dash. Without rows, ``empty`` is said instead.
+
+    Args:
+        columns: their headings.
+        rows: of each column a cell.
+        empty: what to say of nothing, on standard error, as it is no result.
+    """
+    cells = [[printable(MISSING if cell is None else str(cell)) for cell in row] for row in rows]
+    if not cells:
+        note(empty)
+    elif terminal():
+        _drawn(columns, cells)
+    else:
+        _columns([[column.name.upper().replace(" ", "_") for column in columns], *cells], columns)
+
+
+def facts(rows: Iterable[tuple[str, object]]) -> None:
+    """Single findings, each after its name; those that are ``None`` are left out."""
+    shown = [(name, printable(str(value))) for name, value in rows if value is not None]
+    width = max((len(name) for name, _ in shown), default=0)
+    if not terminal():
+        for name, value in shown:
+            print(f"{name.ljust(width)}  {value}")
+        return
+    grid = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in shown:
+        grid.add_row(Text(name, "bold"), Text(value, STYLES.get(value, ""), overflow="fold"))
+    console().print(grid)
+
+
+def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        drawn.add_column(Text(column.name), justify="right" if column.number else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+    console().print(drawn)
+
+
+def _columns(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        padded = [
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        print("  ".join(padded).rstrip())
+
+
+def printable(text: str) -> str:
+    """A text on one line of a terminal: what is not printable is escaped."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def hint(*words: str) -> str:
+    """A command that can be typed as it stands, whatever the names in it are."""
+    return shlex.join([PROGRAM, *words])
+
+
+def size(amount: object) -> str | None:
+    """Bytes for people; ``None`` where there are none to be known."""
+    return format_size(amount) if isinstance(amount, int | float) else None
+
+
+def speed(amount: object) -> str | None:
+    """Bytes per second for people."""
+    return f"{format_size(amount)}/s" if isinstance(amount, int | float) else None
+
+
+def number(amount: object, digits: int = 0) -> str | None:
+    """A number for people, with commas."""
+    return f"{amount:,.{digits}f}" if isinstance(amount, int | float) else None
+
+
+def share(part: object) -> str | None:
+    """A share of one in per cent."""
+    return f"{part:.1%}" if isinstance(part, int | float) else None
+
+
+def age(seconds: object) -> str | None:
+    """Seconds for people: ``"3 d 4 h"``, ``"12 min 5 s"``."""
+    if not isinstance(seconds, int | float):
+        return None
+    left, parts = int(seconds), []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if left >= length or (unit == "s" and not parts):
+            parts.append(f"{left // length} {unit}")
+            left %= length
+    return " ".join(parts[:2])
+
+
+def moment(text: object) -> str | None:
+    """A time of ISO 8601 in this machine's time zone, to the second."""
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return text
+
+
+def listed(values: object) -> str | None:
+    """Several things in one cell."""
+    return ", ".join(map(str, values)) or None if isinstance(values, list) else None

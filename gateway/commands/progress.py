@@ -1,0 +1,128 @@
+"""How far long work is: a bar on a terminal, now and then a line elsewhere; always on standard error.
+
+Work of the fleet goes on whoever watches. So a gateway that does not answer for a while, because it restarts, is asked again, and
+Ctrl-C ends the watching only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from gateway.commands.connection import Refused, Unreachable
+from gateway.commands.output import console, note, number, size
+
+EVERY = 0.5
+"""Seconds between two questions."""
+_LINE_EVERY = 10.0
+_OUTAGE = 120.0
+_PASSING = frozenset({502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far it is.
+
+    Args:
+        done: of ``total``, which is ``None`` while it is not known.
+        total: in the same unit.
+        text: what there is to say beside the bar.
+    """
+
+    done: float
+    total: float | None
+    text: str
+
+
+class Teller(Protocol):
+    """Says how far it is."""
+
+    def tell(self, step: Step) -> None:
+        """There is news, or none."""
+
+
+def watch(
+    ask: Callable[[], Mapping[str, Any]],
+    step: Callable[[Mapping[str, Any]], Step],
+    ended: Callable[[Mapping[str, Any]], bool],
+) -> Mapping[str, Any]:
+    """Ask until it has ended, and tell; gives the last answer.
+
+    Args:
+        ask: gives the state now.
+        step: makes of it what is told.
+        ended: whether nothing more comes.
+
+    Raises:
+        Unreachable: there was no answer for two minutes.
+        Refused: the gateway said no.
+    """
+    with _teller() as teller:
+        while True:
+            state = _patiently(ask)
+            teller.tell(step(state))
+            if ended(state):
+                return state
+            time.sleep(EVERY)
+
+
+def _patiently(ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """An answer, though the gateway may be restarting."""
+    since = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except (Unreachable, Refused) as error:
+            passing = isinstance(error, Unreachable) or error.status in _PASSING
+            if not passing or time.monotonic() - since > _OUTAGE:
+                raise
+        time.sleep(EVERY)
+
+
+@contextmanager
+def _teller() -> Iterator[Teller]:
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield _Lines()
+        return
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
+    with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
+        yield _Bar(progress, progress.add_task("", total=None))
+
+
+class _Bar:
+    """Redraws a bar."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def tell(self, step: Step) -> None:
+        """Redraw it."""
+        self._progress.update(self._task, completed=step.done, total=step.total, description=step.text)
+
+
+class _Lines:
+    """Writes a line when enough time has passed, so that a log stays short."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_EVERY
+
+    def tell(self, step: Step) -> None:
+        """Write it, if it is time to."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_EVERY
+            part = f"{step.done / step.total:.0%}  " if step.total else ""
+            note(f"{part}{step.text}")
+
+
+def amounts(done: object, total: object, done_bytes: object, total_bytes: object, unit: str) -> str:
+    """``"12 of 30 objects, 1.2 MB of 3.0 MB"``, as far as it is known."""
+    counts = f"{number(done) or 0}{f' of {number(total)}' if total is not None else ''} {unit}"
+    return f"{counts}, {size(done_bytes) or 0}{f' of {size(total_bytes)}' if total_bytes is not None else ''}"
