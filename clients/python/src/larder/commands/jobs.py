@@ -1,0 +1,70 @@
+"""``larder jobs``: the training jobs of the caller's tenant."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+from urllib.parse import quote
+
+from larder.api import Api
+from larder.commands import output
+from larder.credentials import CredentialSource, endpoint_of
+from larder.errors import UnexpectedAnswer
+
+_HEADING = ("JOB", "DATASET", "GPUS", "RANKS", "EPOCH", "PHASE", "CACHE", "T_MISS", "T_HIT", "BENEFIT", "SILENT")
+
+
+def listing(arguments: Namespace) -> int:
+    """``larder jobs list``."""
+    api = _api(arguments)
+    jobs = api.json("GET", "/-/v1/jobs").get("jobs")
+    if not isinstance(jobs, list):
+        raise UnexpectedAnswer(api.endpoint, 200, '"jobs" is missing')
+    if arguments.json:
+        output.document({"jobs": jobs})
+    elif jobs:
+        output.table([_HEADING, *map(_row, jobs)])
+    else:
+        output.line("no jobs")
+    return 0
+
+
+def show(arguments: Namespace) -> int:
+    """``larder jobs show``."""
+    job = _api(arguments).json("GET", f"/-/v1/jobs/{quote(arguments.job, safe='~')}")
+    if arguments.json:
+        output.document(job)
+    else:
+        output.table([(name, output.printable(_shown(value))) for name, value in job.items()])
+    return 0
+
+
+def _api(arguments: Namespace) -> Api:
+    endpoint = endpoint_of(arguments.endpoint, profile=arguments.profile)
+    return Api(endpoint, credentials=CredentialSource(profile=arguments.profile), timeout=10.0)
+
+
+def _row(job: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        job.get("job", ""),
+        job.get("name", ""),
+        job.get("gpus", 0),
+        f"{job.get('ranks_heard')}/{job.get('ranks')}",
+        "-" if job.get("epoch", -1) < 0 else job["epoch"],
+        job.get("phase", ""),
+        "yes" if job.get("cache") else "no",
+        _seconds(job.get("t_miss")),
+        _seconds(job.get("t_hit")),
+        f"{job['benefit']:.2f}x" if job.get("benefit") else "-",
+        f"{job.get('silent', 0):.0f} s",
+    )
+
+
+def _seconds(mean: float | None) -> str:
+    return f"{mean:.3f} s" if mean else "-"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

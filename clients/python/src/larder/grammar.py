@@ -1,0 +1,240 @@
+"""The grammar of the command ``larder``. Loads nothing heavy: what a command does is imported when it is used."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from typing import Any
+
+import larder
+
+_CACHING = ("auto", "full", "static", "chunked", "none")
+_EPILOG = """\
+Gateways are found by --endpoint, LARDER_ENDPOINT or AWS_ENDPOINT_URL, keys where AWS's tools look. "larder help COMMAND"
+explains one, with examples.
+
+exit status: 0 good; 1 a problem; 2 wrong usage or configuration; 130 Ctrl-C"""
+
+
+def parser() -> ArgumentParser:
+    """The grammar of the command line."""
+    top = ArgumentParser(
+        "larder",
+        description="Digest files, and the datasets and jobs of a Larder gateway.",
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"larder {larder.__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    digest = commands.add_parser("digest", help="build digest files and look at them", description="Digest files.")
+    kinds = digest.add_subparsers(metavar="COMMAND", required=True)
+    for add in (_add_build, _add_show, _add_verify, _add_diff):
+        add(kinds)
+    datasets = commands.add_parser(
+        "datasets", aliases=["dataset"], help="the datasets of a gateway", description="The datasets of a gateway."
+    )
+    _add_datasets(datasets.add_subparsers(metavar="COMMAND", required=True))
+    jobs = commands.add_parser("jobs", help="training jobs", description="The training jobs of your tenant.")
+    _add_jobs(jobs.add_subparsers(metavar="COMMAND", required=True))
+    _add_bench(commands)
+    commands.add_parser("help", help="explain a command: help digest build")
+    return top
+
+
+def _add_build(commands: Any) -> None:
+    command = _command(
+        commands,
+        "build",
+        "larder.commands.digest:build",
+        "list and hash the objects below a prefix",
+        "Write the digest file of all objects below s3://bucket/prefix, through any S3 endpoint, gateway or not.\n\n"
+        "What was read is kept in FILE.partial, so that the same command goes on after an interruption. If FILE is there\n"
+        "already, only objects whose ETag or size changed since are read. Unchanged input gives an equal file.",
+        "examples:\n"
+        "  larder digest build s3://photos/train/ -o train.digest --include '*.jpg'\n"
+        "  larder digest build s3://shards/ -o shards.digest --include '*.tar' --tar-members\n"
+        "  larder digest build s3://records/ -o records.digest --index mypackage.records:items\n\n"
+        "The function of --index is items(bucket, key, size, read) and gives (offset, length) of each item in an object;\n"
+        "read(offset, length) gives its bytes. Patterns match whole keys; * also crosses /.",
+    )
+    command.add_argument("source", metavar="s3://BUCKET/PREFIX", help="where the objects are; keys begin with PREFIX")
+    command.add_argument("-o", "--output", metavar="FILE", required=True, help="the digest file")
+    command.add_argument(
+        "--include", metavar="GLOB", action="append", default=[], help="take only such keys; repeatable"
+    )
+    command.add_argument(
+        "--exclude", metavar="GLOB", action="append", default=[], help="leave out such keys; repeatable"
+    )
+    inside = command.add_mutually_exclusive_group()
+    inside.add_argument("--tar-members", action="store_true", help="the items are the files in TARs, not whole objects")
+    inside.add_argument("--index", metavar="MODULE:FUNCTION", help="a function says where in each object its items are")
+    command.add_argument("--fresh", action="store_true", help="read everything again, whatever is known")
+    command.add_argument(
+        "--no-store-checksums", action="store_true", help="read objects even if the store has their SHA-256"
+    )
+    _add_reading(command)
+
+
+def _add_show(commands: Any) -> None:
+    command = _command(
+        commands, "show", "larder.commands.digest:show", "what is in a digest file", "Numbers of a digest file."
+    )
+    command.add_argument("file", metavar="FILE")
+    command.add_argument(
+        "--digests", action="store_true", help="list every item with its digest, which whoever knows it may read"
+    )
+    _add_json(command, several=True)
+
+
+def _add_verify(commands: Any) -> None:
+    command = _command(
+        commands,
+        "verify",
+        "larder.commands.digest:verify",
+        "read items again and compare",
+        "Read items again, compare them with their digests, and list those that are missing or changed (exit status 1).",
+    )
+    command.add_argument("file", metavar="FILE")
+    share = command.add_mutually_exclusive_group()
+    share.add_argument("--sample", metavar="N", type=_count, default=1000, help="so many items, drawn at random (1000)")
+    share.add_argument("--all", action="store_true", help="every item")
+    command.add_argument("--seed", metavar="N", type=int, help="draw the same sample each time")
+    _add_reading(command, several=True)
+
+
+def _add_diff(commands: Any) -> None:
+    command = _command(
+        commands,
+        "diff",
+        "larder.commands.digest:diff",
+        "what differs between two digest files",
+        "List what was added (+), removed (-) and changed (~) from A to B, by bucket, key and offset; exit status 1 if any.",
+    )
+    command.add_argument("first", metavar="A")
+    command.add_argument("second", metavar="B")
+    _add_json(command, several=True)
+
+
+def _add_datasets(commands: Any) -> None:
+    register = _command(
+        commands,
+        "register",
+        "larder.commands.dataset:register",
+        "tell a gateway of a dataset",
+        "Register a digest file at a gateway, by upload or by its address. Registering again is harmless.",
+        "example:\n  larder datasets register imagenet-train imagenet.parquet --caching chunked",
+    )
+    register.add_argument("name", metavar="NAME")
+    register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
+    register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
+    known = _command(
+        commands, "list", "larder.commands.dataset:listing", "all datasets", "The datasets that were registered."
+    )
+    shown = _command(
+        commands, "show", "larder.commands.dataset:show", "one dataset", "What a gateway knows of a dataset."
+    )
+    shown.add_argument("name", metavar="NAME|ID")
+    removed = _command(
+        commands,
+        "remove",
+        "larder.commands.dataset:remove",
+        "forget a dataset",
+        "Make a gateway forget a dataset. Cached bytes stay until they are evicted.",
+    )
+    removed.add_argument("name", metavar="NAME")
+    for command in (register, known, shown, removed):
+        _add_where(command)
+        _add_json(command)
+
+
+def _add_jobs(commands: Any) -> None:
+    known = _command(
+        commands, "list", "larder.commands.jobs:listing", "all jobs", "The jobs that registered and are still heard of."
+    )
+    shown = _command(
+        commands,
+        "show",
+        "larder.commands.jobs:show",
+        "one job",
+        "What the fleet knows of a job: where it is, and the mean time of its steps with the cache and without.",
+    )
+    shown.add_argument("job", metavar="JOB")
+    for command in (known, shown):
+        _add_where(command)
+        _add_json(command)
+
+
+def _add_bench(commands: Any) -> None:
+    command = _command(
+        commands,
+        "bench",
+        "larder.commands.bench:bench",
+        "measure how fast a dataset is read",
+        "Read a dataset in random batches, one after the other, as one loader does that computes nothing, and print items and\n"
+        "bytes per second and the time of a batch. With --compare the same batches are then read by plain S3 GETs, many at\n"
+        "once. Both read what they find: run it twice to see a warm cache. Exit status 1 if an item could not be read.",
+        "examples:\n"
+        "  larder bench imagenet-train --seconds 30\n"
+        "  larder bench imagenet-train --compare\n"
+        "  larder bench imagenet-train --compare --compare-endpoint https://s3.eu-west-1.amazonaws.com --compare-profile store",
+    )
+    command.add_argument(
+        "dataset", metavar="NAME|FILE", help="a dataset that is registered, or a digest file, which then is"
+    )
+    command.add_argument("--seconds", metavar="N", type=_seconds, default=10.0, help="for so long (10)")
+    command.add_argument("--batch-size", metavar="N", type=_count, default=256, help="items of a batch (256)")
+    command.add_argument(
+        "--substitute", metavar="N", type=_count, default=10, help="candidates for each item of a batch (10); 1: none"
+    )
+    command.add_argument(
+        "--pool", metavar="N", type=_count, default=100_000, help="only so many items from the beginning on (100000)"
+    )
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="of the order (0)")
+    command.add_argument("--compare", action="store_true", help="also by plain S3")
+    command.add_argument("--compare-endpoint", metavar="URL", help="of the plain S3 (the gateway)")
+    command.add_argument("--compare-profile", metavar="NAME", help="of the AWS files, for keys at that endpoint")
+    command.add_argument("--connections", metavar="N", type=_count, default=16, help="plain GETs at once (16)")
+    _add_where(command)
+    _add_json(command)
+
+
+def _command(commands: Any, name: str, run: str, summary: str, description: str, epilog: str = "") -> ArgumentParser:
+    command: ArgumentParser = commands.add_parser(
+        name, help=summary, description=description, epilog=epilog, formatter_class=RawDescriptionHelpFormatter
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_reading(command: ArgumentParser, *, several: bool = False) -> None:
+    command.add_argument("--jobs", metavar="N", type=_count, default=16, help="objects read at once (16)")
+    command.add_argument("--no-progress", action="store_true", help="say nothing on standard error while working")
+    _add_where(command)
+    _add_json(command, several=several)
+
+
+def _add_where(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--endpoint", metavar="URL", help="of the gateway or S3 store (LARDER_ENDPOINT, AWS_ENDPOINT_URL, the profile)"
+    )
+    command.add_argument("--profile", metavar="NAME", help="of the AWS files, for keys, region and endpoint")
+
+
+def _add_json(command: ArgumentParser, *, several: bool = False) -> None:
+    what = "JSON, a document on each line" if several else "one JSON document, and nothing else"
+    command.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is no number of things: 1, 2, ...")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
