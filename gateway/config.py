@@ -26,6 +26,8 @@ from pydantic import (
     model_validator,
 )
 from redis.asyncio import ConnectionPool
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
@@ -45,6 +47,8 @@ Freshness = Annotated[Literal["always", "immutable"] | float, BeforeValidator(_p
 _ENDPOINT = re.compile(r"(?i)https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?/*")
 
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
+_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
+_SENDABLE = re.compile(r"[\x21-\x7e]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -200,16 +204,71 @@ class ManagerSettings(Section):
     job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="a job that was silent for so long is gone")
 
 
-class DatabaseSettings(Section):
-    """The catalog of tenants, rules and datasets."""
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
-    url: str = Field("sqlite:///{cache.dir}/catalog.db", description="SQLAlchemy URL of the catalog")
+
+class DatabaseSettings(Section):
+    """The catalog: tenants, credentials, origins and rules that are changed while gateways run."""
+
+    url: str = Field(
+        "sqlite:///{cache.dir}/catalog.db",
+        description="SQLAlchemy URL of the catalog: sqlite:///PATH for one machine, postgresql+asyncpg://... for a fleet",
+    )
+    encryption_key: str = Field(
+        "",
+        description="key of the catalog's secrets, 32 bytes in URL-safe base64 (openssl rand -base64 32 | tr +/ -_), the same on "
+        "all gateways; empty with SQLite: a file beside the database, made at the first start",
+        repr=False,
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _known_database(cls, url: str) -> str:
+        try:
+            known = make_url(url)
+            backend = known.get_backend_name()
+        except (ArgumentError, ValueError):
+            # Their text may quote the password.
+            raise ValueError('must look like "postgresql+asyncpg://user:password@host:5432/larder"') from None
+        if backend not in _DRIVERS or known.drivername not in (backend, _DRIVERS[backend]):
+            raise ValueError("must start with sqlite:/// or postgresql+asyncpg://")
+        if backend == "sqlite" and known.database in (None, "", ":memory:"):
+            raise ValueError("must name a file, as sqlite:////var/lib/larder/catalog.db")
+        return url
+
+    @field_validator("encryption_key")
+    @classmethod
+    def _a_key(cls, key: str) -> str:
+        if key and not _KEY.fullmatch(key):
+            raise ValueError("must be 32 bytes in URL-safe base64; make one by: openssl rand -base64 32 | tr +/ -_")
+        return key
+
+    @property
+    def sqlite(self) -> bool:
+        """Whether the catalog is a file of this machine."""
+        return self.url.startswith("sqlite")
 
 
 class AdminSettings(Section):
-    """Access to the admin endpoints."""
+    """Access to the admin addresses, ``/-/admin``; without a token they are closed."""
 
-    token: str = Field("", description="bearer token of the admin endpoints; empty closes them", repr=False)
+    token: str = Field("", description="bearer token that may see and change everything", repr=False)
+    read_token: str = Field("", description="bearer token that may see everything and change nothing", repr=False)
+
+    @field_validator("token", "read_token")
+    @classmethod
+    def _can_be_sent(cls, token: str) -> str:
+        if token and not _SENDABLE.fullmatch(token):
+            raise ValueError(
+                "may have printable ASCII characters only, and no spaces; openssl rand -hex 32 makes a good one"
+            )
+        return token
+
+    @model_validator(mode="after")
+    def _two_tokens(self) -> AdminSettings:
+        if self.token and self.token == self.read_token:
+            raise ValueError("read_token must be another one than token, or it may change everything")
+        return self
 
 
 class LogSettings(Section):
@@ -251,6 +310,10 @@ class Credential(Section):
     session_token: str = Field(
         "", description="token that must accompany the key, for temporary credentials", repr=False
     )
+    previous_secret_access_key: str = Field(
+        "", description="the secret before a rotation, accepted beside the new one until previous_expires", repr=False
+    )
+    previous_expires: str = Field("", description="ISO 8601 time until which previous_secret_access_key is accepted")
     expires: str = Field("", description="ISO 8601 time after which the key is refused; empty means never")
     tenant: str = Field("", description="name of the tenant, for logs and accounting; the access key when empty")
     origin: str = Field("default", description="name of the origin this key reads and writes")
@@ -271,7 +334,7 @@ class Credential(Section):
             raise ValueError('a glob cannot start with "["; in the environment, globs are separated by commas')
         return allow
 
-    @field_validator("expires")
+    @field_validator("expires", "previous_expires")
     @classmethod
     def _a_time(cls, expires: str) -> str:
         try:
@@ -285,6 +348,8 @@ class Credential(Section):
     def _whole_pairs(self) -> Credential:
         if bool(self.origin_access_key_id) != bool(self.origin_secret_access_key):
             raise ValueError("origin_access_key_id and origin_secret_access_key go together")
+        if bool(self.previous_secret_access_key) != bool(self.previous_expires):
+            raise ValueError("previous_secret_access_key and previous_expires go together")
         return self
 
 
@@ -341,11 +406,22 @@ class Settings(Section):
                 'fleet.secret: is there, but redis.url is "embedded", which no other node reaches: '
                 "give redis.url the Redis that all nodes share, or leave fleet.secret out"
             )
+        if not self.database.sqlite and not self.database.encryption_key:
+            raise ValueError(
+                "database.encryption_key: is needed with PostgreSQL, the same on all gateways; "
+                "make one by: openssl rand -base64 32 | tr +/ -_"
+            )
         if self.in_fleet and not self.fleet.advertise and self.server.host in _EVERYWHERE:
             raise ValueError(
                 f"fleet.advertise: is needed with server.host {self.server.host!r}, which other nodes cannot connect to"
             )
         return self
+
+    @property
+    def catalog_url(self) -> str:
+        """``database.url`` with its driver, and with ``cache.dir`` in the place of ``{cache.dir}``."""
+        scheme, _, rest = self.database.url.replace("{cache.dir}", self.cache.dir).partition("://")
+        return f"{_DRIVERS[scheme.partition('+')[0]]}://{rest}"
 
     @property
     def in_fleet(self) -> bool:

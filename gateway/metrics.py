@@ -221,6 +221,17 @@ LOOP_LAG = Histogram(
     "How much later than planned a worker's event loop came to a task that is due twice a second; requests wait as long",
     buckets=_QUICK,
 )
+ADMIN_CHANGES = Counter(
+    "larder_admin_changes_total", "Changes made through this gateway's admin addresses, by kind", ["action"]
+)
+CATALOG_VERSION = Gauge(
+    "larder_catalog_version", "Number of the catalog's last change that is in force here", multiprocess_mode="livemin"
+)
+CATALOG_REACHABLE = Gauge(
+    "larder_catalog_reachable",
+    "1 while the catalog can be read; else what was read of it last is in force",
+    multiprocess_mode="livemin",
+)
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
@@ -234,5 +245,17 @@ ALL = (
     DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
-    BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS,
+    BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,
 )  # fmt: skip
+
+# A counter that appears with its first event shows no rise then, and an alert on its increase would not fire.
+for _counter, _values in (
+    (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid")),
+    (LATE_INVALIDATIONS, ("unannounced", "unanswered")),
+    (FLEET_CONFLICTS, ("id", "protocol", "secret")),
+    (SUSPECTS, ("silent", "refused")),
+    (PEER_REQUESTS, ("answered", "failed", "refused", "unavailable", "broken")),
+    (CONFIG_RELOADS, ("loaded", "refused")),
+):
+    for _value in _values:
+        _counter.labels(_value)

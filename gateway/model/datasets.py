@@ -28,6 +28,9 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
     {
+        "AdminDisabled": (403, "The admin addresses are closed"),
+        "Conflict": (409, "What is there already does not go together with this"),
+        "CrossSite": (403, "The request was made by a page of another site"),
         "IndexOutOfRange": (400, "The dataset has no item of this index"),
         "InvalidDigestFile": (400, "The digest file is not usable"),
         "JobConflict": (409, "A job of this name is registered with another dataset"),
@@ -35,14 +38,16 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "MethodNotAllowed": (405, "The address does not have this method"),
         "NotFound": (404, "There is nothing at this address"),
         "NotResident": (404, "The cache does not hold this blob"),
+        "ReadOnlyToken": (403, "This token may read, and change nothing"),
         "ServiceUnavailable": (503, "Something that is needed for the answer is not available at the moment"),
         "TooLarge": (413, "The request is too large"),
+        "Unauthorized": (401, "The request needs a valid token"),
         "UnknownDataset": (404, "The dataset is not registered; register it again"),
         "UnknownJob": (404, "The job is not registered, or was silent for too long; register it again"),
         "UnsupportedMediaType": (415, "The body's type is not understood here"),
     }
 )
-"""Codes of ``/-/v1`` beside S3's own, with status and title; and those of S3's whose title there speaks of the origin only."""
+"""Codes of ``/-/v1`` and ``/-/admin`` beside S3's own, with status and title; and S3's whose title speaks of the origin only."""
 
 
 class Location(NamedTuple):
@@ -63,7 +68,7 @@ class Location(NamedTuple):
 
 
 class ApiError(LarderError):
-    """A request to ``/-/v1`` cannot be answered as asked.
+    """A request to ``/-/v1`` or ``/-/admin`` cannot be answered as asked.
 
     Args:
         code: a key of ``API_CODES``, or of ``S3_CODES`` where S3 has a word for it.

@@ -30,13 +30,14 @@ from gateway.api.v1.documents import (
 )
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
-from gateway.api.v1.problems import handle_problems, invalid_request
+from gateway.api.v1.problems import handle_problems
 from gateway.config import Settings
 from gateway.engine.planned import Planned
 from gateway.engine.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
+from gateway.model.problems import invalid_request
 from gateway.origin.client import OriginClient
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming

@@ -34,7 +34,7 @@ from gateway.api.v1.job_documents import (
     PlanDocument,
 )
 from gateway.api.v1.plan_document import plan_document
-from gateway.api.v1.problems import handle_problems, invalid_request
+from gateway.api.v1.problems import handle_problems
 from gateway.engine.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -42,6 +42,7 @@ from gateway.fleet.plans import Plans
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
+from gateway.model.problems import invalid_request
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
 from gateway.policies.probing import PhaseTotals

@@ -5,10 +5,8 @@ Where S3 has a word for what went wrong, above all for everything about signatur
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -21,44 +19,20 @@ from gateway import metrics
 from gateway.api.s3.errors import RETRY
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import S3_CODES, ClientGone, DiskUnavailable, LarderError, OriginUnavailable, S3Error
+from gateway.model.problems import MEDIA_TYPE, Problem, invalid_request, told
 from gateway.server.refusals import Send
 from gateway.store.datasets.layout import Damaged
 
-MEDIA_TYPE = "application/problem+json"
 _OF_HTTP = {404: "NotFound", 405: "MethodNotAllowed"}
 _LATER = {"Retry-After": "5"}
 
 log = logging.getLogger("larder.v1")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An error as it is told: status, document and further headers."""
-
-    status: int
-    title: str
-    code: str
-    detail: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def body(self) -> bytes:
-        """The document."""
-        own = {
-            "type": "about:blank",
-            "title": self.title,
-            "status": self.status,
-            "code": self.code,
-            "detail": self.detail,
-        }
-        return json.dumps({**self.extra, **own}).encode()
-
-
 def problem_of(error: Exception) -> Problem:
     """What to tell of an error. What is wrong inside the gateway, or behind it, is for the log only."""
     if isinstance(error, ApiError):
-        return Problem(error.status, error.title, error.code, error.detail, error.headers, error.extra)
+        return told(error)
     if isinstance(error, S3Error):
         return Problem(error.status, S3_CODES[error.code][1], error.code, error.message, error.headers, error.extra)
     if isinstance(error, OriginUnavailable):
@@ -78,18 +52,6 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, LarderError):
         return problem_of(ApiError("SlowDown", "What was asked for changed meanwhile; try again.", headers=RETRY))
     return problem_of(ApiError("InternalError", "The gateway made a mistake; its log says which."))
-
-
-def invalid_request(mistakes: Iterable[Mapping[str, Any]]) -> ApiError:
-    """The refusal of a request in which pydantic found mistakes."""
-    return ApiError("InvalidRequest", "; ".join(map(_described, mistakes)))
-
-
-def _described(error: Mapping[str, Any]) -> str:
-    """One mistake of a request: where, and what is wanted there; never the value, nor where pydantic explains itself."""
-    place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
-    unknown = "there is no such field" if error["type"] == "extra_forbidden" else str(error["msg"])
-    return f"{'.'.join(place) or 'body'}: {unknown}"
 
 
 def answer(error: Exception) -> Problem:

@@ -1,0 +1,148 @@
+"""The application under ``/-/admin``: a gate that judges heads and bounds bodies, and behind it FastAPI.
+
+The gate is plain ASGI because FastAPI reads a body before it asks who sent it: a stranger's body is never read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+
+from gateway import __version__
+from gateway.admin.documents import PROBLEMS
+from gateway.admin.parts import AdminParts
+from gateway.admin.problems import answer, handle_problems
+from gateway.admin.tokens import ACTOR, Tokens
+from gateway.model.datasets import ApiError
+from gateway.model.problems import MEDIA_TYPE, Problem
+
+PREFIX = "/admin"
+LARGEST_BODY = 1024 * 1024
+"""Bytes of a request's body."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class AdminApp:
+    """Answers what is under ``/-/admin``.
+
+    Args:
+        tokens: who may ask.
+        parts: what the endpoints work with.
+    """
+
+    def __init__(self, tokens: Tokens, parts: AdminParts) -> None:
+        self._tokens = tokens
+        self.api = FastAPI(
+            title="Larder: administration",
+            version=__version__,
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+            servers=[{"url": "/-"}],
+            # A redirect would lead out of "/-", to a bucket.
+            redirect_slashes=False,
+            dependencies=[Depends(_known_parameters)],
+            responses=PROBLEMS,
+        )
+        self.api.state.parts = parts
+        handle_problems(self.api)
+
+    def include(self, router: APIRouter) -> None:
+        """Add endpoints; their paths begin below ``/-/admin``."""
+        self.api.include_router(router, prefix=PREFIX)
+
+    @staticmethod
+    def handles(path: str) -> bool:
+        """Whether a path below ``/-`` is this application's."""
+        return path == PREFIX or path.startswith(PREFIX + "/")
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Judge the head, take the body, and have the rest answered by FastAPI."""
+        try:
+            actor = self._tokens.admit(scope)
+            body = await _body_of(scope, receive)
+        except ApiError as error:
+            await _send_problem(send, answer(error))
+            return
+        except _Gone:
+            return
+        scope[ACTOR] = actor
+        await self.api(scope, _replay(body, receive), _with_request_id(send, actor.request_id))
+
+
+class _Gone(Exception):
+    """The client left before its request was complete."""
+
+
+async def _body_of(scope: Message, receive: Receive) -> bytes:
+    """The whole body.
+
+    Raises:
+        ApiError: TooLarge.
+    """
+    announced = dict(scope["headers"]).get(b"content-length", b"")
+    if announced.isdigit() and int(announced) > LARGEST_BODY:
+        raise _too_large()
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > LARGEST_BODY:
+            raise _too_large()
+    return body
+
+
+def _too_large() -> ApiError:
+    return ApiError("TooLarge", f"A body of these addresses has at most {LARGEST_BODY} bytes.")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return again
+
+
+def _with_request_id(send: Send, request_id: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = [(b"x-larder-request-id", request_id.encode()), (b"cache-control", b"no-store")]
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+        await send(message)
+
+    return sending
+
+
+async def _send_problem(send: Send, problem: Problem) -> None:
+    body = problem.body
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in problem.headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _known_parameters(request: Request) -> None:
+    """Refuse parameters that the address does not have: a misspelt one would be ignored, and the answer be another's."""
+    route = request.scope.get("route")
+    assert isinstance(route, APIRoute)
+    known = [field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)]
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known:
+            there = f"known: {', '.join(known)}" if known else "there are none"
+            raise ApiError("InvalidRequest", f"There is no parameter {name[:64]!r} here; {there}.")
+        if given.count(name) > 1:
+            raise ApiError("InvalidRequest", f"The parameter {name} is there more than once.")

@@ -1,0 +1,82 @@
+"""``/-/admin/audit``: what was changed, when, and by whom."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import select
+
+from gateway.admin.catalog.schema import audit
+from gateway.admin.documents import Answer, Text, moment
+from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
+from gateway.admin.parts import Parts
+from gateway.admin.tokens import Reader
+from gateway.model.datasets import ApiError
+
+router = APIRouter(tags=["audit"])
+
+
+class Entry(Answer):
+    """One change."""
+
+    id: int = Field(description="goes up with every change", examples=[17])
+    at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
+    actor: str = Field(description="whose token it was: admin", examples=["admin"])
+    address: str = Field(
+        description="of the client, or of the proxy before it", examples=["10.0.0.9"]
+    )
+    action: str = Field(examples=["credentials.revoke"])
+    target: str = Field(description="what it was done to", examples=["vision"])
+    before: dict[str, Any] | None = Field(
+        description="without secrets; null if it was not there", examples=[{"revoked": False}]
+    )
+    after: dict[str, Any] | None = Field(
+        description="without secrets; null if it is gone", examples=[{"revoked": True}]
+    )
+    request_id: str = Field(examples=["5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"])
+
+
+@router.get("/audit", summary="Read the audit log")
+async def read_audit(
+    _caller: Reader,
+    parts: Parts,
+    limit: Limit = 100,
+    cursor: Cursor = "",
+    action: Annotated[Text, Query(max_length=100, description="only of this action")] = "",
+    target: Annotated[Text, Query(max_length=1000, description="only what was done to this")] = "",
+) -> Page[Entry]:
+    """Changes, the last one first."""
+    before = place_of(cursor, int)
+    if before is not None and not 0 <= before < 2**63:
+        raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+    query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    if action:
+        query = query.where(audit.c.action == action)
+    if target:
+        query = query.where(audit.c.target == target)
+    async with parts.catalog.database.reading() as connection:
+        rows = (await connection.execute(query)).all()
+    entries = [
+        Entry(
+            id=row.id,
+            at=moment(row.at),
+            actor=row.actor,
+            address=row.address,
+            action=row.action,
+            target=row.target,
+            before=_document(row.before),
+            after=_document(row.after),
+            request_id=row.request_id,
+        )
+        for row in rows[:limit]
+    ]
+    return Page(items=entries, next=cursor_of(rows[limit - 1].id) if len(rows) > limit else None)
+
+
+def _document(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,149 @@
+"""The catalog of one worker: opened, read again when it has changed, and changed.
+
+A look reads one number. Only when it is another one than was read last, everything is read again: the catalog is small, and
+what is read as a whole is of one moment. A look that fails leaves what was read last in force; before the first that
+succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wiring/admin.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy import insert, select
+
+from gateway.admin.catalog.changes import Changes
+from gateway.admin.catalog.database import Database, create_file
+from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.migrating import migrate
+from gateway.admin.catalog.schema import meta
+from gateway.admin.catalog.snapshot import Snapshot, read_snapshot, version_of
+from gateway.admin.catalog.vault import Vault, file_vault, vault_of
+from gateway.model.errors import ConfigError
+
+Told = Callable[[], Awaitable[None]]
+
+
+class Catalog:
+    """Tenants, credentials, origins and rules that operators keep in a database.
+
+    Args:
+        url: of the database.
+        key: what its secrets are sealed with; empty for SQLite: a file beside it.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, url: str, key: str, now: Callable[[], float]) -> None:
+        self.database = Database(url)
+        self.changes = Changes(self.database, now, self._changed)
+        self.last: Snapshot | None = None
+        """What was read last; ``None`` before anything was."""
+        self.now = now
+        self._key = key
+        self._vault: Vault | None = None
+        self._looking = asyncio.Lock()
+        self._followers: list[Callable[[Snapshot], Awaitable[None]]] = []
+        self._tellers: list[Told] = []
+
+    @property
+    def vault(self) -> Vault:
+        """Seals and opens secrets.
+
+        Raises:
+            CatalogUnavailable: the catalog was not reached yet.
+        """
+        if self._vault is None:
+            raise CatalogUnavailable("it was not reached since this gateway started")
+        return self._vault
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where the key is, when it is in a file."""
+        path = self.database.path
+        return None if path is None or self._key else path.with_name(path.name + ".key")
+
+    def follow(self, follower: Callable[[Snapshot], Awaitable[None]]) -> None:
+        """Have something called with every snapshot that is another one than before, the first included."""
+        self._followers.append(follower)
+
+    def tell(self, teller: Told) -> None:
+        """Have something called after every change that is made here."""
+        self._tellers.append(teller)
+
+    async def look(self) -> Snapshot:
+        """Read what is new, put it into force, and return what is in force.
+
+        Raises:
+            CatalogUnavailable: the database cannot be reached.
+            ConfigError: what is there cannot be read with this key, or by this version of Larder.
+        """
+        async with self._looking:
+            if self._vault is None:
+                self._vault = await self._open()
+            async with self.database.reading() as connection:
+                if self.last is not None and self.last.version == await version_of(connection):
+                    return self.last
+                snapshot = await read_snapshot(connection, self._vault)
+            for follower in self._followers:
+                await follower(snapshot)
+            self.last = snapshot
+            return snapshot
+
+    async def latest(self) -> Snapshot:
+        """What the catalog says; while it cannot be reached, what was read of it last.
+
+        Raises:
+            CatalogUnavailable: nothing was read of it yet.
+        """
+        try:
+            return await self.look()
+        except CatalogUnavailable:
+            if self.last is None:
+                raise
+            return self.last
+
+    async def close(self) -> None:
+        """Close the database."""
+        await self.database.close()
+
+    async def _open(self) -> Vault:
+        """Bring the tables up to date, and find the key that its secrets were sealed with.
+
+        All gateways do this at the same moment of a deployment: the transaction of the first one holds the others up.
+        """
+        if self.database.path is not None:
+            try:
+                create_file(self.database.path)
+            except OSError as error:
+                raise CatalogUnavailable(f"{self.database.path}: {error.strerror}") from None
+        await migrate(self.database)
+        async with self.database.writing() as connection:
+            named = meta.c.name == "key"
+            check = await connection.scalar(select(meta.c.value).where(named).with_for_update())
+            vault = await asyncio.to_thread(self._find_vault, check)
+            if check is None:
+                await connection.execute(insert(meta).values(name="key", value=vault.check()))
+        return vault
+
+    def _find_vault(self, check: str | None) -> Vault:
+        """The vault; ``check`` is what the catalog has of the key that it was begun with.
+
+        Raises:
+            ConfigError: there is no key, or it is another one.
+        """
+        file = self.key_file
+        vault = vault_of(self._key) if file is None else file_vault(file, make=check is None)
+        if check is not None and not vault.fits(check):
+            raise ConfigError(
+                f"{file or 'database.encryption_key'}: is not the key that this catalog was begun with; restore that one"
+            )
+        return vault
+
+    async def _changed(self) -> None:
+        with suppress(CatalogUnavailable):
+            # The change is kept, whatever becomes of the look; the next one sees it.
+            await self.look()
+        for teller in self._tellers:
+            await teller()

@@ -1,0 +1,103 @@
+"""Changes: one after the other, each as a whole, each with its line in the audit log, each told to whoever follows.
+
+A change locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes. Its audit line is written in the
+same transaction: there is no change without a line, and no line without its change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway import metrics
+from gateway.admin.actor import Actor
+from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.schema import audit, meta
+
+log = logging.getLogger("larder.admin")
+
+Document = Mapping[str, Any]
+
+
+class Change:
+    """A change under way.
+
+    ``revision`` is its number, for the rows that it touches. ``before`` and ``after`` are for the audit log: without secrets,
+    ``None`` for what was not, or is no more, there. ``target`` may be set when only the change learns its name. One that turns
+    out to be none sets ``done`` to false: nothing is kept of it.
+    """
+
+    def __init__(self, connection: AsyncConnection, revision: int, target: str) -> None:
+        self.connection = connection
+        self.revision = revision
+        self.target = target
+        self.before: Document | None = None
+        self.after: Document | None = None
+        self.done = True
+
+
+class Changes:
+    """Where changes are made.
+
+    Args:
+        database: of the catalog.
+        now: seconds since the epoch.
+        told: called after each change that was kept.
+    """
+
+    def __init__(self, database: Database, now: Callable[[], float], told: Callable[[], Awaitable[None]]) -> None:
+        self._database = database
+        self._now = now
+        self._told = told
+
+    @asynccontextmanager
+    async def change(self, actor: Actor, action: str, target: str) -> AsyncIterator[Change]:
+        """Make a change: it is kept when the block ends, and undone as a whole when it raises.
+
+        Args:
+            actor: who makes it.
+            action: what he does, such as ``credentials.rotate``.
+            target: what it is done to, such as an access key.
+
+        Raises:
+            CatalogUnavailable: nothing was changed; or the connection was lost while the change was being kept, and reading again
+                tells.
+        """
+        async with self._database.writing() as connection:
+            version = int(await connection.scalar(select(meta.c.value).where(_VERSION).with_for_update()) or 0)
+            change = Change(connection, version + 1, target)
+            yield change
+            if not change.done:
+                await connection.rollback()
+                return
+            await connection.execute(update(meta).where(_VERSION).values(value=str(change.revision)))
+            await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
+        metrics.ADMIN_CHANGES.labels(action).inc()
+        log.info("%s %s by %s from %s, request %s", action, change.target, actor.name, actor.address, actor.request_id)
+        await self._told()
+
+
+_VERSION = meta.c.name == "version"
+
+
+def _line(actor: Actor, action: str, change: Change, now: float) -> dict[str, Any]:
+    return {
+        "at": now,
+        "actor": actor.name,
+        "address": actor.address,
+        "action": action,
+        "target": change.target,
+        "before": _text(change.before),
+        "after": _text(change.after),
+        "request_id": actor.request_id,
+    }
+
+
+def _text(document: Document | None) -> str | None:
+    return None if document is None else json.dumps(document, sort_keys=True, ensure_ascii=False)

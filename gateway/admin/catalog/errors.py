@@ -1,0 +1,9 @@
+"""What can go wrong with the catalog."""
+
+from __future__ import annotations
+
+from gateway.model.errors import LarderError
+
+
+class CatalogUnavailable(LarderError):
+    """The catalog cannot be read or written at the moment; the message says what is wrong, without secrets."""

@@ -1,0 +1,128 @@
+"""The catalog's tables, alike on SQLite and PostgreSQL.
+
+``meta`` has a row ``version`` that goes up with every change: gateways look at it to learn whether there is anything to read,
+changes lock it, so they are one after the other, and the row that a change touches gets its number as ``revision``, from which
+its entity tag is made. Times are seconds since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
+
+Revocations are rows of their own and stay for ever, also for keys of a configuration file and of credentials that are deleted:
+a key that was revoked never becomes valid again, whatever is created, restored or reloaded.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, Table, Text
+
+metadata = MetaData()
+
+_Number = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite counts up by itself only what is called INTEGER."""
+
+meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+credentials = Table(
+    "credentials",
+    metadata,
+    Column("access_key_id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("origin_access_key_id", Text, nullable=False),
+    Column("allow", Text, nullable=False),
+    Column("read_only", Boolean, nullable=False),
+    Column("expires", Text, nullable=False),
+    Column("previous_expires", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("rotated_at", Double),
+    Column("revision", BigInteger, nullable=False),
+    Column("secrets", Text, nullable=False),
+)
+
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("access_key_id", Text, primary_key=True),
+    Column("revoked_at", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+origins = Table(
+    "origins",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("endpoint", Text, nullable=False),
+    Column("region", Text, nullable=False),
+    Column("access_key_id", Text, nullable=False),
+    Column("connect_timeout", Double, nullable=False),
+    Column("read_timeout", Double, nullable=False),
+    Column("max_connections", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("secrets", Text, nullable=False),
+)
+
+rules = Table(
+    "rules",
+    metadata,
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("rule", Text, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+overrides = Table(
+    "overrides",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("mode", Text),
+    Column("quota", BigInteger),
+    Column("changed_at", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+warmups = Table(
+    "warmups",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("request", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("progress", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Number, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("before", Text),
+    Column("after", Text),
+    Column("request_id", Text, nullable=False),
+    Index("audit_by_target", "target", "id"),
+    sqlite_autoincrement=True,
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("idempotency_by_age", "at"),
+)

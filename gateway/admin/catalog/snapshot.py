@@ -1,0 +1,130 @@
+"""What the catalog says at one moment, as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants
+from gateway.admin.catalog.vault import Vault
+from gateway.config import Credential, Origin, Rule
+from gateway.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """A tenant; while it is not ``enabled``, none of its keys is valid."""
+
+    name: str
+    description: str
+    enabled: bool
+    created_at: float
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRow:
+    """A credential with what the configuration has no place for."""
+
+    credential: Credential
+    description: str
+    created_at: float
+    rotated_at: float | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRow:
+    """An origin with what the configuration has no place for."""
+
+    origin: Origin
+    created_at: float
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationRow:
+    """When a key was revoked."""
+
+    revoked_at: float
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules'."""
+
+    version: int
+    tenants: Mapping[str, TenantRow] = field(default_factory=dict)
+    credentials: Mapping[str, CredentialRow] = field(default_factory=dict)
+    revocations: Mapping[str, RevocationRow] = field(default_factory=dict)
+    origins: Mapping[str, OriginRow] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    rules_revision: int = 0
+
+
+EMPTY = Snapshot(0)
+"""A catalog that nobody has written to."""
+
+
+async def version_of(connection: AsyncConnection) -> int:
+    """The number of the last change."""
+    return int(await connection.scalar(select(meta.c.value).where(meta.c.name == "version")) or 0)
+
+
+async def read_snapshot(connection: AsyncConnection, vault: Vault) -> Snapshot:
+    """Read the catalog; ``connection`` is in a transaction that sees one moment.
+
+    Raises:
+        ConfigError: something in it is not what this version of Larder, or this key, can read.
+    """
+    rows = {}
+    for table in (tenants, credentials, revocations, origins, rules):
+        rows[table.name] = [dict(row) for row in (await connection.execute(select(table))).mappings()]
+    sealed = [(_owner(name, row), row["secrets"]) for name in _SEALED for row in rows[name]]
+    opened = {owner: vault.known(owner, secrets) for owner, secrets in sealed}
+    vault.forget_all_but(set(sealed))
+    try:
+        return Snapshot(
+            version=await version_of(connection),
+            tenants={row["name"]: TenantRow(**row) for row in rows["tenants"]},
+            credentials=_by_name(_credential(row, opened) for row in rows["credentials"]),
+            revocations={row.pop("access_key_id"): RevocationRow(**row) for row in rows["revocations"]},
+            origins={row["name"]: _origin(row, opened) for row in rows["origins"]},
+            rules=tuple(
+                Rule(**json.loads(row["rule"])) for row in sorted(rows["rules"], key=lambda row: row["position"])
+            ),
+            rules_revision=max((row["revision"] for row in rows["rules"]), default=0),
+        )
+    except (ValidationError, ValueError) as error:
+        raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None
+
+
+_SEALED = ("credentials", "origins")
+
+
+def _owner(table: str, row: Mapping[str, Any]) -> str:
+    return f"{table}/{row['access_key_id' if table == 'credentials' else 'name']}"
+
+
+def _by_name(rows: Iterable[CredentialRow]) -> dict[str, CredentialRow]:
+    return {row.credential.access_key_id: row for row in rows}
+
+
+def _credential(row: dict[str, Any], opened: Mapping[str, Mapping[str, str]]) -> CredentialRow:
+    own = ("access_key_id", "tenant", "origin", "origin_access_key_id", "read_only", "expires", "previous_expires")
+    fields = {name: row[name] for name in own} | {"allow": tuple(json.loads(row["allow"]))}
+    credential = Credential(**fields, **opened[_owner("credentials", row)])
+    return CredentialRow(credential, row["description"], row["created_at"], row["rotated_at"], row["revision"])
+
+
+def _origin(row: dict[str, Any], opened: Mapping[str, Mapping[str, str]]) -> OriginRow:
+    own = ("name", "endpoint", "region", "access_key_id", "connect_timeout", "read_timeout", "max_connections")
+    origin = Origin(**{name: row[name] for name in own}, **opened[_owner("origins", row)])
+    return OriginRow(origin, row["created_at"], row["revision"])

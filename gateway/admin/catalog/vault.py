@@ -1,0 +1,138 @@
+"""Secrets at rest: sealed with a key that is not in the database.
+
+Sealed is a JSON document together with what it belongs to, so that a secret that somebody moves to another row of the database
+does not open there. Fernet is AES-128 in CBC mode with HMAC-SHA256 (https://github.com/fyrc/spec); a sealed text that was
+changed does not open.
+
+For SQLite the key lies in a file beside the database, made at the first start and readable by its owner only: it protects
+copies of the database, not the machine. For PostgreSQL it comes from ``database.encryption_key``, the same on all gateways.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from gateway.model.errors import ConfigError
+
+_CHECK = "larder catalog"
+Secrets = Mapping[str, str]
+
+
+class Vault:
+    """Seals and opens.
+
+    Args:
+        key: 32 bytes in URL-safe base64.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._fernet = Fernet(key)
+        self._opened: dict[str, Secrets] = {}
+
+    def seal(self, owner: str, secrets: Secrets) -> str:
+        """The text to keep; ``owner`` names what the secrets belong to, such as ``credentials/vision``."""
+        return self._fernet.encrypt(json.dumps({"owner": owner, "secrets": dict(secrets)}).encode()).decode()
+
+    def open(self, owner: str, sealed: str) -> Secrets:
+        """The secrets of ``owner``.
+
+        Raises:
+            ConfigError: they were sealed with another key or for somebody else, or were changed.
+        """
+        try:
+            found = json.loads(self._fernet.decrypt(sealed.encode()))
+        except (InvalidToken, ValueError):
+            raise ConfigError(f"database.encryption_key: does not open what the catalog has of {owner}") from None
+        if found["owner"] != owner:
+            raise ConfigError(f"the catalog has secrets of {found['owner']} at {owner}; restore it from a backup")
+        secrets: Secrets = found["secrets"]
+        return secrets
+
+    def known(self, owner: str, sealed: str) -> Secrets:
+        """``open``, remembering what was opened last: a catalog is read again as a whole, and has changed in one row.
+
+        Raises:
+            ConfigError: as ``open``.
+        """
+        name = f"{owner}\0{sealed}"
+        if name not in self._opened:
+            self._opened[name] = self.open(owner, sealed)
+        return self._opened[name]
+
+    def forget_all_but(self, names: set[tuple[str, str]]) -> None:
+        """Let go of what is in the catalog no more; ``names`` are the pairs of owner and sealed text that are."""
+        kept = {f"{owner}\0{sealed}" for owner, sealed in names}
+        self._opened = {name: secrets for name, secrets in self._opened.items() if name in kept}
+
+    def check(self) -> str:
+        """A text by which ``fits`` recognises this key."""
+        return self.seal(_CHECK, {})
+
+    def fits(self, check: str) -> bool:
+        """Whether the key is the one that made the ``check``."""
+        try:
+            self.open(_CHECK, check)
+        except ConfigError:
+            return False
+        return True
+
+
+def vault_of(key: str) -> Vault:
+    """The vault of a configured key.
+
+    Raises:
+        ConfigError: it is no such key.
+    """
+    try:
+        return Vault(key)
+    except ValueError:
+        raise ConfigError(
+            "database.encryption_key: must be 32 bytes in URL-safe base64; make one by: openssl rand -base64 32 | tr +/ -_"
+        ) from None
+
+
+def file_vault(path: Path, *, make: bool) -> Vault:
+    """The vault whose key is in a file.
+
+    Args:
+        path: of the file.
+        make: whether to make one when there is none; else that is an error, for the catalog was sealed with one.
+
+    Raises:
+        ConfigError: the file is missing, or is no key.
+        OSError: it cannot be read or written.
+    """
+    try:
+        text = path.read_text(encoding="ascii")
+    except FileNotFoundError:
+        if not make:
+            raise ConfigError(
+                f"{path}: is missing, and the secrets of the catalog were sealed with the key in it; restore it from the backup"
+            ) from None
+        _write_new(path, Fernet.generate_key())
+        text = path.read_text(encoding="ascii")
+    try:
+        return Vault(text.strip())
+    except ValueError:
+        raise ConfigError(f"{path}: is no key; restore it from the backup of the catalog") from None
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Put a file there as a whole, unless somebody else did meanwhile."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()

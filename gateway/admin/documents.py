@@ -1,0 +1,69 @@
+"""What every document of ``/-/admin`` has in common."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Asked(BaseModel):
+    """What a request says: a field that does not exist is refused by its name."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class Answer(BaseModel):
+    """What an answer says."""
+
+
+class ProblemDocument(Answer):
+    """An error (RFC 9457)."""
+
+    type: str = Field(examples=["about:blank"])
+    title: str = Field(examples=["At least one of the preconditions you specified did not hold."])
+    status: int = Field(examples=[412])
+    code: str = Field(description="for programs; it does not change", examples=["PreconditionFailed"])
+    detail: str = Field(description="what was wrong, and what to do about it", examples=["It was changed meanwhile."])
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": codes,
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+        "model": ProblemDocument,
+    }
+    for status, codes in {
+        400: "InvalidRequest",
+        401: "Unauthorized",
+        403: "AdminDisabled, ReadOnlyToken, CrossSite",
+        404: "NotFound",
+        409: "Conflict",
+        412: "PreconditionFailed",
+        413: "TooLarge",
+        503: "ServiceUnavailable; try again after Retry-After seconds",
+    }.items()
+}
+"""What any address may answer beside what it is for."""
+
+
+def _printable(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("contains a control character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
+"""Free text of people: any character but control characters, up to a thousand; shown as text everywhere."""
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_@+=][A-Za-z0-9._@+=-]*$")]
+"""What can stand in an address as it is."""
+
+
+def moment(seconds: float) -> str:
+    """A time in ISO 8601, from seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,63 @@
+"""The only place that renders errors of ``/-/admin``."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from gateway import metrics
+from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.model.datasets import ApiError
+from gateway.model.errors import OriginUnavailable
+from gateway.model.problems import MEDIA_TYPE, Problem, invalid_request, told
+
+_OF_HTTP = {404: "NotFound", 405: "MethodNotAllowed"}
+_LATER = {"Retry-After": "5"}
+
+log = logging.getLogger("larder.admin")
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to tell of an error; a mistake of ours is for the log only."""
+    if isinstance(error, ApiError):
+        return told(error)
+    if isinstance(error, CatalogUnavailable):
+        return told(
+            ApiError(
+                "ServiceUnavailable",
+                f"The catalog cannot be reached ({error}); nothing was changed. Gateways go on with what they last read of it.",
+                headers=_LATER,
+            )
+        )
+    if isinstance(error, OriginUnavailable):
+        return told(ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=_LATER))
+    if isinstance(error, RequestValidationError):
+        return told(invalid_request(error.errors()))
+    if isinstance(error, HTTPException) and error.status_code in _OF_HTTP:
+        return told(ApiError(_OF_HTTP[error.status_code], headers=error.headers))
+    return told(ApiError("InternalError", "The gateway made a mistake; its log says which."))
+
+
+def answer(error: Exception) -> Problem:
+    """``problem_of``, counted and logged: to be called once for each refusal that is sent."""
+    problem = problem_of(error)
+    if problem.status in (401, 403):
+        metrics.AUTH_FAILURES.labels(problem.code).inc()
+    if problem.status == 503:
+        log.warning("%s", error)
+    return problem
+
+
+async def _respond(_request: Request, error: Exception) -> Response:
+    problem = answer(error)
+    return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Have an application answer every error with a problem document."""
+    kinds = (ApiError, CatalogUnavailable, OriginUnavailable, RequestValidationError, HTTPException, Exception)
+    for kind in kinds:
+        app.add_exception_handler(kind, _respond)
