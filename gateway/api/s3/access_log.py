@@ -5,9 +5,11 @@ The fields and their order are those of the "Amazon S3 server access log format"
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +19,7 @@ from gateway.model.errors import ConfigError
 
 _SECRETS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-amz-credential", "awsaccesskeyid"})
 _PIECE = re.compile(r"[^?&\s]+")
+_LOOK_EVERY = 1.0
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 
@@ -75,40 +78,67 @@ class AccessLine:
 class AccessLog:
     """Writes lines to a file or to standard output; a log that cannot be written never fails a request.
 
+    A file that was renamed or removed, as logrotate does, is noticed within a second, and a new one begun. After a line that
+    could not be written, as on a full disk, the file is opened again a second later; until then lines are lost.
+
     Raises:
         ConfigError: the file cannot be opened.
     """
 
     def __init__(self, target: str) -> None:
-        self._stream: TextIO | None = None
-        if target == "-":
-            self._stream = sys.stdout
-        elif target:
-            path = Path(target)
+        self._path = Path(target) if target not in ("", "-") else None
+        self._stream: TextIO | None = sys.stdout if target == "-" else None
+        self._looked = time.monotonic()
+        if self._path is not None:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                # One line is one write of a file opened for appending, so several workers may share it.
-                self._stream = path.open("a", buffering=1, encoding="utf-8")
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._stream = _appending(self._path)
             except OSError as error:
                 raise ConfigError(f"log.access: {target} cannot be written: {error.strerror}") from None
 
     @property
     def enabled(self) -> bool:
         """Whether lines go anywhere."""
-        return self._stream is not None
+        return self._path is not None or self._stream is not None
 
     def write(self, line: AccessLine) -> None:
         """Append one line."""
-        if self._stream is not None:
-            try:
+        try:
+            if self._path is not None and time.monotonic() - self._looked >= _LOOK_EVERY:
+                self._looked = time.monotonic()
+                self._follow(self._path)
+            if self._stream is not None:
                 self._stream.write(line.render(time.time()) + "\n")
-            except (OSError, ValueError):
-                self._stream = None
+        except (OSError, ValueError):
+            self.close()
 
     def close(self) -> None:
         """Close the file."""
-        if self._stream is not None and self._stream is not sys.stdout:
-            self._stream.close()
+        stream, self._stream = self._stream, None
+        if stream is not None and stream is not sys.stdout:
+            # What could not be written is tried once more by closing, and fails again.
+            with suppress(OSError):
+                stream.close()
+
+    def _follow(self, path: Path) -> None:
+        """Open the file that has the log's name now, if that is another one."""
+        if self._stream is not None and _is_at(self._stream, path):
+            return
+        new = _appending(path)
+        self.close()
+        self._stream = new
+
+
+def _appending(path: Path) -> TextIO:
+    # One line is one write of a file opened for appending, so several workers may share it.
+    return path.open("a", buffering=1, encoding="utf-8")
+
+
+def _is_at(stream: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _quoted(text: str) -> str:
