@@ -10,13 +10,15 @@ from gateway.sim.figures import pyplot
 from gateway.sim.run import RunResult, speedup
 from gateway.sim.scenario import Mode, Scenario
 
-COLOURS = {
+COLOURS: dict[str, str] = {
     Mode.LARDER: "#1b7f5c",
     Mode.LRU: "#c0732a",
     Mode.NONE: "#888888",
     Mode.STATIC: "#7a6bb0",
     Mode.BELADY: "#3b78a8",
 }
+OWN = "#b03060"
+"""The colour of a way that is not Larder's."""
 
 
 def draw(scenario: Scenario, results: Sequence[RunResult], directory: Path, name: str) -> list[Path]:
@@ -52,7 +54,7 @@ def _speedups(scenario: Scenario, results: Sequence[RunResult]) -> list[tuple[Ru
 def _bars(plt: Any, bars: list[tuple[RunResult, float]], path: Path) -> Path:
     figure, axes = plt.subplots(figsize=(7, 0.6 + 0.35 * len(bars)))
     for place, (result, ratio) in enumerate(bars):
-        axes.barh(place, ratio, color=COLOURS[result.run.mode])
+        axes.barh(place, ratio, color=COLOURS.get(result.run.mode, OWN))
         axes.text(ratio, place, f" {ratio:.2f}", va="center", fontsize=8)
     axes.set_yticks(range(len(bars)), [result.run.name for result, _ in bars], fontsize=8)
     axes.invert_yaxis()

@@ -101,7 +101,7 @@ def _run_json(scenario: Scenario, results: Sequence[RunResult], result: RunResul
     baseline = _baseline(scenario, results, result)
     return {
         "name": result.run.name,
-        "mode": result.run.mode.value,
+        "mode": str(result.run.mode),
         "capacity": 0 if result.run.mode is Mode.NONE else result.run.capacity or scenario.fleet.capacity,
         "speedup": speedup(result, baseline) if baseline is not None else None,
         "origin_bytes": round(result.origin_bytes),

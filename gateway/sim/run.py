@@ -15,6 +15,7 @@ from gateway.sim.items import Items, Space
 from gateway.sim.job import JobRun, Surroundings, Way
 from gateway.sim.link import Link
 from gateway.sim.managed import Managed, Managing
+from gateway.sim.own import own_way
 from gateway.sim.scenario import DatasetSpec, Mode, RunSpec, Scenario
 
 SAMPLES = 240
@@ -72,7 +73,11 @@ def speedup(result: RunResult, baseline: RunResult) -> float:
 
 
 def simulate(scenario: Scenario, seed: int | None = None) -> list[RunResult]:
-    """All runs of a scenario, each from its beginning with the same random numbers."""
+    """All runs of a scenario, each from its beginning with the same random numbers.
+
+    Raises:
+        ConfigError: a run names a way of its own that is not there.
+    """
     return [_Run(scenario, run, scenario.seed if seed is None else seed).result() for run in scenario.runs]
 
 
@@ -110,6 +115,8 @@ class _Run:
                 return belady(self._space, self._clock, self._jobs)
             case Mode.LARDER:
                 return Managed(self._clock, self._space, self._managing(seed), self._jobs)
+            case own:
+                return own_way(own)(self._space, self._clock, self._jobs)
 
     def _managing(self, seed: int) -> Managing:
         scenario, run = self._scenario, self._run

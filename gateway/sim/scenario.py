@@ -5,6 +5,7 @@ A run is all of it under one way of caching. The first run of the mode ``none`` 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,6 +23,7 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._ -]{1,64}$")]
 MOST_ITEMS = 1_000_000
+_OWN_WAY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Mode(StrEnum):
@@ -37,6 +39,14 @@ class Mode(StrEnum):
     """What came first stays."""
     BELADY = "belady"
     """Belady's MIN: what will be used last is evicted, as the orders of all jobs say."""
+
+
+def _mode(text: object) -> Mode | str:
+    if text in list(Mode):
+        return Mode(str(text))
+    if isinstance(text, str) and _OWN_WAY.fullmatch(text):
+        return text
+    raise ValueError(f'must be one of {", ".join(Mode)}, or "module:function" for a way of your own')
 
 
 class _Table(BaseModel):
@@ -126,7 +136,7 @@ class RunSpec(_Table):
     """One way of caching."""
 
     name: Name
-    mode: Mode
+    mode: Annotated[Mode | str, BeforeValidator(_mode)]
     capacity: Annotated[Size, Field(ge=0, description="Instead of the fleet's; 0: as it says")] = 0
     jobs: Annotated[tuple[Name, ...], Field(description="The kinds that take part; none: all")] = ()
     warm: Annotated[bool, Field(description="Whether the cache begins with as many items as it holds")] = False

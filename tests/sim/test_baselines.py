@@ -5,6 +5,7 @@ from math import log
 import numpy as np
 import pytest
 
+from gateway.model.errors import ConfigError
 from gateway.sim.order import shuffled
 from tests.sim.conftest import dataset, job, run
 
@@ -73,3 +74,27 @@ def test_the_same_seed_gives_the_same_run(simulated):
     """Rule: a simulation is a function of its scenario and seed."""
     tables = (dataset("d", "4GB"), job("j", "d", count=3), run("lru", "lru"))
     assert simulated(*tables)["lru"] == simulated(*tables)["lru"]
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module with a way of caching that a scenario may name: a cache that never evicts."""
+    (tmp_path / "an_own_way.py").write_text(
+        "from gateway.sim.baselines import NeverEvict\n\ndef keep_all(space, clock, jobs):\n    return NeverEvict(space)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_way_of_ones_own_is_run_beside_the_others(simulated, own_module):
+    """Rule: a mode ``module:function`` is served by what the function makes."""
+    runs = [run("static", "static", warm=True), run("own", "an_own_way:keep_all", warm=True)]
+    results = simulated(*ONE, *runs)
+    assert results["own"].jobs == results["static"].jobs
+    assert results["own"].jobs[0].hits > 0
+
+
+@pytest.mark.parametrize("mode", ["no_such_module:anything", "gateway.sim.baselines:nothing"])
+def test_a_way_that_is_not_there_is_refused_by_its_name(simulated, mode):
+    """Rule: the message names the mode and what to look at."""
+    with pytest.raises(ConfigError, match=f'mode = "{mode}".*PYTHONPATH'):
+        simulated(*ONE, run("own", mode))
