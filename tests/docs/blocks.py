@@ -1,0 +1,83 @@
+"""The fenced blocks of the repository's pages, and what the comment before each says of it.
+
+A block of commands or Python is run by a test, or says why it cannot be, in an HTML comment on the line before it. The comments:
+
+- ``<!-- not run: WHY -->``: no test runs it;
+- ``<!-- file: NAME -->``: its text is what the reader puts into that file;
+- ``<!-- background: WHERE -->``: it is typed into a terminal of its own; it is up when WHERE, a URL or ``tcp:PORT``, answers;
+- ``<!-- stopped: TEXT -->``: before it, the one in the background whose command has this text was ended with Ctrl-C.
+
+Which test runs a page's blocks stands in the page: ``<!-- tested: tests/docs/test_x.py -->``. What a block prints may follow it
+as a block of the language ``output``, in which three dots stand for anything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELL = frozenset({"sh", "bash", "shell", "console"})
+RUNNABLE = SHELL | {"python"}
+
+_FENCE = re.compile(
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$(?:\n\n```output\n(?P<output>.*?)^```$)?",
+    re.DOTALL | re.MULTILINE,
+)
+_TESTED = re.compile(r"^<!-- tested: (\S+) -->$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it begins, what it is of, what the comment before it says, and what it should print."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    mark: str
+    output: str | None
+
+    @property
+    def place(self) -> str:
+        """For messages: page and line."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    def said(self, what: str) -> str | None:
+        """The rest of a comment that begins with ``what``, such as ``file``; ``None`` without one."""
+        return self.mark.removeprefix(f"{what}: ") if self.mark.startswith(f"{what}: ") else None
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order; what a block prints is part of it."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page,
+            text[: match.start("text")].count("\n") + 1,
+            match["language"],
+            match["text"],
+            match["mark"] or "",
+            match["output"],
+        )
+        for match in _FENCE.finditer(text)
+    ]
+
+
+def pages() -> list[Path]:
+    """Every page of the repository that people read."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "clients/python").glob("*.md")]
+    found += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    return sorted(found)
+
+
+def tested_by(page: Path) -> list[str]:
+    """The test modules that a page names."""
+    return _TESTED.findall(page.read_text(encoding="utf-8"))
+
+
+def prints(wanted: str, came: str) -> bool:
+    """Whether what came is what a page shows, where three dots stand for anything."""
+    pattern = ".*".join(re.escape(part) for part in wanted.strip().split("..."))
+    return re.fullmatch(pattern, came.strip(), re.DOTALL) is not None

@@ -1,0 +1,141 @@
+"""A newcomer at a terminal: types the blocks of a page in order, in one folder, and keeps what commands export."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.docs.blocks import SHELL, Block, prints
+from tests.origins.processes import wait_until
+
+TIMEOUT = 120
+STOP_WITHIN = 60
+
+
+class Terminal:
+    """Runs blocks. What runs in the background is ended by ``close``.
+
+    Args:
+        folder: where everything happens; also the home directory.
+        swaps: what the page says, and what stands for it here, such as ports.
+        environment: beside the path to our own programs.
+    """
+
+    def __init__(self, folder: Path, swaps: Mapping[str, str], environment: Mapping[str, str] = {}) -> None:
+        self._folder = folder
+        self._here = folder
+        self._swaps = swaps
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LARDER_"))}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._environment = inherited | {"PATH": path, "HOME": str(folder), "NO_COLOR": "1"} | dict(environment)
+        self._background: list[tuple[str, subprocess.Popen[bytes], Path]] = []
+
+    def type(self, block: Block) -> None:
+        """Do what the page says; fails with the place in the page and what was printed."""
+        text = self._here_said(block.text)
+        if (stopped := block.said("stopped")) is not None:
+            self._interrupt(self._here_said(stopped))
+        if (name := block.said("file")) is not None:
+            (self._here / name).write_text(text, encoding="utf-8")
+        elif (where := block.said("background")) is not None:
+            self._start(block, text, self._here_said(where))
+        else:
+            came = self._run(block, text)
+            wanted = block.output
+            assert wanted is None or prints(self._here_said(wanted), came), f"{block.place} printed:\n{came}"
+
+    def close(self) -> None:
+        """End what still runs, the last first."""
+        for _, process, _ in reversed(self._background):
+            _end(process)
+
+    def _here_said(self, text: str) -> str:
+        pattern = "|".join(rf"(?<![\w.]){re.escape(said)}(?!\w)" for said in sorted(self._swaps, key=len, reverse=True))
+        return re.sub(pattern, lambda match: self._swaps[match[0]], text) if pattern else text
+
+    def _run(self, block: Block, text: str) -> str:
+        if block.language in SHELL:
+            lines = [line.removeprefix("$ ") for line in text.splitlines()]
+            keep = self._folder / ".environment"
+            script = "\n".join(["set -euo pipefail", *lines, "", f"pwd > '{keep}.pwd'", f"env -0 > '{keep}'"])
+            came = self._finish(block, ["bash", "-c", script])
+            variables = keep.read_text(encoding="utf-8").split("\0")
+            self._environment = dict(variable.split("=", 1) for variable in variables if variable)
+            self._here = Path(Path(f"{keep}.pwd").read_text().rstrip("\n"))
+            return came
+        return self._finish(block, [sys.executable, "-c", text])
+
+    def _finish(self, block: Block, command: list[str]) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self._here,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.place}:\n{done.stdout}\n{self._logs()}"
+        return done.stdout
+
+    def _start(self, block: Block, text: str, where: str) -> None:
+        log = self._folder / f".background-{len(self._background)}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {text.removeprefix('$ ')}" if "=" not in text.split()[0] else f"exec env {text}"],
+                cwd=self._here,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+        self._background.append((text, process, log))
+
+        def up() -> bool:
+            assert process.poll() is None, f"{block.place} ended:\n{log.read_text()}"
+            return _answers(where)
+
+        wait_until(up, TIMEOUT, f"{block.place}: {where}")
+
+    def _interrupt(self, command: str) -> None:
+        (process,) = (process for text, process, _ in self._background if command in text)
+        process.send_signal(signal.SIGINT)
+        process.wait(STOP_WITHIN)
+
+    def _logs(self) -> str:
+        return "\n".join(f"--- {text}{log.read_text(errors='replace')[-4000:]}" for text, _, log in self._background)
+
+
+def _answers(where: str) -> bool:
+    if where.startswith("tcp:"):
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(where.removeprefix("tcp:")))) == 0
+    try:
+        urllib.request.urlopen(where, timeout=5).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code < 500
+    except OSError:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

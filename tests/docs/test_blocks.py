@@ -1,0 +1,127 @@
+"""Nothing on a page is only believed: what can be run is run, what is a file of some format is read, and links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.config import load_settings
+from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks, pages, tested_by
+
+EVERY = [(page, block) for page in pages() for block in blocks(page)]
+SHORTEST_REASON = 12
+ORIGIN = '\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n'
+
+
+def of(*languages: str) -> list[Block]:
+    """All blocks of these languages, with or without a comment."""
+    return [block for _, block in EVERY if block.language in languages]
+
+
+def test_every_block_says_of_what_it_is():
+    """Rule: a fence names its language, ``text`` if it has none, so that none is passed over by the other tests."""
+    assert len(EVERY) > 50
+    assert [block.place for _, block in EVERY if not block.language] == []
+
+
+def test_every_block_that_can_be_run_is_run_or_says_why_not():
+    """Rule: a block of commands or Python has ``<!-- not run: WHY -->`` before it, or its page names the test that runs it."""
+    silent = []
+    for page, block in EVERY:
+        reason = block.said("not run")
+        if block.language in RUNNABLE and not tested_by(page) and (reason is None or len(reason) < SHORTEST_REASON):
+            silent.append(block.place)
+    assert silent == []
+
+
+def test_every_test_that_a_page_names_is_about_it():
+    """Rule: a module named as the test of a page exists, and names the page; so does one that a reason names."""
+    wrong = []
+    for page in pages():
+        name = page.relative_to(ROOT).as_posix()
+        for module in tested_by(page):
+            path = ROOT / module
+            if not path.is_file() or name not in path.read_text(encoding="utf-8"):
+                wrong.append(f"{name}: {module}")
+    for _, block in EVERY:
+        named = re.findall(r"\btests/[\w/]+\.py", block.said("not run") or "")
+        wrong += [f"{block.place}: {module}" for module in named if not (ROOT / module).is_file()]
+    assert wrong == []
+
+
+def test_every_configuration_on_a_page_is_accepted(tmp_path: Path):
+    """Rule: a block of TOML is a configuration, or a part of one that is complete with an origin; scenarios are files."""
+    refused = []
+    for block in of("toml"):
+        if block.said("file") is not None:
+            continue
+        path = tmp_path / "larder.toml"
+        path.write_text(block.text + ("" if "[[origins]]" in block.text else ORIGIN), encoding="utf-8")
+        try:
+            load_settings(path)
+        except Exception as error:
+            refused.append(f"{block.place}: {error}")
+    assert refused == []
+
+
+def test_every_document_on_a_page_can_be_read():
+    """Rule: blocks of JSON, YAML and TOML are that."""
+    wrong = []
+    readers = {"json": json.loads, "yaml": lambda text: list(yaml.safe_load_all(text)), "toml": tomllib.loads}
+    for language, read in readers.items():
+        for block in of(language):
+            try:
+                read(block.text)
+            except (ValueError, yaml.YAMLError) as error:
+                wrong.append(f"{block.place}: {error}")
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What can follow ``#`` in a link to a page: its headings, as GitHub writes them, and what has a name of its own."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    found: set[str] = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        number = 0
+        while (name := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def test_links_lead_to_a_heading():
+    """Rule: what follows ``#`` in a link between pages, or within one, is there."""
+    broken = []
+    for page in pages():
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            other = (page.parent / target) if target else page
+            if other.suffix == ".md" and (not other.exists() or anchor not in anchors(other)):
+                broken.append(f"{page.relative_to(ROOT)} -> {target}#{anchor}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("index", ["docs/README.md"])
+def test_every_page_is_in_the_index(index: str):
+    """Rule: each page of docs/ can be found from its index."""
+    text = (ROOT / index).read_text(encoding="utf-8")
+    linked = {((ROOT / index).parent / target).resolve() for target in re.findall(r"\]\(([^)#:\s]+)", text)}
+    wanted = {page for page in (ROOT / "docs").glob("*.md") if page != ROOT / index}
+    assert sorted(page.name for page in wanted - linked) == []
+
+
+def test_every_picture_has_a_description():
+    """Rule: who does not see a picture is told what it shows."""
+    without = [
+        f"{page.relative_to(ROOT)}: {picture}"
+        for page in pages()
+        for text, picture in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        if len(text) < 3
+    ]
+    assert without == []

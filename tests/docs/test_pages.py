@@ -1,0 +1,87 @@
+"""Pages that are typed from their first block to their last, as a newcomer would, each in a folder and a terminal of its own.
+
+What stands in them is what is run; only ports, and what belongs to the reader (a bucket, folders), are others here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.origin import OriginThread
+from tests.docs.blocks import ROOT, RUNNABLE, blocks, pages, tested_by
+from tests.docs.terminal import Terminal
+from tests.origins.processes import free_port
+
+pytestmark = pytest.mark.timeout(400)
+
+Stage = Callable[[Path], AbstractContextManager[Terminal]]
+OWN = "tests/docs/test_pages.py"
+CHAIN = {"AWS_ACCESS_KEY_ID": "origin-key-a", "AWS_SECRET_ACCESS_KEY": "origin-secret-a"}
+"""What the credential chain finds for the origin."""
+
+
+@contextmanager
+def plain(folder: Path, *ports: str) -> Iterator[Terminal]:
+    """A terminal with these ports exchanged for free ones."""
+    terminal = Terminal(folder, {port: str(free_port()) for port in ports})
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def alone(folder: Path) -> AbstractContextManager[Terminal]:
+    """The page needs nothing but Larder."""
+    return plain(folder)
+
+
+def quickstart(folder: Path) -> AbstractContextManager[Terminal]:
+    """The page starts everything itself: a store, a Redis, four gateways."""
+    return plain(folder, "5000", "6379", "9000", "9001", "9002", "9003")
+
+
+@contextmanager
+def readme(folder: Path) -> Iterator[Terminal]:
+    """There is a bucket with photographs, and the machine has keys for it."""
+    with OriginThread() as origin:
+        origin.put("datasets", "imagenet/0001.jpg", b"a photograph")
+        swaps = {
+            "https://s3.eu-west-1.amazonaws.com": origin.endpoint,
+            "/var/cache/larder": str(folder / "cache"),
+            "500GB": "100MB",
+            "9000": str(free_port()),
+        }
+        terminal = Terminal(folder, swaps, CHAIN)
+        try:
+            yield terminal
+        finally:
+            terminal.close()
+
+
+STAGES: dict[str, Stage] = {
+    "README.md": readme,
+    "docs/adding-a-policy.md": alone,
+    "docs/quickstart.md": quickstart,
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_page_can_be_typed(name: str, tmp_path: Path):
+    """Rule: every block of the page does what the page says, in order, for somebody who begins with an empty folder."""
+    with STAGES[name](tmp_path) as terminal:
+        done = 0
+        for block in blocks(ROOT / name):
+            typed = block.language in RUNNABLE or block.said("file") is not None
+            if typed and block.said("not run") is None:
+                terminal.type(block)
+                done += 1
+    assert done
+
+
+def test_every_page_that_names_this_module_is_typed():
+    """Rule: a page that says it is tested here is."""
+    assert {page.relative_to(ROOT).as_posix() for page in pages() if OWN in tested_by(page)} == set(STAGES)
