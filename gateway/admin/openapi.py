@@ -1,0 +1,116 @@
+"""One description of everything under ``/-``: ``/-/v1`` and the health addresses are one application, ``/-/admin`` is another.
+
+Where both have a schema of one name with different contents, the admin's gets another name, so that what is generated of the
+document has two types. Tags of the admin addresses say so, since jobs and datasets are on both sides: as seen by a job, and by an
+operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+Document = dict[str, Any]
+
+ABOUT = """\
+Everything of this gateway but S3 itself.
+
+Addresses under `/-/admin` take the header `Authorization: Bearer TOKEN` with `admin.token`, or for GET also `admin.read_token`:
+press *Authorize* and give the token to try them here. Those under `/-/v1` take requests signed like S3's (Signature Version 4,
+service `s3`) with an access key of the gateway, which the Python client does; a page cannot. Health, metrics and this document
+take neither.
+
+Errors are problem documents (RFC 9457) with a `code` for programs and a `detail` for people."""
+
+_PREFIX = "admin: "
+_TAGS = {
+    "operations": "Health, readiness, metrics; no token",
+    "datasets": "Register and look up datasets; signed",
+    "batches": "Many items in one request; signed",
+    "blobs": "Bytes by their SHA-256; signed",
+    "jobs": "What training jobs tell and hear; signed",
+    "fleet": "Who is there; signed",
+    "admin: overview": "What the dashboard shows",
+    "admin: tenants": "Who shares rights",
+    "admin: credentials": "Access keys: created, rotated, revoked at once on every gateway",
+    "admin: origins": "The stores behind the gateway",
+    "admin: rules": "What is cached, for how long, and for whom",
+    "admin: nodes": "The machines of the fleet; drain them",
+    "admin: datasets": "What each dataset is given; pin, forbid, quota",
+    "admin: jobs": "Training jobs and what they gain",
+    "admin: plan": "The manager's decision and what it was made of",
+    "admin: warmups": "Read ahead of the first reader; with progress, cancel and resume",
+    "admin: purge": "Forget by prefix; the origin keeps everything",
+    "admin: verifications": "Compare what is on disk with its digests",
+    "admin: explain": "Why a read was no hit, and what the next one would be",
+    "admin: problems": "What is wrong, with its remedy",
+    "admin: audit": "Who changed what, and when",
+}
+_SCHEMAS = "#/components/schemas/"
+
+
+def describe_all(app: FastAPI, admin: FastAPI) -> None:
+    """Have ``app`` serve the description of both; to be called when the addresses of both are there."""
+    own: Callable[[], Document] = app.openapi
+    made: list[Document] = []
+
+    def openapi() -> Document:
+        if not made:
+            made.append(merged(own(), admin.openapi()))
+        return made[0]
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def merged(own: Mapping[str, Any], admin: Mapping[str, Any]) -> Document:
+    """Both documents as one; neither is changed."""
+    mine, theirs = _schemas(own), _schemas(admin)
+    renamed = {name: f"Admin{name}" for name in theirs if name in mine and mine[name] != theirs[name]}
+    moved = _with_references(admin, {f"{_SCHEMAS}{old}": f"{_SCHEMAS}{new}" for old, new in renamed.items()})
+    schemas = {renamed.get(name, name): schema for name, schema in _schemas(moved).items()}
+    paths = {**own["paths"], **{path: _tagged(item) for path, item in moved["paths"].items()}}
+    components = {
+        part: {**own.get("components", {}).get(part, {}), **moved.get("components", {}).get(part, {})}
+        for part in {*own.get("components", {}), *moved.get("components", {})}
+    }
+    components["schemas"] = {**mine, **schemas}
+    return {
+        **own,
+        "info": {**own["info"], "description": ABOUT},
+        "tags": _described(paths),
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _schemas(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = document.get("components", {}).get("schemas", {})
+    return found
+
+
+def _with_references(part: Any, moved: Mapping[str, str]) -> Any:
+    """A copy in which references, those of discriminators too, lead to where schemas are now."""
+    if isinstance(part, Mapping):
+        return {name: _with_references(inner, moved) for name, inner in part.items()}
+    if isinstance(part, list):
+        return [_with_references(inner, moved) for inner in part]
+    return moved.get(part, part) if isinstance(part, str) else part
+
+
+def _tagged(item: Mapping[str, Any]) -> Document:
+    return {
+        method: {**operation, "tags": [_PREFIX + tag for tag in operation.get("tags", ["other"])]}
+        if isinstance(operation, Mapping)
+        else operation
+        for method, operation in item.items()
+    }
+
+
+def _described(paths: Mapping[str, Any]) -> list[Document]:
+    """The tags that are used: in the order above, then as they come."""
+    operations = [operation for item in paths.values() for operation in item.values() if isinstance(operation, Mapping)]
+    used = dict.fromkeys(tag for operation in operations for tag in operation.get("tags", []))
+    known = [{"name": tag, "description": about} for tag, about in _TAGS.items() if tag in used]
+    return known + [{"name": tag} for tag in used if tag not in _TAGS]

@@ -1,0 +1,119 @@
+"""The dashboard at ``/-/`` and the OpenAPI page at ``/-/docs``: files of this package, and what browsers may do with them.
+
+Both pages are static, the same for everybody, and show nothing without a token: what they show, they ask of ``/-/admin``. So they
+need no authorization. The Content-Security-Policy lets scripts and styles come from this gateway only. On the dashboard a script
+cannot even make HTML out of text (``require-trusted-types-for``): a name that somebody chose is text, whatever is in it. Swagger UI
+does that, and writes styles; it may, on its own page only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+STATIC = Path(__file__).resolve().parent / "static"
+SWAGGER_UI = "swagger-ui-5.35.0"
+"""The folder of the vendored files; their version is in the address, so browsers may keep them for good."""
+
+_TYPES = MappingProxyType(
+    {
+        ".css": "text/css; charset=utf-8",
+        ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8",
+        ".svg": "image/svg+xml",
+        ".txt": "text/plain; charset=utf-8",
+    }
+)
+_EVERYWHERE = "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+_DASHBOARD_POLICY = (
+    f"{_EVERYWHERE}; style-src 'self'; img-src 'self'; form-action 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+# Swagger UI writes style elements, and its icons are data URLs.
+_DOCS_POLICY = f"{_EVERYWHERE}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; form-action 'none'"
+_FILE_POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+_FOR_A_YEAR = "public, max-age=31536000, immutable"
+_ASK_FIRST = "no-cache"
+_ALWAYS = MappingProxyType(
+    {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file, as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def add_pages(app: FastAPI) -> None:
+    """Put both pages and their files into the application under ``/-``."""
+    app.include_router(_router)
+
+
+_router = APIRouter(include_in_schema=False)
+
+
+@_router.api_route("/", methods=["GET", "HEAD"])
+async def dashboard(request: Request) -> Response:
+    """The dashboard."""
+    return await _page(request, "dashboard/index.html", _DASHBOARD_POLICY)
+
+
+@_router.api_route("/docs", methods=["GET", "HEAD"])
+async def docs(request: Request) -> Response:
+    """The OpenAPI page."""
+    return await _page(request, "docs/index.html", _DOCS_POLICY)
+
+
+@_router.api_route("/static/{name:path}", methods=["GET", "HEAD"])
+async def static(request: Request, name: str) -> Response:
+    """A file of the pages."""
+    if name not in _names():
+        raise HTTPException(404, "There is no such file")
+    kept = _FOR_A_YEAR if name.startswith(f"{SWAGGER_UI}/") else _ASK_FIRST
+    return await _page(request, name, _FILE_POLICY, kept)
+
+
+async def _page(request: Request, name: str, policy: str, kept: str = _ASK_FIRST) -> Response:
+    asset = await asyncio.to_thread(_load, name)
+    headers = {**_ALWAYS, "content-security-policy": policy, "cache-control": kept, "etag": asset.etag}
+    if _has(request.headers, asset.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(asset.body, media_type=asset.media_type, headers=headers)
+
+
+def _has(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether the browser's copy is this one (RFC 9110, section 13.1.2; compared weakly, as a proxy may have compressed it)."""
+    return etag in [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
+
+
+@cache
+def _names() -> frozenset[str]:
+    """What there is: looked up rather than resolved, so no address leads out of the folder."""
+    return frozenset(
+        path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file() and path.suffix in _TYPES
+    )
+
+
+@cache
+def _load(name: str) -> Asset:
+    body = (STATIC / name).read_bytes()
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    return Asset(body, _TYPES[Path(name).suffix], f'"{digest}"')

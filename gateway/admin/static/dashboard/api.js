@@ -1,0 +1,48 @@
+// Asking the gateway. What can go wrong is one of three things, and the page treats each in its own way.
+
+const PATIENCE = 10_000;
+
+// The gateway wants a token, or another one.
+export class Unauthorized extends Error {}
+
+// The gateway does not serve the dashboard at all: `code` says why, as in its problem document.
+export class Closed extends Error {
+  constructor(code, detail) {
+    super(detail);
+    this.code = code;
+  }
+}
+
+// The gateway is not reachable, or cannot answer now.
+export class Unavailable extends Error {}
+
+async function ask(path, token) {
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  let response;
+  try {
+    response = await fetch(path, {
+      headers, cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(PATIENCE),
+    });
+  } catch {
+    throw new Unavailable("The gateway does not answer.");
+  }
+  const document = await response.json().catch(() => null);
+  if (response.ok && document !== null) return document;
+  const detail = document?.detail ?? document?.title ?? `The gateway answered ${response.status}.`;
+  if (response.status === 401) throw new Unauthorized(detail);
+  if (response.status === 403) throw new Closed(document?.code ?? "", detail);
+  throw new Unavailable(detail);
+}
+
+export function overview(token) {
+  return ask("/-/admin/overview", token);
+}
+
+export function history(token, hours) {
+  return ask(`/-/admin/overview/history?hours=${hours}`, token);
+}
+
+// A token goes into a header: what cannot stand there can be no token.
+export function canBeToken(text) {
+  return /^[\x21-\x7e]+$/.test(text);
+}

@@ -1,0 +1,85 @@
+// Datasets: what the plan gives each of them and why, how much of it is here, and which chunks took space when.
+
+import { byId, element, keep, setText } from "./dom.js";
+import { bytes, count, share } from "./format.js";
+import { meter } from "./meter.js";
+import { Timeline } from "./timeline.js";
+import { mode, why } from "./words.js";
+
+const MOST = 50;
+let past = { chunks: {}, from: 0, to: 1 };
+
+function nameOf(dataset) {
+  return dataset.names.length > 0 ? dataset.names.join(", ") : dataset.id;
+}
+
+function create(dataset) {
+  const parts = {
+    name: element("h3"),
+    size: element("p", { class: "under" }),
+    mode: element("p", { class: "mode" }),
+    why: element("p", { class: "under" }),
+    meter: meter("Cached"),
+    chunks: element("p", { class: "chunks" }),
+    timeline: new Timeline(nameOf(dataset)),
+  };
+  const title = element("div", { class: "title" }, parts.name, parts.size);
+  const plan = element("div", { class: "plan" }, parts.mode, parts.why);
+  const held = element("div", { class: "held" }, parts.meter.node, parts.chunks);
+  const node = element("li", { class: "dataset" }, title, plan, held, parts.timeline.node);
+  node.parts = parts;
+  return node;
+}
+
+function chunkWords({ units, complete, loading, active, marked }) {
+  const words = [];
+  if (active >= 0) words.push(`chunk ${active} in use`);
+  const waiting = complete.filter((chunk) => chunk !== active && !marked.includes(chunk));
+  if (waiting.length > 0) words.push(`${waiting.join(", ")} complete`);
+  if (loading >= 0) words.push(`${loading} being loaded`);
+  if (marked.length > 0) words.push(`${marked.join(", ")} on the way out`);
+  return words.length > 0 ? `Of ${units} chunks: ${words.join(", ")}.` : `Of ${units} chunks none is here yet.`;
+}
+
+function sizeWords({ id, items, bytes: size }) {
+  return [id, items !== null && `${count(items)} items`, size !== null && bytes(size)].filter(Boolean).join(" · ");
+}
+
+function update(node, dataset) {
+  const { parts } = node;
+  const chunked = dataset.caching === "chunked" && dataset.chunks?.units > 0;
+  setText(parts.name, nameOf(dataset));
+  setText(parts.size, sizeWords(dataset));
+  setText(parts.mode, mode(dataset.caching));
+  const granted = dataset.granted > 0 ? `${bytes(dataset.granted)} of space, as ` : "";
+  const reason = dataset.caching === null ? "" : why(dataset.why);
+  setText(parts.why, granted ? `${granted}${reason}` : reason.charAt(0).toUpperCase() + reason.slice(1));
+  parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is cached`);
+  parts.chunks.hidden = !chunked;
+  if (chunked) setText(parts.chunks, chunkWords(dataset.chunks));
+  drawTimeline(node, dataset.id);
+}
+
+function drawTimeline(node, id) {
+  const spans = past.chunks[id] ?? [];
+  const { timeline } = node.parts;
+  timeline.node.hidden = spans.length === 0;
+  if (spans.length > 0 && node.drawn !== past) {
+    node.drawn = past;
+    timeline.show(spans, past.from, past.to);
+  }
+}
+
+export function showDatasets(datasets) {
+  byId("no-datasets").hidden = datasets.length > 0;
+  keep(byId("datasets"), datasets.slice(0, MOST), (dataset) => dataset.id, create, update);
+  const more = byId("more-datasets");
+  more.hidden = datasets.length <= MOST;
+  setText(more, `And ${count(datasets.length - MOST)} more: GET /-/admin/datasets lists them.`);
+}
+
+// Spans of chunks by dataset id, for the window of the history.
+export function showChunks(chunks, from, to) {
+  past = { chunks, from, to };
+  for (const node of byId("datasets").children) drawTimeline(node, node.dataset.key);
+}

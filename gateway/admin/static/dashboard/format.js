@@ -1,0 +1,95 @@
+// Numbers as people read them. Bytes are decimal, as in the configuration ("10GB"); unit and number never part at a line's end.
+
+const GAP = "\u00a0";
+const NONE = "–";
+const STEPS = ["", "k", "M", "G", "T", "P", "E"];
+
+function isNumber(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}
+
+// Three digits that count: 1.23, 12.3, 123.
+function threeDigits(value) {
+  const size = Math.abs(value);
+  return value.toFixed(size >= 99.95 || value === 0 ? 0 : size >= 9.995 ? 1 : 2);
+}
+
+function scaled(value, unit) {
+  let step = 0;
+  let left = value;
+  while (Math.abs(left) >= 999.5 && step < STEPS.length - 1) {
+    left /= 1000;
+    step += 1;
+  }
+  const digits = step === 0 ? String(Math.round(left)) : threeDigits(left);
+  return `${digits}${GAP}${STEPS[step]}${unit}`.trimEnd();
+}
+
+export function bytes(value) {
+  return isNumber(value) ? scaled(value, "B") : NONE;
+}
+
+export function rate(value) {
+  return isNumber(value) ? `${scaled(value, "B")}/s` : NONE;
+}
+
+export function count(value) {
+  if (!isNumber(value)) return NONE;
+  if (value < 999_999.5) return Math.round(value).toLocaleString("en");
+  return value < 999.5e6 ? `${threeDigits(value / 1e6)}${GAP}million` : `${threeDigits(value / 1e9)}${GAP}billion`;
+}
+
+export function perSecond(value) {
+  if (!isNumber(value)) return NONE;
+  const digits = value > 0 && value < 9.95 ? value.toFixed(1) : count(value);
+  return `${digits}${GAP}/s`;
+}
+
+// Cut, not rounded, so that 100 % means all of it and 0 % nothing.
+export function share(value) {
+  if (!isNumber(value)) return NONE;
+  const percent = value * 100;
+  if (percent === 0 || percent === 100) return `${percent}${GAP}%`;
+  const cut = Math.floor(percent * 10 + 1e-9) / 10;
+  return `${Math.max(cut, 0.1).toFixed(1)}${GAP}%`;
+}
+
+export function seconds(value) {
+  if (!isNumber(value)) return NONE;
+  return value < 1 ? `${threeDigits(value * 1000)}${GAP}ms` : `${threeDigits(value)}${GAP}s`;
+}
+
+export function duration(value) {
+  if (!isNumber(value)) return NONE;
+  const whole = Math.max(0, Math.floor(value));
+  if (whole < 60) return `${whole}${GAP}s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}${GAP}min`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)}${GAP}h ${Math.floor((whole % 3600) / 60)}${GAP}min`;
+  return `${Math.floor(whole / 86400)}${GAP}d ${Math.floor((whole % 86400) / 3600)}${GAP}h`;
+}
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const CLOCK_SECONDS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY_CLOCK = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+export function clock(moment) {
+  return CLOCK.format(moment);
+}
+
+export function clockSeconds(moment) {
+  return CLOCK_SECONDS.format(moment);
+}
+
+// A time of today is a time; one of another day has its day.
+export function when(text, now = new Date()) {
+  const moment = new Date(text);
+  if (Number.isNaN(moment.getTime())) return NONE;
+  return moment.toDateString() === now.toDateString() ? clock(moment) : DAY_CLOCK.format(moment);
+}
+
+// On an axis zeros behind the point say nothing.
+export function short(text) {
+  return text.replace(/\.0+(?=\D)/, "");
+}
+
+export const UNITS = { bytes, rate, count, persecond: perSecond, share };

@@ -1,0 +1,164 @@
+// The page's life: ask every two seconds what there is to see, and show it, or show why there is nothing.
+//
+// One question is under way at a time. While the page is not visible nothing is asked. When the gateway is gone the last figures stay,
+// greyed and with their age, and the questions go on until one is answered. The token lives in sessionStorage: in this tab, until it is
+// closed. A page without a token asks without one first: only the gateway knows whether there is any.
+
+import { Closed, Unauthorized, Unavailable, canBeToken, history, overview } from "./api.js";
+import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
+import { showDatasets } from "./datasets.js";
+import { byId, setText } from "./dom.js";
+import { clockSeconds, duration } from "./format.js";
+import { showJobs } from "./jobs.js";
+import { showNodes } from "./nodes.js";
+import { hoursChosen, showHistory, showNoHistory } from "./past.js";
+import { announce, showProblems } from "./problems.js";
+import { showSummary } from "./summary.js";
+
+const EVERY = 2_000;
+const HISTORY_EVERY = 30_000;
+const TOKEN = "larder-token";
+
+const page = {
+  token: sessionStorage.getItem(TOKEN) ?? "",
+  seen: null, // performance.now() of the last overview, and the clock's time of it
+  failure: "",
+  historyDue: 0,
+  turn: 0, // a newer turn makes what an older one still waits for worthless
+  timer: 0,
+};
+
+async function tick() {
+  clearTimeout(page.timer);
+  const turn = ++page.turn;
+  let wait = EVERY;
+  try {
+    const shown = await overview(page.token);
+    if (turn !== page.turn) return;
+    show(shown);
+    await refreshHistory(turn, Date.parse(shown.at));
+  } catch (failure) {
+    if (turn !== page.turn) return;
+    wait = explain(failure);
+  }
+  if (turn === page.turn && wait !== null && !document.hidden) page.timer = setTimeout(tick, wait);
+}
+
+function show(shown) {
+  showSummary(shown);
+  showProblems(shown.problems);
+  showJobs(shown.jobs);
+  showDatasets(shown.datasets);
+  showNodes(shown.nodes);
+  if (page.failure !== "") announce("The gateway answers again.");
+  page.failure = "";
+  page.seen = { since: performance.now(), at: new Date() };
+  byId("sign-out").hidden = page.token === "";
+  showAge();
+  close();
+}
+
+async function refreshHistory(turn, at) {
+  if (performance.now() < page.historyDue) return;
+  const hours = hoursChosen();
+  try {
+    const past = await history(page.token, hours);
+    if (turn !== page.turn) return;
+    page.historyDue = performance.now() + HISTORY_EVERY;
+    showHistory(past, hours, at);
+  } catch (failure) {
+    if (failure instanceof Unauthorized || failure instanceof Closed) throw failure;
+    showNoHistory(failure.message);
+  }
+}
+
+// Shows what a failure means, and returns when to ask again: null for not before somebody did something.
+function explain(failure) {
+  if (failure instanceof Unauthorized) {
+    const complaint = page.token === "" ? "" : "The gateway does not know this token. It may have been changed.";
+    forget();
+    askForToken(complaint);
+    return null;
+  }
+  if (failure instanceof Closed) {
+    forget();
+    sayClosed(failure.code, failure.message);
+    return 5 * EVERY;
+  }
+  const known = failure instanceof Unavailable;
+  if (!known) console.error(failure);
+  const reason = known ? failure.message : "The gateway answered what this page does not understand; reload it.";
+  if (page.seen === null) {
+    sayUnreachable(reason);
+  } else {
+    if (page.failure === "") announce(`${reason} The figures are the last ones.`);
+    page.failure = reason;
+    page.historyDue = 0;
+    showAge();
+  }
+  return EVERY;
+}
+
+function showAge() {
+  const gone = page.failure !== "";
+  document.body.classList.toggle("gone", gone);
+  const pulse = byId("pulse");
+  const stale = byId("stale");
+  stale.hidden = !gone;
+  if (page.seen === null) {
+    setText(pulse, "");
+  } else if (gone) {
+    const age = duration((performance.now() - page.seen.since) / 1000);
+    setText(pulse, `last seen ${age} ago`);
+    setText(stale, `${page.failure} What you see is of ${clockSeconds(page.seen.at)}. This page tries again every two seconds.`);
+  } else {
+    setText(pulse, `live, ${clockSeconds(page.seen.at)}`);
+  }
+}
+
+function forget() {
+  page.token = "";
+  page.seen = null;
+  page.failure = "";
+  page.historyDue = 0;
+  sessionStorage.removeItem(TOKEN);
+  byId("sign-out").hidden = true;
+  setText(byId("zone"), "");
+  document.title = "Larder";
+  showAge();
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const token = byId("token").value.trim();
+  if (!canBeToken(token)) {
+    askForToken("A token has no spaces, and only characters of ASCII.");
+    return;
+  }
+  page.token = token;
+  sessionStorage.setItem(TOKEN, token);
+  tick();
+});
+
+byId("sign-out").addEventListener("click", () => {
+  page.turn += 1;
+  clearTimeout(page.timer);
+  forget();
+  askForToken();
+});
+
+byId("hours").addEventListener("change", () => {
+  page.historyDue = 0;
+  tick();
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) clearTimeout(page.timer);
+  else if (byId("token-form").hidden) tick();
+});
+
+setInterval(() => {
+  if (page.failure !== "" && !document.hidden) showAge();
+}, 1000);
+
+tick();

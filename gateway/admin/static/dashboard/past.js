@@ -1,0 +1,49 @@
+// The last hours: two charts, the sums below the large figures, and the window of the chunk timelines.
+
+import { Chart } from "./chart.js";
+import { showChunks } from "./datasets.js";
+import { byId, setText } from "./dom.js";
+import { rate, share } from "./format.js";
+import { overallRatio } from "./scales.js";
+import { showWindow } from "./summary.js";
+
+const ratioChart = new Chart(byId("ratio-chart"), {
+  series: [{ name: "Hit ratio", key: "hit_ratio", kind: "cache" }],
+  format: share,
+  top: 1,
+});
+
+const rateChart = new Chart(byId("rate-chart"), {
+  series: [
+    { name: "From the cache", key: "cache_bytes_per_second", kind: "cache" },
+    { name: "From the origin", key: "origin_bytes_per_second", kind: "origin" },
+  ],
+  format: rate,
+});
+
+export function hoursChosen() {
+  return Number(document.querySelector("#hours input:checked").value);
+}
+
+// `at`: the gateways' time of the answer, in milliseconds.
+export function showHistory(history, hours, at) {
+  const points = history.points.map((point) => ({ ...point, time: Date.parse(point.at) }));
+  const from = at - hours * 3_600_000;
+  const step = history.step_seconds * 1000;
+  // A step that has not ended yet counts, but its rates would be shown as a fall.
+  const ended = points.filter((point) => point.time + step <= at);
+  const note = byId("no-history");
+  note.hidden = points.some((point) => point.requests_per_second > 0 || point.saved_bytes > 0);
+  setText(note, "There is no history yet; the first figures come within a minute.");
+  ratioChart.show(ended, from, at, step);
+  rateChart.show(ended, from, at, step);
+  const saved = points.length > 0 ? points.reduce((sum, point) => sum + (point.saved_bytes ?? 0), 0) : null;
+  showWindow(hours, overallRatio(points), saved);
+  showChunks(history.chunks ?? {}, from, at);
+}
+
+export function showNoHistory(reason) {
+  const note = byId("no-history");
+  note.hidden = false;
+  setText(note, `The history is not available: ${reason} What is shown is as of before.`);
+}

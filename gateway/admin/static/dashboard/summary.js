@@ -1,0 +1,53 @@
+// The sentence on top, the large figures, and everything else that is one number of the overview.
+
+import { byId, setText } from "./dom.js";
+import { UNITS, bytes, share } from "./format.js";
+import { plural } from "./words.js";
+
+function at(overview, path) {
+  return path.split(".").reduce((inner, name) => inner?.[name], overview);
+}
+
+// `value` holds the exact number, which other programs read, and `title` shows it to whoever points at it.
+function put(node, value, format, unit) {
+  setText(node, format(value));
+  const exact = typeof value === "number" ? String(value) : "";
+  if (node.getAttribute("value") !== exact) node.setAttribute("value", exact);
+  if (unit === "bytes" && exact !== "") node.title = `${value.toLocaleString("en")} bytes`;
+}
+
+function verdict(overview) {
+  if (overview.nodes.length === 0) return "No gateway has reported yet.";
+  const ratio = overview.now.hit_ratio;
+  if (typeof ratio !== "number") return "Nothing is being read at the moment.";
+  return `${share(ratio)} of what is read comes from the cache.`;
+}
+
+function underneath(overview) {
+  const ready = overview.nodes.filter((node) => node.state === "READY").length;
+  const nodes = ready === overview.nodes.length ? plural(ready, "node", "nodes") : `${ready} of ${plural(overview.nodes.length, "node", "nodes")} ready`;
+  const jobs = plural(overview.jobs.length, "job", "jobs");
+  const problems = overview.problems.length === 0 ? "no problems" : plural(overview.problems.length, "problem", "problems");
+  const words = [nodes, jobs, plural(overview.datasets.length, "dataset", "datasets"), problems];
+  const saved = overview.total.saved_bytes;
+  return `${saved > 0 ? `The origin was spared ${bytes(saved)}. ` : ""}${words.join(", ")}.`;
+}
+
+export function showSummary(overview) {
+  setText(byId("zone"), overview.zone ? `zone ${overview.zone}` : "");
+  setText(byId("verdict"), verdict(overview));
+  setText(byId("under"), underneath(overview));
+  for (const node of document.querySelectorAll("[data-figure]")) {
+    put(node, at(overview, node.dataset.figure), UNITS[node.dataset.unit], node.dataset.unit);
+  }
+  const trouble = overview.problems.length;
+  document.title = trouble > 0 ? `(${trouble}) Larder` : "Larder";
+  setText(byId("foot"), `Larder ${overview.version}`);
+}
+
+// What the last hours were, below the figures of now.
+export function showWindow(hours, ratio, saved) {
+  for (const node of document.querySelectorAll("[data-window]")) setText(node, `last ${hours} h:`);
+  put(byId("window-ratio"), ratio, share, "share");
+  put(byId("window-saved"), saved, bytes, "bytes");
+}
