@@ -46,11 +46,44 @@ class Terminal:
         if (name := block.said("file")) is not None:
             (self._here / name).write_text(text, encoding="utf-8")
         elif (where := block.said("background")) is not None:
-            self._start(block, text, self._here_said(where))
+            self.start(text, self._here_said(where), block.place)
         else:
-            came = self._run(block, text)
+            came = self.shell(text, block.place) if block.language in SHELL else self._python(text, block.place)
             wanted = block.output
             assert wanted is None or prints(self._here_said(wanted), came), f"{block.place} printed:\n{came}"
+
+    def shell(self, text: str, place: str = "here") -> str:
+        """Type commands; gives what they print. What they export stays."""
+        lines = [line.removeprefix("$ ") for line in text.splitlines()]
+        keep = self._folder / ".environment"
+        script = "\n".join(["set -euo pipefail", *lines, "", f"pwd > '{keep}.pwd'", f"env -0 > '{keep}'"])
+        came = self._finish(["bash", "-c", script], place)
+        variables = keep.read_text(encoding="utf-8").split("\0")
+        self._environment = dict(variable.split("=", 1) for variable in variables if variable)
+        self._here = Path(Path(f"{keep}.pwd").read_text().rstrip("\n"))
+        return came
+
+    def start(self, text: str, where: str, place: str = "here") -> None:
+        """Type a command into a terminal of its own, and wait until ``where`` answers."""
+        log = self._folder / f".background-{len(self._background)}.log"
+        # "exec env" takes variables before the command, and leaves no shell that would not pass signals on.
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec env {text.removeprefix('$ ')}"],
+                cwd=self._here,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+        self._background.append((text, process, log))
+
+        def up() -> bool:
+            assert process.poll() is None, f"{place} ended:\n{log.read_text()}"
+            return _answers(where)
+
+        wait_until(up, TIMEOUT, f"{place}: {where}")
 
     def close(self) -> None:
         """End what still runs, the last first."""
@@ -61,19 +94,10 @@ class Terminal:
         pattern = "|".join(rf"(?<![\w.]){re.escape(said)}(?!\w)" for said in sorted(self._swaps, key=len, reverse=True))
         return re.sub(pattern, lambda match: self._swaps[match[0]], text) if pattern else text
 
-    def _run(self, block: Block, text: str) -> str:
-        if block.language in SHELL:
-            lines = [line.removeprefix("$ ") for line in text.splitlines()]
-            keep = self._folder / ".environment"
-            script = "\n".join(["set -euo pipefail", *lines, "", f"pwd > '{keep}.pwd'", f"env -0 > '{keep}'"])
-            came = self._finish(block, ["bash", "-c", script])
-            variables = keep.read_text(encoding="utf-8").split("\0")
-            self._environment = dict(variable.split("=", 1) for variable in variables if variable)
-            self._here = Path(Path(f"{keep}.pwd").read_text().rstrip("\n"))
-            return came
-        return self._finish(block, [sys.executable, "-c", text])
+    def _python(self, text: str, place: str) -> str:
+        return self._finish([sys.executable, "-c", text], place)
 
-    def _finish(self, block: Block, command: list[str]) -> str:
+    def _finish(self, command: list[str], place: str) -> str:
         done = subprocess.run(
             command,
             cwd=self._here,
@@ -85,31 +109,11 @@ class Terminal:
             timeout=TIMEOUT,
             check=False,
         )
-        assert done.returncode == 0, f"{block.place}:\n{done.stdout}\n{self._logs()}"
+        assert done.returncode == 0, f"{place}:\n{done.stdout}\n{self._logs()}"
         return done.stdout
 
-    def _start(self, block: Block, text: str, where: str) -> None:
-        log = self._folder / f".background-{len(self._background)}.log"
-        with log.open("wb") as stream:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {text.removeprefix('$ ')}" if "=" not in text.split()[0] else f"exec env {text}"],
-                cwd=self._here,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-        self._background.append((text, process, log))
-
-        def up() -> bool:
-            assert process.poll() is None, f"{block.place} ended:\n{log.read_text()}"
-            return _answers(where)
-
-        wait_until(up, TIMEOUT, f"{block.place}: {where}")
-
     def _interrupt(self, command: str) -> None:
-        (process,) = (process for text, process, _ in self._background if command in text)
+        (process,) = (one for text, one, _ in self._background if command in text and one.poll() is None)
         process.send_signal(signal.SIGINT)
         process.wait(STOP_WITHIN)
 

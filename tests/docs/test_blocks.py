@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config import load_settings
+from gateway import metrics
+from gateway.config import Settings, load_settings
 from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks, pages, tested_by
 
 EVERY = [(page, block) for page in pages() for block in blocks(page)]
@@ -125,3 +126,63 @@ def test_every_picture_has_a_description():
         if len(text) < 3
     ]
     assert without == []
+
+
+def test_every_metric_that_a_page_names_exists():
+    """Rule: whoever types a metric's name from a page into Prometheus gets it."""
+    known = set()
+    for metric in metrics.ALL:
+        name = f"{metric._name}_total" if metric._type == "counter" else metric._name
+        known |= {name} | (
+            {f"{name}_{part}" for part in ("bucket", "count", "sum")} if metric._type == "histogram" else set()
+        )
+    wrong = []
+    for page in pages():
+        named = set(re.findall(r"\blarder_[a-z0-9_]+", page.read_text(encoding="utf-8")))
+        wrong += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(named - known)]
+    assert wrong == []
+
+
+def test_every_setting_that_a_page_names_exists():
+    """Rule: ``section.name`` of a section of the configuration is a setting."""
+    known = set()
+    for section, field in Settings.model_fields.items():
+        inner = field.annotation if hasattr(field.annotation, "model_fields") else field.annotation.__args__[0]
+        known |= {f"{section}.{name}" for name in inner.model_fields}
+    sections = "|".join(Settings.model_fields)
+    wrong = []
+    for page in pages():
+        named = set(re.findall(rf"`((?:{sections})\.[a-z0-9_]+)`", page.read_text(encoding="utf-8")))
+        wrong += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(named - known)]
+    assert wrong == []
+
+
+def test_every_command_that_a_page_names_exists():
+    """Rule: the first word after ``larder-gateway`` on a page is a command of docs/cli.md."""
+    listed = set(re.findall(r"larder-gateway ([a-z][a-z-]+)", (ROOT / "docs/cli.md").read_text(encoding="utf-8")))
+    named = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in pages()
+        for name in re.findall(
+            r"(?:`|^|[;(] ?)larder-gateway ([a-z][a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
+    assert {one for one in named if one[1] not in listed} == set()
+
+
+def test_figures_of_the_readme_stand_in_their_sources():
+    """Rule: each number of the table "Measured" is on the page that its row links to; after measuring again, both change."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Measured")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "](" in line]
+    assert len(rows) > 5
+    wrong = []
+    for row in rows:
+        (source,) = re.findall(r"\]\(([^)]+)\)", row)
+        text = (ROOT / source).read_text(encoding="utf-8")
+        said = re.sub(r"\]\([^)]+\)", "", "|".join(row.split("|")[2:]))
+        wrong += [
+            f"{number}: not in {source}"
+            for number in re.findall(r"\d+(?:\.\d+)?", said)
+            if not re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", text)
+        ]
+    assert wrong == []

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.demo import data
 from gateway.testing.origin import OriginThread
+from larder import Credentials
+from larder.digest import build
 from tests.docs.blocks import ROOT, RUNNABLE, blocks, pages, tested_by
 from tests.docs.terminal import Terminal
+from tests.gateways import Settings, gateway
 from tests.origins.processes import free_port
 
 pytestmark = pytest.mark.timeout(400)
@@ -62,9 +66,65 @@ def readme(folder: Path) -> Iterator[Terminal]:
             terminal.close()
 
 
+CONFIGURATION = """
+[server]
+port = PORT
+
+[cache]
+dir = "cache"
+capacity = "10MB"
+reserve = 0
+
+[admin]
+token = "an admin token"
+
+[[origins]]
+endpoint = "http://127.0.0.1:9"
+"""
+
+
+@contextmanager
+def operations(folder: Path) -> Iterator[Terminal]:
+    """A gateway runs whose catalog has a key; what the page says about backup must bring it back."""
+    port = str(free_port())
+    (folder / "larder.toml").write_text(CONFIGURATION.replace("PORT", port), encoding="utf-8")
+    asked = {"LARDER_ENDPOINT": f"http://127.0.0.1:{port}", "LARDER_ADMIN_TOKEN": "an admin token"}
+    terminal = Terminal(folder, {}, asked)
+    serve = ("larder-gateway serve --config larder.toml", f"http://127.0.0.1:{port}/-/readyz")
+    try:
+        terminal.start(*serve)
+        terminal.shell("larder-gateway tenants create vision")
+        terminal.shell("larder-gateway credentials create --tenant vision --access-key kept")
+        yield terminal
+        terminal.start(*serve)
+        assert "kept" in terminal.shell("larder-gateway credentials list")
+        terminal.shell("larder-gateway credentials rotate kept")
+    finally:
+        terminal.close()
+
+
+@contextmanager
+def client(folder: Path) -> Iterator[Terminal]:
+    """A gateway with the demo's data, and a digest file of it."""
+    keys = {"access_key_id": "vision", "secret_access_key": "a long random string", "tenant": "vision"}
+    with OriginThread() as origin:
+        for key, body in list(data.digits().items())[:100]:
+            origin.put(data.BUCKET, key, body)
+        with gateway(Settings(origin.endpoint, folder / "cache", credentials=(keys,)), folder) as running:
+            signed = Credentials(keys["access_key_id"], keys["secret_access_key"])
+            build("s3://demo/digits/", folder / "digits.parquet", endpoint=running.endpoint, credentials=signed)
+            terminal = Terminal(folder, {"http://127.0.0.1:9000": running.endpoint})
+            try:
+                yield terminal
+            finally:
+                terminal.close()
+
+
 STAGES: dict[str, Stage] = {
     "README.md": readme,
+    "clients/python/README.md": client,
     "docs/adding-a-policy.md": alone,
+    "docs/operations.md": operations,
     "docs/quickstart.md": quickstart,
 }
 
