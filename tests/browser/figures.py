@@ -1,0 +1,110 @@
+"""What a gateway could answer the dashboard: a fleet at work, one in trouble, an empty one, and one whose names are hostile."""
+
+from __future__ import annotations
+
+import json
+import math
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+AT_WORK: dict[str, Any] = json.loads(Path(__file__).with_name("overview.json").read_text(encoding="utf-8"))
+NOW = datetime.fromisoformat(AT_WORK["at"])
+HOSTILE = """<img src=x onerror="window.executed=true"><script>window.executed=true</script>' " & &lt; {{7*7}}"""
+
+
+def stamp(moment: datetime) -> str:
+    """A time as the API writes it."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def in_trouble() -> dict[str, Any]:
+    """Everything that is shown otherwise when it is ill."""
+    overview = deepcopy(AT_WORK)
+    overview["nodes"][1] |= {"disk": "down", "bytes": 0, "blobs": 0}
+    overview["nodes"][2] |= {"state": "LEAVING", "redis": False}
+    overview["now"] |= {
+        "hit_ratio": 0.4177,
+        "cache_bytes_per_second": 901_000_000,
+        "origin_bytes_per_second": 1_250_000_000,
+    }
+    overview["jobs"][0] |= {"silent_seconds": 95, "epoch": -1, "benefit": None}
+    overview["datasets"][0] |= {"names": [], "items": None, "bytes": None, "caching": None, "why": ""}
+    overview["problems"] = [
+        {
+            "severity": "error",
+            "since": stamp(NOW - timedelta(minutes=6)),
+            "what": "The cache disk is down: 5 of the last 5 writes failed with EIO.",
+            "remedy": "Look at the kernel's log for the device of cache.dir and replace it; reads go to the origin meanwhile.",
+            "node": "gw-2",
+        },
+        {
+            "severity": "warning",
+            "since": stamp(NOW - timedelta(hours=19)),
+            "what": "Redis is not reachable.",
+            "remedy": "Start it, or mend the way to redis.internal:6379; cached objects are checked with the origin until then.",
+            "node": "gw-3",
+        },
+    ]
+    return overview
+
+
+def empty() -> dict[str, Any]:
+    """A gateway that was started a moment ago and that nobody has asked for anything."""
+    overview = deepcopy(AT_WORK)
+    overview["nodes"] = []
+    overview["jobs"] = []
+    overview["datasets"] = []
+    overview["now"] = dict.fromkeys(overview["now"], 0) | {"hit_ratio": None}
+    overview["total"] = dict.fromkeys(overview["total"], 0)
+    return overview
+
+
+def hostile() -> dict[str, Any]:
+    """HTML in every text that is there."""
+    overview = in_trouble()
+    overview["zone"] = overview["version"] = HOSTILE
+    for name in ("nodes", "jobs", "datasets", "problems"):
+        for entry in overview[name]:
+            for field, value in entry.items():
+                if isinstance(value, str):
+                    entry[field] = HOSTILE
+            entry |= {"caching": HOSTILE} if "caching" in entry else {}
+        overview[name] = overview[name][:1]
+    overview["datasets"][0]["names"] = [HOSTILE]
+    return overview
+
+
+def history(hours: int = 6) -> dict[str, Any]:
+    """Some hours with a warm-up at their beginning, a hole while nobody was there, and chunks that follow one another."""
+    step = 60 if hours <= 6 else 600
+    start = NOW - timedelta(hours=hours)
+    points = []
+    for number in range(hours * 3600 // step):
+        part = number * step / (hours * 3600)
+        if 0.62 < part < 0.66:
+            continue
+        ratio = 0.95 - 0.6 * math.exp(-9 * part) - 0.02 * (1 + math.sin(part * 70)) + (0.008 if number % 3 else -0.01)
+        sent = 3.2e9 + 5e8 * math.sin(part * 9) + 2e8 * math.sin(part * 61)
+        points.append(
+            {
+                "at": stamp(start + timedelta(seconds=number * step)),
+                "hit_ratio": round(min(ratio, 0.97), 4),
+                "cache_bytes_per_second": round(sent * ratio),
+                "origin_bytes_per_second": round(sent * (1 - ratio)),
+                "requests_per_second": round(400 + 40 * math.sin(part * 9), 1),
+                "saved_bytes": round(sent * ratio * step),
+            }
+        )
+    return {"step_seconds": step, "points": points, "chunks": {"c41e77a09b3d": _chunks(start, hours)}}
+
+
+def _chunks(start: datetime, hours: int) -> list[dict[str, Any]]:
+    order = [2, 9, 0, 5, 1, 8, 3, 6, 4, 7]
+    turn = timedelta(hours=hours) / (len(order) - 0.6)
+    spans = []
+    for place, chunk in enumerate(order):
+        begun, ended = start + turn * (place - 1), start + turn * (place + 1)
+        spans.append({"chunk": chunk, "from": stamp(begun), "to": stamp(ended) if ended < NOW else None})
+    return spans

@@ -1,0 +1,102 @@
+"""What a person would see or find by keyboard, measured in the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Page
+
+_FAINT = """
+() => {
+  const parse = (text) => {
+    const found = text.match(/[\\d.]+/g).map(Number);
+    return { rgb: found.slice(0, 3), alpha: found.length > 3 ? found[3] : 1 };
+  };
+  const over = (top, below) => top.rgb.map((part, index) => part * top.alpha + below[index] * (1 - top.alpha));
+  const ground = (node) => {
+    const layers = [];
+    for (let at = node; at; at = at.parentElement) layers.push(parse(getComputedStyle(at).backgroundColor));
+    return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
+  };
+  const light = (rgb) => rgb.map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  const seen = (node) => {
+    const box = node.getBoundingClientRect();
+    return box.width > 1 && box.height > 1 && node.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+  };
+  const faint = [];
+  let looked = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (walker.currentNode.textContent.trim() === "" || !seen(node)) continue;
+    looked += 1;
+    const style = getComputedStyle(node);
+    const below = ground(node);
+    const ink = parse(node instanceof SVGElement ? style.fill : style.color);
+    let opacity = 1;
+    for (let at = node; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
+    const shown = over({ rgb: ink.rgb, alpha: ink.alpha * opacity }, below);
+    const [bright, dark] = [light(shown), light(below)].sort((one, other) => other - one);
+    const contrast = (bright + 0.05) / (dark + 0.05);
+    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${walker.currentNode.textContent.trim().slice(0, 40)}`);
+  }
+  return { looked, faint: [...new Set(faint)] };
+}
+"""
+
+_REACHABLE = """
+() => {
+  const found = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
+    .filter((node) => node.checkVisibility() && !node.disabled && !(node.type === "radio" && !node.checked));
+  found.forEach((node, index) => { node.dataset.stop = index; });
+  return found.map((node) => `${node.tagName} ${node.id || node.getAttribute("href") || node.value || node.textContent.trim()}`);
+}
+"""
+
+_FOCUSED = """
+() => {
+  const node = document.activeElement;
+  if (!node || node === document.body) return null;
+  const outlined = [node, node.nextElementSibling].filter(Boolean).some((each) => {
+    const style = getComputedStyle(each);
+    return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
+  });
+  return { stop: node.dataset.stop ?? "", outlined };
+}
+"""
+
+
+def faint_texts(page: Page) -> list[str]:
+    """Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3), with the contrast."""
+    found: dict[str, Any] = page.evaluate(_FAINT)
+    assert found["looked"] > 3
+    faint: list[str] = found["faint"]
+    return faint
+
+
+def overflow(page: Page) -> int:
+    """Pixels by which the page is wider than the window."""
+    wider: int = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return wider
+
+
+def walk_by_tab(page: Page) -> tuple[set[str], list[str]]:
+    """What can be used and is not reached by the Tab key; and what is reached without showing it."""
+    names: list[str] = page.evaluate(_REACHABLE)
+    page.evaluate("() => document.activeElement?.blur()")
+    reached: set[int] = set()
+    hidden = []
+    for _ in range(2 * len(names) + 10):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(_FOCUSED)
+        if focused is None or focused["stop"] == "":
+            continue
+        stop = int(focused["stop"])
+        if stop in reached:
+            break
+        reached.add(stop)
+        if not focused["outlined"]:
+            hidden.append(names[stop])
+    return {name for stop, name in enumerate(names) if stop not in reached}, hidden

@@ -1,0 +1,59 @@
+"""Makes the pictures of docs/dashboard.md: ``python -m tests.browser.pictures [FOLDER]``, of the figures of the tests."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+
+from tests.browser import figures
+from tests.browser.chromium import Played, started
+from tests.gateways import Settings, gateway
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+DESK = {"width": 1180, "height": 900}
+PHONE = {"width": 360, "height": 740}
+
+
+def dashboard(
+    browser: Browser, home: str, to: Path, overview: dict[str, Any], full: bool = True, **options: Any
+) -> None:
+    """One picture of the dashboard."""
+    context = browser.new_context(base_url=home, timezone_id="UTC", **options)
+    page = context.new_page()
+    page.clock.set_fixed_time(figures.NOW)
+    Played(page, overview)
+    page.goto("/-/")
+    page.locator("#ratio-chart path.line").first.wait_for()
+    page.screenshot(path=to, full_page=full)
+    context.close()
+
+
+def api_page(browser: Browser, home: str, to: Path) -> None:
+    """One picture of the API page."""
+    context = browser.new_context(base_url=home, viewport=DESK)
+    page = context.new_page()
+    page.goto("/-/docs")
+    page.locator(".opblock").first.wait_for()
+    page.screenshot(path=to)
+    context.close()
+
+
+def make(folder: Path) -> None:
+    """All of them, of a gateway that is started for it."""
+    with tempfile.TemporaryDirectory() as scratch, started() as browser:
+        home = Path(scratch)
+        with gateway(Settings("http://127.0.0.1:9", home / "cache"), home) as running:
+            at = running.endpoint
+            dashboard(browser, at, folder / "dashboard-light.png", figures.AT_WORK, viewport=DESK)
+            trouble = figures.in_trouble()
+            dashboard(browser, at, folder / "dashboard-trouble-dark.png", trouble, viewport=DESK, color_scheme="dark")
+            dashboard(browser, at, folder / "dashboard-phone.png", figures.AT_WORK, full=False, viewport=PHONE)
+            api_page(browser, at, folder / "api.png")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)

@@ -1,0 +1,119 @@
+"""``/-/docs`` and the files of both pages, of a real gateway."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from gateway.admin.pages import STATIC, SWAGGER_UI
+from tests.browser.chromium import PATIENCE, TOKEN
+from tests.gateways import Running
+from tests.v1 import Reply, ask
+
+expect.set_options(timeout=PATIENCE)
+
+
+def fetch(running: Running, path: str, **headers: str) -> Reply:
+    """One GET below ``/-``, without a signature."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return ask(running, "GET", path, key=None, headers=named)
+
+
+def test_the_page_lists_every_address(window: Any, running: Running) -> None:
+    """Rule: each address of the description is on the page, those of /-/v1 and of /-/admin; nothing comes from elsewhere."""
+    page = window().page
+    page.goto("/-/docs")
+    operations = page.locator(".opblock")
+    expect(operations.first).to_be_visible()
+    described = fetch(running, "/openapi.json").json
+    count = sum(
+        len(item.keys() & {"get", "put", "post", "delete", "patch", "head"}) for item in described["paths"].values()
+    )
+    expect(operations).to_have_count(count)
+    assert {"/v1/jobs", "/admin/overview"} <= described["paths"].keys()
+
+
+def test_an_address_is_tried_with_the_token(window: Any, running: Running) -> None:
+    """Rule: with the token given under Authorize, an admin address answers on the page; without it, it is refused."""
+    page = window().page
+    page.goto("/-/docs")
+    block = page.locator(".opblock", has=page.locator("[data-path='/admin/overview']"))
+    block.locator(".opblock-summary-control").click()
+    block.get_by_role("button", name="Execute").click()
+    status = block.locator(".live-responses-table tr.response .response-col_status")
+    expect(status).to_have_text(re.compile("^401"))
+    page.get_by_role("button", name="Authorize", exact=True).click()
+    page.locator(".auth-container input").fill(TOKEN)
+    page.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
+    page.locator(".modal-ux").get_by_role("button", name="Close").last.click()
+    block.get_by_role("button", name="Execute").click()
+    expect(status).to_have_text(re.compile("^200"))
+    assert page.evaluate("() => localStorage.length + sessionStorage.length + document.cookie.length") == 0
+
+
+def test_every_operation_says_what_it_is(running: Running) -> None:
+    """Rule: each has a summary and a tag that is described; each address of the admin wants the token, and no other does."""
+    described = fetch(running, "/openapi.json").json
+    tags = {tag["name"] for tag in described["tags"] if tag.get("description")}
+    silent = []
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            if not operation.get("summary") or not set(operation.get("tags", [])) <= tags or not operation.get("tags"):
+                silent.append(f"{method} {path}")
+            assert bool(operation.get("security")) is path.startswith("/admin/"), path
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_let_nothing_in(running: Running, path: str) -> None:
+    """Rule: both pages come with a policy that allows this gateway's files only, and can be put into no frame."""
+    reply = fetch(running, path)
+    policy = reply.headers["content-security-policy"]
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for part in ("default-src 'none'", "script-src 'self';", "frame-ancestors 'none'", "base-uri 'none'"):
+        assert part in policy
+    assert ("trusted-types 'none'" in policy) is (path == "/")
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["cache-control"] == "no-cache"
+    assert b"http://" not in reply.body.replace(b"http://www.w3.org/", b"")
+    assert b"https://" not in reply.body
+    assert "set-cookie" not in reply.headers
+
+
+def test_vendored_files_are_kept_and_own_ones_asked_for(running: Running) -> None:
+    """Rule: what has its version in its address is kept for a year; the rest is asked for, and not sent again."""
+    vendored = fetch(running, f"/static/{SWAGGER_UI}/swagger-ui.css")
+    assert vendored.headers["cache-control"] == "public, max-age=31536000, immutable"
+    own = fetch(running, "/static/dashboard/main.js")
+    assert (own.headers["cache-control"], own.headers["content-type"]) == ("no-cache", "text/javascript; charset=utf-8")
+    again = fetch(running, "/static/dashboard/main.js", if_none_match=own.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    assert fetch(running, "/static/dashboard/main.js", if_none_match=f'"x", W/{own.headers["etag"]}').status == 304
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "dashboard", "nothing.js", "../pages.py", "..%2Fpages.py", "dashboard//main.js", f"{SWAGGER_UI}/README.md"],
+)
+def test_other_files_are_not_there(running: Running, name: str) -> None:
+    """Rule: only the pages' own files have addresses; whatever else is asked for, also outside of their folder, is 404."""
+    assert fetch(running, f"/static/{name}").status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_pages_take_nothing(running: Running, method: str) -> None:
+    """Rule: the pages can be read only."""
+    assert ask(running, method, "/docs", b"x", key=None).status == 405
+    assert ask(running, "HEAD", "/docs", key=None).status == 200
+
+
+def test_the_licence_comes_with_the_files() -> None:
+    """Rule: what is not ours says whose it is and under which licence, in the package too."""
+    folder = STATIC / SWAGGER_UI
+    assert "Apache License" in (folder / "LICENSE").read_text(encoding="utf-8")
+    assert (folder / "swagger-ui-bundle.js.LICENSE.txt").stat().st_size > 1000
+    assert SWAGGER_UI.rpartition("-")[2] in (folder / "README.md").read_text(encoding="utf-8")
+    assert SWAGGER_UI in (STATIC / "docs" / "index.html").read_text(encoding="utf-8")

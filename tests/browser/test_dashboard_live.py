@@ -1,0 +1,185 @@
+"""The dashboard of real gateways: the token, numbers after a known workload, a gateway that goes and comes back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.chromium import PATIENCE, TOKEN, Played
+from tests.gateways import Running, Settings, finish, gateway, start
+from tests.origins.processes import free_port, wait_until
+from tests.scenarios.world import Origin
+from tests.v1 import ask
+
+expect.set_options(timeout=PATIENCE)
+
+READ_TOKEN = "another-token-that-may-only-look"
+ADMIN = f'[admin]\ntoken = "{TOKEN}"\nread_token = "{READ_TOKEN}"\n'
+OBJECTS, BYTES = 12, 50_000
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Origin]:
+    """A store with a dozen objects."""
+    with Origin() as started:
+        for number in range(OBJECTS):
+            started.put(f"/data/{number}", bytes([number]) * BYTES)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway that has read each object three times: once from the origin, twice from the cache."""
+    home = tmp_path_factory.mktemp("live")
+    with gateway(Settings(origin.endpoint, home / "cache", extra=ADMIN), home) as ready:
+        client = ready.client()
+        for number in range(OBJECTS * 3):
+            client.get_object(Bucket="data", Key=str(number % OBJECTS))["Body"].read()
+        yield ready
+
+
+def overview(running: Running) -> dict[str, Any]:
+    """What the API says."""
+    reply = ask(running, "GET", "/admin/overview", key=None, headers={"authorization": f"Bearer {TOKEN}"})
+    assert reply.status == 200, reply.body
+    document: dict[str, Any] = reply.json
+    return document
+
+
+def enter(page: Page, token: str) -> None:
+    """Give a token at the door."""
+    page.get_by_label("Admin token").fill(token)
+    page.get_by_role("button", name="Show the dashboard").click()
+
+
+def figure(page: Page, name: str) -> float:
+    """A number on the page."""
+    return float(page.locator(f"[data-figure='{name}']").first.get_attribute("value") or "nan")
+
+
+def test_numbers_are_those_of_the_metrics(window: Any, running: Running) -> None:
+    """Rule: after a known workload the page shows what the API says, and both what the gateway has counted."""
+    wait_until(lambda: overview(running)["total"]["requests"] >= OBJECTS * 3, 60, "the workload in the overview")
+    page = window().page
+    page.goto("/-/")
+    enter(page, READ_TOKEN)
+    expect(page.locator("[data-figure='total.requests']")).to_have_text(str(OBJECTS * 3))
+    total = overview(running)["total"]
+    assert {name: figure(page, f"total.{name}") for name in total} == total
+    assert total["requests"] == running.metric("larder_requests_total")
+    assert total["hits"] == running.metric("larder_requests_total", outcome="HIT") == OBJECTS * 2
+    assert total["sent_bytes"] == running.metric("larder_sent_bytes_total") == OBJECTS * BYTES * 3
+    assert total["saved_bytes"] == running.metric("larder_sent_bytes_total", outcome="HIT") == OBJECTS * BYTES * 2
+    assert total["origin_bytes"] == running.metric("larder_origin_received_bytes_total") == OBJECTS * BYTES
+    expect(page.locator("#nodes tbody tr")).to_have_count(1)
+    cached = running.metric("larder_cache_bytes")
+    expect(page.locator("#nodes tbody .meter")).to_have_attribute("data-share", f"{cached / 200_000_000:.3f}")
+
+
+def test_the_door_asks_for_a_token(window: Any, running: Running) -> None:
+    """Rule: without a token nothing but the question is shown; a wrong one is refused in words, and asked for again."""
+    page = window().page
+    page.goto("/-/")
+    expect(page.get_by_label("Admin token")).to_be_focused()
+    expect(page.locator("#board")).to_be_hidden()
+    enter(page, "not-the-token")
+    expect(page.get_by_role("alert")).to_contain_text("does not know this token")
+    expect(page.get_by_label("Admin token")).to_be_focused()
+    expect(page.get_by_label("Admin token")).to_have_value("")
+    enter(page, "ключ с пробелами")
+    expect(page.get_by_role("alert")).to_contain_text("ASCII")
+    enter(page, TOKEN)
+    expect(page.locator("#board")).to_be_visible()
+    expect(page.locator("#door")).to_be_hidden()
+
+
+def test_the_token_stays_in_the_tab(window: Any, running: Running) -> None:
+    """Rule: it survives a reload, is in no cookie, storage that lasts, address or page, and is forgotten on request."""
+    watched = window()
+    page = watched.page
+    page.goto("/-/")
+    enter(page, TOKEN)
+    expect(page.locator("#board")).to_be_visible()
+    page.reload()
+    expect(page.locator("#board")).to_be_visible()
+    assert watched.context.cookies() == []
+    assert TOKEN not in page.evaluate("() => JSON.stringify(localStorage) + document.documentElement.outerHTML")
+    assert TOKEN not in page.url
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Admin token")).to_be_visible()
+    assert page.evaluate("() => sessionStorage.length") == 0
+    other = watched.context.new_page()
+    other.goto("/-/")
+    expect(other.get_by_label("Admin token")).to_be_visible()
+
+
+def test_a_token_that_is_changed_is_asked_for_anew(window: Any, running: Running) -> None:
+    """Rule: when the gateway no longer takes the token, the page says so instead of showing old figures."""
+    page = window().page
+    played = Played(page)
+    page.goto("/-/")
+    expect(page.locator("#board")).to_be_visible()
+    page.evaluate("(token) => sessionStorage.setItem('larder-token', token)", "an-old-one")
+    page.unroute_all()
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("does not know this token")
+    assert played.overviews > 0
+    assert page.evaluate("() => sessionStorage.length") == 0
+
+
+def test_a_gateway_without_tokens_names_the_setting(window: Any, tmp_path: Path) -> None:
+    """Rule: where no token is configured, the page shows the setting, from the real refusal."""
+    with gateway(Settings("http://127.0.0.1:9", tmp_path / "cache"), tmp_path) as closed:
+        page = window(closed.endpoint).page
+        page.goto("/-/")
+        expect(page.get_by_role("heading", level=1)).to_have_text("The dashboard is switched off")
+        expect(page.locator("#door-example")).to_contain_text("[admin]")
+
+
+def test_a_gateway_that_is_started_again_is_live_again(window: Any, origin: Origin, tmp_path: Path) -> None:
+    """Rule: a stopped gateway leaves the last figures with their age; started again, the page goes on without a hand."""
+    settings = Settings(origin.endpoint, tmp_path / "cache", extra=ADMIN, server={"port": free_port()})
+    first = start(settings, tmp_path)
+    try:
+        page = window(first.endpoint).page
+        page.goto("/-/")
+        enter(page, TOKEN)
+        expect(page.locator("#pulse")).to_have_text(re.compile("^live"))
+    finally:
+        finish(first)
+    expect(page.locator("#pulse")).to_have_text(re.compile(r"^last seen \d"))
+    expect(page.locator("#stale")).to_be_visible()
+    second = start(settings, tmp_path)
+    try:
+        expect(page.locator("#pulse")).to_have_text(re.compile("^live"))
+        expect(page.locator("#stale")).to_be_hidden()
+    finally:
+        finish(second)
+
+
+def test_nothing_is_asked_while_nobody_looks(window: Any, running: Running) -> None:
+    """Rule: every two seconds the overview, every thirty the history; nothing while hidden, and at once after that."""
+    page = window().page
+    page.clock.install()
+    page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.away === true });")
+    played = Played(page)
+    page.goto("/-/")
+    expect(page.locator("#board")).to_be_visible()
+    before = played.overviews
+    for _ in range(20):
+        with page.expect_response("**/-/admin/overview"):
+            page.clock.run_for(2_000)
+    assert played.overviews == before + 20
+    wait_until(lambda: page.evaluate("() => 1") == 1 and len(played.histories) == 2, 30, "the second history")
+    page.evaluate("() => { window.away = true; document.dispatchEvent(new Event('visibilitychange')); }")
+    asked = played.overviews
+    page.clock.run_for(600_000)
+    assert played.overviews == asked
+    with page.expect_response("**/-/admin/overview"):
+        page.evaluate("() => { window.away = false; document.dispatchEvent(new Event('visibilitychange')); }")
+    assert played.overviews == asked + 1

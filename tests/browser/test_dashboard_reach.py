@@ -1,0 +1,170 @@
+"""Who can use the dashboard: on a phone, in the dark, by keyboard, with a screen reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import figures
+from tests.browser.chromium import PATIENCE, Played
+from tests.browser.looks import faint_texts, overflow, walk_by_tab
+
+expect.set_options(timeout=PATIENCE)
+
+PHONE = {"width": 360, "height": 740}
+NOBODY = (401, {"title": "No token", "status": 401, "code": "Unauthorized", "detail": "Send a token."})
+
+
+def at_work(page: Page, played: Played) -> None:
+    """A fleet at work."""
+    expect(page.locator(".timeline rect.bar").first).to_be_visible()
+
+
+def in_trouble(page: Page, played: Played) -> None:
+    """One with problems."""
+    played.overview = figures.in_trouble()
+    expect(page.locator("#problems li").first).to_be_visible()
+
+
+def hostile(page: Page, played: Played) -> None:
+    """One whose names are long and contain what is not to be broken."""
+    played.overview = figures.hostile()
+    expect(page.locator("#problems li").first).to_be_visible()
+
+
+def empty(page: Page, played: Played) -> None:
+    """One with nothing in it."""
+    played.overview = figures.empty()
+    expect(page.locator("#no-nodes")).to_be_visible()
+
+
+def gone(page: Page, played: Played) -> None:
+    """A gateway that has stopped."""
+    at_work(page, played)
+    played.gone = True
+    expect(page.locator("#stale")).to_be_visible()
+
+
+def at_the_door(page: Page, played: Played) -> None:
+    """The question for the token, refused once."""
+    played.refusal = NOBODY
+    expect(page.locator("#token-form")).to_be_visible()
+    page.get_by_label("Admin token").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#token-error")).not_to_be_empty()
+
+
+STATES = [at_work, in_trouble, hostile, empty, gone, at_the_door]
+
+
+def opened(window: Any, state: Callable[[Page, Played], None], **options: Any) -> Page:
+    """The dashboard in a state."""
+    page: Page = window(**options).page
+    page.clock.set_fixed_time(figures.NOW)
+    played = Played(page)
+    page.goto("/-/")
+    state(page, played)
+    return page
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_phone_shows_all_of_it(window: Any, state: Callable[[Page, Played], None]) -> None:
+    """Rule: 360 pixels are wide enough in every state, with every table open: nothing is scrolled sideways."""
+    page = opened(window, state, viewport=PHONE)
+    page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert overflow(page) <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("state", STATES)
+def test_text_stands_out(window: Any, state: Callable[[Page, Played], None], scheme: str) -> None:
+    """Rule: every text has a contrast of 4.5 at least with what is behind it, in every state and both colour schemes."""
+    assert faint_texts(opened(window, state, color_scheme=scheme)) == []
+
+
+@pytest.mark.parametrize("state", [in_trouble, at_the_door])
+def test_the_keyboard_reaches_everything(window: Any, state: Callable[[Page, Played], None]) -> None:
+    """Rule: Tab alone leads to everything that can be used, and what has the focus shows it."""
+    page = opened(window, state)
+    page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert walk_by_tab(page) == (set(), [])
+
+
+def test_the_keyboard_skips_the_header(window: Any) -> None:
+    """Rule: the first thing that Tab reaches leads past everything else."""
+    page = opened(window, at_work)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+
+
+def test_a_refresh_takes_nothing_away(window: Any) -> None:
+    """Rule: focus and open tables survive new figures; nodes of the page that stay the same are not made anew."""
+    page: Page = window().page
+    played = Played(page)
+    page.goto("/-/")
+    summary = page.locator(".timeline:visible summary").first
+    summary.click()
+    summary.focus()
+    asked = len(played.histories)
+    page.get_by_label("1 h", exact=True).evaluate("(node) => { node.checked = true; }")
+    page.evaluate("() => document.getElementById('hours').dispatchEvent(new Event('change'))")
+    played.overview = figures.in_trouble()
+    expect(page.locator("#problems li").first).to_be_visible()
+    assert len(played.histories) > asked
+    expect(summary).to_be_focused()
+    expect(page.locator(".timeline:visible details").first).to_have_attribute("open", "")
+
+
+def test_a_screen_reader_finds_its_way(window: Any) -> None:
+    """Rule: there are landmarks, one heading of level 1, regions and tables with names, and every control has a label."""
+    page = opened(window, in_trouble)
+    for role in ("banner", "main", "contentinfo", "navigation"):
+        assert page.get_by_role(role).count() == 1, role
+    assert page.get_by_role("heading", level=1).count() == 1
+    for name in ("Problems", "Last hours", "Jobs", "Datasets", "Nodes"):
+        assert page.get_by_role("region", name=name, exact=True).count() == 1, name
+    for name in ("Jobs", "Nodes"):
+        table = page.get_by_role("table", name=name)
+        assert table.get_by_role("columnheader").count() >= 8
+        assert table.get_by_role("rowheader").count() == 3
+    assert page.get_by_role("combobox", name="Colours").count() == 1
+    assert page.get_by_role("group", name="How far back").get_by_role("radio").count() == 4
+    assert page.locator("svg[role=img]:not([aria-label])").count() == 0
+
+
+def test_tables_stay_tables_on_a_phone(window: Any) -> None:
+    """Rule: rows that look like cards are still rows of a table to a screen reader, and each value shows its label."""
+    page = opened(window, at_work, viewport=PHONE)
+    table = page.get_by_role("table", name="Jobs")
+    assert table.get_by_role("row").count() == 4
+    assert table.get_by_role("cell").count() == 3 * 8
+    labels = page.locator("#jobs tbody tr").first.locator("td")
+    shown = labels.evaluate_all("(cells) => cells.map((each) => getComputedStyle(each, '::before').content)")
+    assert shown[:2] == ['"Dataset"', '"GPUs"']
+
+
+def ground(page: Page) -> str:
+    """The colour behind everything."""
+    colour: str = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    return colour
+
+
+def test_it_is_dark_where_that_is_wanted(window: Any) -> None:
+    """Rule: the colours follow the system; the switch decides otherwise, at once and after a reload."""
+    dark = ground(opened(window, at_work, color_scheme="dark"))
+    page = opened(window, at_work, color_scheme="light")
+    light = ground(page)
+    assert dark != light
+    page.get_by_label("Colours").select_option("dark")
+    assert ground(page) == dark
+    page.reload()
+    expect(page.locator("#verdict")).to_be_visible()
+    assert ground(page) == dark
+    expect(page.get_by_label("Colours")).to_have_value("dark")
+    page.get_by_label("Colours").select_option("auto")
+    assert ground(page) == light

@@ -1,0 +1,235 @@
+"""Each state of the dashboard, in Chromium, with answers that the tests choose."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import figures
+from tests.browser.chromium import PATIENCE, Played
+
+expect.set_options(timeout=PATIENCE)
+
+DISABLED = {"title": "Closed", "status": 403, "code": "AdminDisabled", "detail": "Set admin.token."}
+
+
+def shown(page: Page, overview: dict[str, Any] | None = None) -> Played:
+    """A dashboard of a gateway that answers this."""
+    page.clock.set_fixed_time(figures.NOW)
+    played = Played(page, overview)
+    page.goto("/-/")
+    expect(page.locator("#board")).to_be_visible()
+    return played
+
+
+def test_one_sentence_says_how_it_is(window: Any) -> None:
+    """Rule: the headline is the share that comes from the cache; below it what was spared, and whether all is well."""
+    page = window().page
+    shown(page)
+    expect(page.locator("h1#verdict")).to_have_text("94.2\u00a0% of what is read comes from the cache.")
+    expect(page.locator("#under")).to_have_text(
+        "The origin was spared 389\u00a0TB. 3 nodes, 3 jobs, 3 datasets, no problems."
+    )
+    expect(page.locator("#no-problems")).to_have_text("Nothing is wrong.")
+    assert page.title() == "Larder"
+
+
+def test_every_figure_is_what_the_api_says(window: Any) -> None:
+    """Rule: each figure carries the exact number of the answer, and shows it rounded with its unit."""
+    page = window().page
+    shown(page)
+    for group in ("now", "total"):
+        for name, value in figures.AT_WORK[group].items():
+            for figure in page.locator(f"[data-figure='{group}.{name}']").all():
+                assert float(figure.get_attribute("value") or "nan") == value, name
+    expect(page.locator("[data-figure='total.batch_items']")).to_have_text("3.12\u00a0billion")
+    expect(page.locator("[data-figure='now.cache_bytes_per_second']")).to_have_text("3.12\u00a0GB/s")
+
+
+def test_jobs_say_what_they_gain(window: Any) -> None:
+    """Rule: a job shows its times of a step, the quotient, and whether it reads from the cache, past it, or is being measured."""
+    page = window().page
+    shown(page)
+    rows = page.locator("#jobs tbody tr")
+    expect(rows).to_have_count(3)
+    assert [text.split() for text in rows.nth(0).locator("td").all_inner_texts()] == [
+        ["imagenet-train"], ["8"], ["31"], ["from", "the", "cache"], ["618", "ms"], ["251", "ms"], ["2.5", "×"],
+        ["1", "s", "ago"],
+    ]  # fmt: skip
+    expect(rows.nth(1)).to_contain_text("measured without the cache")
+    expect(rows.nth(1)).to_contain_text("not measured")
+    expect(rows.nth(2)).to_contain_text("past the cache")
+    expect(rows.nth(2)).to_contain_text("none")
+
+
+def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
+    """Rule: the mode and why, in words; the share that is cached; and for a rotated dataset its chunks, now and over time."""
+    page = window().page
+    shown(page)
+    whole, rotated, none = page.locator("#datasets > li").all()
+    expect(whole.locator(".mode")).to_have_text("Kept whole")
+    expect(rotated.locator(".mode")).to_have_text("Two chunks at a time")
+    expect(rotated.locator(".chunks")).to_have_text("Of 10 chunks: chunk 4 in use, 7 being loaded.")
+    expect(none.locator(".mode")).to_have_text("Not kept")
+    expect(none).to_contain_text("None of its jobs gains anything")
+    expect(rotated.locator(".timeline rect.bar")).to_have_count(10)
+    expect(rotated.locator(".timeline rect.open")).to_have_count(2)
+    expect(whole.locator(".timeline")).to_be_hidden()
+
+
+def test_every_chart_is_a_table_too(window: Any) -> None:
+    """Rule: what a chart shows, its table has, newest first; and its label has the last, least and largest figure."""
+    page = window().page
+    shown(page)
+    for chart in ("#ratio-chart", "#rate-chart", ".timeline:visible"):
+        figure = page.locator(chart).first
+        expect(figure.locator("svg[role=img]")).to_have_attribute("aria-label", re.compile("The table below"))
+        figure.locator("summary").click()
+        expect(figure.locator("tbody tr").first).to_be_visible()
+    newest = figures.history()["points"][-1]
+    expect(page.locator("#ratio-chart tbody tr").first).to_contain_text(f"{newest['hit_ratio'] * 100:.1f}")
+
+
+def test_the_hours_are_chosen(window: Any) -> None:
+    """Rule: another span of time is asked for at once, and named at the figures that depend on it."""
+    page = window().page
+    played = shown(page)
+    expect(page.locator(".tile [data-window]").first).to_have_text("last 6 h:")
+    page.get_by_label("24 h").check()
+    expect(page.locator(".tile [data-window]").first).to_have_text("last 24 h:")
+    assert played.histories == [6, 24]
+    saved = sum(point["saved_bytes"] for point in figures.history(24)["points"])
+    expect(page.locator("#window-saved")).to_have_attribute("value", str(saved))
+
+
+def test_trouble_comes_with_its_remedy(window: Any) -> None:
+    """Rule: each problem says how bad, what, where, since when, and what to do; the title counts them; they are said aloud."""
+    page = window().page
+    shown(page, figures.in_trouble())
+    first = page.locator("#problems li").first
+    expect(first).to_contain_text("Error")
+    expect(first).to_contain_text("The cache disk is down")
+    expect(first).to_contain_text("Look at the kernel's log")
+    expect(first).to_contain_text("gw-2")
+    expect(page.locator("#no-problems")).to_be_hidden()
+    expect(page).to_have_title("(2) Larder")
+    expect(page.locator("#announcer[aria-live=polite]")).to_contain_text("Redis is not reachable.")
+    expect(page.locator("#nodes tbody tr").nth(1)).to_contain_text("down")
+    expect(page.locator("#nodes tbody tr").nth(2)).to_contain_text("leaving")
+
+
+def test_trouble_that_goes_on_is_said_once(window: Any) -> None:
+    """Rule: the same problem with new numbers is no new one; its end is said too."""
+    page = window().page
+    played = shown(page, figures.in_trouble())
+    expect(page.locator("#announcer")).to_contain_text("disk is down")
+    page.evaluate("() => { document.getElementById('announcer').textContent = ''; }")
+    again = figures.in_trouble()
+    again["problems"][0]["what"] = "The cache disk is down: 6 of the last 6 writes failed with EIO."
+    played.overview = again
+    expect(page.locator("#problems")).to_contain_text("6 of the last 6")
+    expect(page.locator("#announcer")).to_be_empty()
+    played.overview = figures.AT_WORK
+    expect(page.locator("#announcer")).to_have_text("Nothing is wrong any more.")
+
+
+def test_an_empty_fleet_says_so(window: Any) -> None:
+    """Rule: without nodes, jobs, datasets, reads or history each part says what is missing and what would fill it."""
+    page = window().page
+    page.clock.set_fixed_time(figures.NOW)
+    played = Played(page, figures.empty())
+    played.history = lambda hours: {"step_seconds": 60, "points": [], "chunks": {}}
+    page.goto("/-/")
+    expect(page.locator("#verdict")).to_have_text("No gateway has reported yet.")
+    for part in ("no-jobs", "no-datasets", "no-nodes", "no-history", "no-problems"):
+        expect(page.locator(f"#{part}")).to_be_visible()
+    expect(page.locator("#jobs")).to_be_hidden()
+    expect(page.locator("#nodes")).to_be_hidden()
+    expect(page.locator("[data-figure='now.hit_ratio']")).to_have_text("–")
+    expect(page.locator("[data-figure='total.saved_bytes']")).to_have_text("0\u00a0B")
+
+
+def test_names_are_text(window: Any) -> None:
+    """Rule: HTML in whatever the API gives is shown as it is written, makes no element, and runs nothing."""
+    page = window().page
+    shown(page, figures.hostile())
+    for place in ("#zone", "#problems .what", "#jobs .name", "#datasets h3", "#nodes .name", "#foot"):
+        expect(page.locator(place).first).to_contain_text(figures.HOSTILE)
+    assert page.locator("main img, main script, main iframe").count() == 0
+    assert page.evaluate("() => window.executed") is None
+
+
+def test_a_script_cannot_write_html(window: Any) -> None:
+    """Rule: the page's policy refuses HTML from scripts and scripts from elsewhere, should a mistake ever try it."""
+    watched = window()
+    page = watched.page
+    shown(page)
+    for attempt in ("document.body.innerHTML = '<b>x</b>'", "eval('1')", "new Function('return 1')()"):
+        assert (
+            page.evaluate(f"() => {{ try {{ {attempt}; return 'done'; }} catch {{ return 'refused'; }} }}") == "refused"
+        )
+    watched.errors.clear()
+
+
+def test_without_a_token_of_the_gateway_the_setting_is_named(window: Any) -> None:
+    """Rule: a gateway whose admin addresses are closed shows which setting opens them, and asks for no token."""
+    page = window().page
+    played = Played(page)
+    played.refusal = (403, DISABLED)
+    page.goto("/-/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("The dashboard is switched off")
+    expect(page.locator("#door-example")).to_contain_text("read_token")
+    expect(page.locator("#token-form")).to_be_hidden()
+
+
+def test_a_gateway_that_is_not_there_is_waited_for(window: Any) -> None:
+    """Rule: a page that never saw figures says that the gateway does not answer, and shows them as soon as it does."""
+    page = window().page
+    played = Played(page)
+    played.gone = True
+    page.goto("/-/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("The gateway does not answer")
+    played.gone = False
+    expect(page.locator("#verdict")).to_be_visible()
+
+
+def test_a_failing_gateway_leaves_the_last_figures(window: Any) -> None:
+    """Rule: figures stay when the gateway fails, greyed, with their age and the reason; they are live again by themselves."""
+    page = window().page
+    played = shown(page)
+    played.refusal = (503, {"title": "x", "status": 503, "code": "ServiceUnavailable", "detail": "Redis is away."})
+    expect(page.locator("#stale")).to_contain_text("Redis is away.")
+    expect(page.locator("#pulse")).to_have_text(re.compile(r"^last seen \d+\u00a0s ago$"))
+    expect(page.locator("body")).to_have_class("gone")
+    expect(page.locator("#announcer")).to_contain_text("Redis is away.")
+    expect(page.locator("#verdict")).to_contain_text("94.2")
+    played.refusal = None
+    expect(page.locator("#stale")).to_be_hidden()
+    expect(page.locator("#pulse")).to_have_text(re.compile("^live, "))
+
+
+def test_an_answer_of_another_version_is_no_blank_page(window: Any) -> None:
+    """Rule: what the page does not understand it says, keeps what it showed, and goes on asking."""
+    watched = window()
+    page = watched.page
+    played = shown(page)
+    played.overview = {"at": "x"}
+    expect(page.locator("#stale")).to_contain_text("reload it")
+    played.overview = figures.AT_WORK
+    expect(page.locator("#stale")).to_be_hidden()
+    assert watched.errors
+    watched.errors.clear()
+
+
+@pytest.mark.parametrize("name", ["jobs", "datasets"])
+def test_long_lists_are_cut(window: Any, name: str) -> None:
+    """Rule: a page with thousands of entries shows the first, and says how many there are and where the rest is."""
+    overview = figures.in_trouble()
+    pattern = overview[name][0]
+    overview[name] = [pattern | {"job": f"job-{number}", "id": f"{number:012x}"} for number in range(3000)]
+    page = window().page
+    shown(page, overview)
+    expect(page.locator(f"#more-{name}")).to_have_text(re.compile(f"^And 2,9[05]0 more: GET /-/admin/{name}"))

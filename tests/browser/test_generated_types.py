@@ -1,0 +1,78 @@
+"""Types that a generator makes of the gateway's description, and small programs that are checked with them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gateways import Running
+from tests.v1 import ask
+
+GOOD = """
+from larder_types import History, Overview, ProblemDocument
+
+
+def spared(overview: Overview, history: History) -> int:
+    ready = [node["id"] for node in overview["nodes"] if node["state"] == "READY"]
+    ratio: float | None = overview["now"]["hit_ratio"]
+    saved: int = sum(point["saved_bytes"] for point in history["points"])
+    return saved if ready and ratio else overview["total"]["saved_bytes"]
+
+
+def advice(problem: ProblemDocument) -> str:
+    return problem["code"] + problem["detail"]
+"""
+MISTAKEN = """
+from larder_types import Overview
+
+
+def ratio(overview: Overview) -> str:
+    return overview["now"]["hit_rate"]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the types of this gateway."""
+    folder = tmp_path_factory.mktemp("types")
+    document = ask(running, "GET", "/openapi.json", key=None).json
+    (folder / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
+    options = (
+        "--input openapi.json --input-file-type openapi --output larder_types.py "
+        "--output-model-type typing.TypedDict --target-python-version 3.11"
+    )
+    command = [sys.executable, "-m", "datamodel_code_generator", *options.split()]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return folder
+
+
+def checked(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """What mypy --strict says to a program that uses the types."""
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", "cache", "program.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_program_with_the_generated_types_is_sound(folder: Path) -> None:
+    """Rule: the types can be imported, and a program that uses the documents as they are described passes mypy --strict."""
+    result = checked(folder, GOOD)
+    assert result.returncode == 0, result.stdout
+
+
+def test_a_mistake_is_found_by_the_generated_types(folder: Path) -> None:
+    """Rule: a field that the documents do not have is an error before the program is run."""
+    result = checked(folder, MISTAKEN)
+    assert result.returncode == 1
+    assert 'no key "hit_rate"' in result.stdout
+
+
+def test_the_types_hold_what_a_gateway_answers(folder: Path) -> None:
+    """Rule: every address of the description has types of its own for what it answers."""
+    text = (folder / "larder_types.py").read_text(encoding="utf-8")
+    document = json.loads((folder / "openapi.json").read_text(encoding="utf-8"))
+    missing = [name for name in document["components"]["schemas"] if f"{name}" not in text]
+    assert missing == []
