@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway import metrics
+from gateway.admin.app import AdminApp
+from gateway.admin.reach import Reach
 from gateway.api.ops import Lifecycle, ops_app
 from gateway.api.peer.app import PEER, PeerApp
 from gateway.api.peer.items import PeerItems
@@ -37,7 +39,7 @@ from gateway.api.v1.fleet import FleetService, add_fleet
 from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.jobs import JobService, add_jobs
-from gateway.config import Rule, Settings, load_settings
+from gateway.config import Settings, load_settings
 from gateway.engine.chunk_keeper import Shelves
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
@@ -47,18 +49,18 @@ from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.node_id import new_boot
 from gateway.logs import set_up
-from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
-from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
 from gateway.server.run import LISTENING
 from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
+from gateway.wiring.admin import Administration
 from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
+from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
 from gateway.wiring.vitals import late, show_memory
 
@@ -73,25 +75,6 @@ _RECOVERY_PATIENCE = 2.0
 _REFRESH = 0.5
 
 
-def rules_of(rules: tuple[Rule, ...]) -> Rules:
-    """The policies' form of the configured rules."""
-    times = {"always": ALWAYS, "immutable": IMMUTABLE}
-    return Rules(
-        [
-            Caching(
-                match=rule.match,
-                freshness=times[rule.freshness] if isinstance(rule.freshness, str) else rule.freshness,
-                grant=rule.grant,
-                by_prefix=rule.authorization == "prefix",
-                cache=rule.cache,
-                warm_on_write=rule.warm_on_write,
-                stale_if_error=rule.stale_if_error,
-            )
-            for rule in rules
-        ]
-    )
-
-
 class Larder:
     """One worker's ASGI application: S3 at ``/``, everything else under ``/-/``; its lifespan owns the services."""
 
@@ -104,6 +87,7 @@ class Larder:
         self._ops: Any = None
         self._data: Any = None
         self._peer: PeerApp | None = None
+        self._admin: Administration
         self._s3: S3App | None = None
         self._trusted_since = math.inf
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
@@ -123,6 +107,8 @@ class Larder:
     def _app_of(self, path: str) -> Any:
         if self._peer is not None and path.startswith(PEER):
             return self._peer
+        if AdminApp.handles(path):
+            return self._admin.app
         return self._data if DataApp.handles(path) else self._ops
 
     def _is_ops(self, scope: Message) -> bool:
@@ -167,7 +153,7 @@ class Larder:
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
-        await engine.settle_origins(_endpoints(settings))
+        await engine.settle_origins(endpoints_of(settings))
         await channel.start()
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
         self._trusted_since = time.time()
@@ -176,10 +162,13 @@ class Larder:
         services.keeps = management.planned.keeps
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
-        self._loop(_ready(keeper, fleet))
         authenticator = Authenticator(settings)
+        live = Live(settings, Changing(authenticator, services, origin, engine.settle_origins))
         if self._file is not None:
-            self._loop(self._watch(self._file, authenticator, origin, services, engine.settle_origins))
+            self._loop(live.follow_file(self._file))
+        self._admin = Administration(settings, live, Reach(origin))
+        await self._admin.start(self._start, authenticator, stack)
+        self._loop(_ready(keeper, fleet, self._admin.known))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
         reads = ObjectReads(engine)
@@ -210,6 +199,18 @@ class Larder:
             await asyncio.wait_for(keeper.ready.wait(), _RECOVERY_PATIENCE)
         except TimeoutError:
             log.info("recovery goes on in the background")
+        if not self._admin.known.is_set():
+            log.error("nobody is answered before the catalog was read; see /-/readyz")
+            self._loop(self._ready_when_known())
+            return
+        self._ready_now()
+
+    async def _ready_when_known(self) -> None:
+        await self._admin.known.wait()
+        if self._lifecycle.state == "starting":
+            self._ready_now()
+
+    def _ready_now(self) -> None:
         self._lifecycle.state = "ready"
         # What is alive now lives as long as the process; the collector need not look at it again with every few requests.
         gc.collect()
@@ -274,7 +275,7 @@ class Larder:
         async def members() -> str:
             return fleet.problem()
 
-        return {"disk": disk, "space": space, "redis": redis, "fleet": members}
+        return {"disk": disk, "space": space, "redis": redis, "fleet": members, "catalog": self._admin.problem}
 
     @staticmethod
     def _refresh(lifecycle: Lifecycle, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
@@ -296,45 +297,11 @@ class Larder:
 
         self._stack.push_async_callback(stop)
 
-    async def _watch(
-        self,
-        file: ConfigFile,
-        authenticator: Authenticator,
-        origin: OriginClient,
-        services: Services,
-        settle: Callable[[dict[str, str]], Awaitable[None]],
-    ) -> None:
-        """Reload rules, credentials and origins when the file changes; a bad file changes nothing and says so."""
-        while True:
-            await asyncio.sleep(0.5)
-            if not file.changed:
-                continue
-            try:
-                settings = file.load()
-            except ConfigError as error:
-                metrics.CONFIG_RELOADS.labels("refused").inc()
-                log.error("the changed configuration is not used; the last good one stays: %s", error)
-                continue
-            authenticator.replace(settings)
-            services.rules = rules_of(settings.rules)
-            # Last, because it waits for connections to close, when it has already switched.
-            await origin.replace(settings.origins, settings.credentials)
-            await settle(_endpoints(settings))
-            metrics.CONFIG_RELOADS.labels("loaded").inc()
-            log.info("rules, credentials and origins were reloaded")
-            fixed = ("server", "cache", "datasets", "redis", "fleet", "manager", "database", "log")
-            changed = [name for name in fixed if getattr(settings, name) != getattr(self._settings, name)]
-            if changed:
-                log.warning("changes of %s need a restart", ", ".join(changed))
 
-
-def _endpoints(settings: Settings) -> dict[str, str]:
-    return {origin.name: origin.endpoint for origin in settings.origins}
-
-
-async def _ready(keeper: Keeper, fleet: Fleet) -> None:
-    """Be home of something only when it is known what the disk holds, and while there is one."""
+async def _ready(keeper: Keeper, fleet: Fleet, known: asyncio.Event) -> None:
+    """Be home of something only when it is known what the disk holds, and while there is one, and who may read what."""
     await keeper.recovered.wait()
+    await known.wait()
     fleet.membership.ready()
 
 

@@ -6,12 +6,14 @@ The gate is plain ASGI because FastAPI reads a body before it asks who sent it: 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from re import Pattern
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
+from starlette.routing import compile_path
 
 from gateway import __version__
 from gateway.admin.documents import PROBLEMS
@@ -53,11 +55,15 @@ class AdminApp:
             responses=PROBLEMS,
         )
         self.api.state.parts = parts
-        handle_problems(self.api)
+        self._methods: list[tuple[Pattern[str], set[str]]] = []
+        handle_problems(self.api, self._methods_of)
 
     def include(self, router: APIRouter) -> None:
         """Add endpoints; their paths begin below ``/-/admin``."""
         self.api.include_router(router, prefix=PREFIX)
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                self._methods.append((compile_path(PREFIX + route.path)[0], set(route.methods)))
 
     @staticmethod
     def handles(path: str) -> bool:
@@ -76,6 +82,9 @@ class AdminApp:
             return
         scope[ACTOR] = actor
         await self.api(scope, _replay(body, receive), _with_request_id(send, actor.request_id))
+
+    def _methods_of(self, path: str) -> set[str]:
+        return {method for pattern, methods in self._methods if pattern.match(path) for method in methods}
 
 
 class _Gone(Exception):

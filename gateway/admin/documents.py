@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -59,6 +59,9 @@ def _printable(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
 """Free text of people: any character but control characters, up to a thousand; shown as text everywhere."""
+
+Source = Literal["file", "catalog"]
+"""Where something is from: the configuration file, where it can be edited, or the catalog, where it is edited here."""
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_@+=][A-Za-z0-9._@+=-]*$")]
 """What can stand in an address as it is."""

@@ -24,7 +24,7 @@ class AdminParts:
     effective: Callable[[], Settings]
 
 
-def _parts(request: Request) -> AdminParts:
+async def _parts(request: Request) -> AdminParts:
     parts: AdminParts = request.app.state.parts
     return parts
 

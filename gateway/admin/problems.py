@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -56,8 +57,21 @@ async def _respond(_request: Request, error: Exception) -> Response:
     return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
 
 
-def handle_problems(app: FastAPI) -> None:
-    """Have an application answer every error with a problem document."""
-    kinds = (ApiError, CatalogUnavailable, OriginUnavailable, RequestValidationError, HTTPException, Exception)
+def handle_problems(app: FastAPI, methods_of: Callable[[str], set[str]]) -> None:
+    """Have an application answer every error with a problem document.
+
+    Args:
+        app: the application.
+        methods_of: what a path can be asked; routing itself knows only the first route that has it.
+    """
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            error.headers = {"Allow": ", ".join(sorted(methods_of(request.url.path)))}
+        return await _respond(request, error)
+
+    kinds = (ApiError, CatalogUnavailable, OriginUnavailable, RequestValidationError, Exception)
     for kind in kinds:
         app.add_exception_handler(kind, _respond)
+    app.add_exception_handler(HTTPException, of_http)

@@ -107,7 +107,7 @@ def _address(scope: Mapping[str, Any]) -> str:
 _bearer = HTTPBearer(auto_error=False, scheme_name="token", description="admin.token, or admin.read_token for GET")
 
 
-def _actor(request: Request, _described: Annotated[Any, Depends(_bearer)]) -> Actor:
+async def _actor(request: Request, _described: Annotated[Any, Depends(_bearer)]) -> Actor:
     actor: Actor = request.scope[ACTOR]
     return actor
 
@@ -116,7 +116,7 @@ Reader = Annotated[Actor, Depends(_actor)]
 """The caller of an address that changes nothing."""
 
 
-def _changer(actor: Reader) -> Actor:
+async def _changer(actor: Reader) -> Actor:
     # The gate has refused this by the method; an endpoint that changes on GET would be a mistake of ours.
     if not actor.may_change:
         raise ApiError("ReadOnlyToken")

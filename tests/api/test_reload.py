@@ -7,10 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from gateway.api.s3.auth import Authenticator
-from gateway.app import Larder
 from gateway.config import Credential, Origin, Settings
 from gateway.wiring.config_file import ConfigFile
-from gateway.wiring.fleet import Start
+from gateway.wiring.live import Changing, Live
 
 
 def settings(access_key_id: str) -> Settings:
@@ -33,7 +32,6 @@ async def test_no_request_meets_half_of_a_new_configuration(tmp_path: Path) -> N
             closing.set_result(authenticator.find("NEW") is not None and authenticator.find("OLD") is None)
             await asyncio.Event().wait()
 
-    larder = Larder(settings("OLD"), Start("", "", ""))
     file = ConfigFile(tmp_path / "larder.toml", lambda: settings("NEW"))
     (tmp_path / "larder.toml").write_text("a file that was not there before")
     services = SimpleNamespace(rules=None)
@@ -41,8 +39,8 @@ async def test_no_request_meets_half_of_a_new_configuration(tmp_path: Path) -> N
     async def settle(_endpoints: dict[str, str]) -> None:
         """Not reached: the replacement never ends."""
 
-    watch = larder._watch(file, authenticator, Closing(), services, settle)  # type: ignore[arg-type]
-    watching = asyncio.create_task(watch)
+    live = Live(settings("OLD"), Changing(authenticator, services, Closing(), settle))  # type: ignore[arg-type]
+    watching = asyncio.create_task(live.follow_file(file))
     assert await asyncio.wait_for(closing, 30)
     assert services.rules is not None
     watching.cancel()

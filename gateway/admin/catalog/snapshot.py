@@ -75,7 +75,11 @@ EMPTY = Snapshot(0)
 
 async def version_of(connection: AsyncConnection) -> int:
     """The number of the last change."""
-    return int(await connection.scalar(select(meta.c.value).where(meta.c.name == "version")) or 0)
+    return await _number(connection, "version")
+
+
+async def _number(connection: AsyncConnection, name: str) -> int:
+    return int(await connection.scalar(select(meta.c.value).where(meta.c.name == name)) or 0)
 
 
 async def read_snapshot(connection: AsyncConnection, vault: Vault) -> Snapshot:
@@ -100,7 +104,7 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault) -> Snapshot:
             rules=tuple(
                 Rule(**json.loads(row["rule"])) for row in sorted(rows["rules"], key=lambda row: row["position"])
             ),
-            rules_revision=max((row["revision"] for row in rows["rules"]), default=0),
+            rules_revision=await _number(connection, "rules"),
         )
     except (ValidationError, ValueError) as error:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None

@@ -17,13 +17,20 @@ class Account:
     """One access key of the gateway.
 
     ``session_token`` must accompany the key when it is not empty; ``expires_at`` in seconds since the epoch, infinite
-    for keys that stay valid.
+    for keys that stay valid. ``previous`` is the secret before a rotation and when it ends, in seconds since the epoch.
     """
 
     principal: Principal
     secret_access_key: str = field(repr=False)
     session_token: bytes = field(default=b"", repr=False)
     expires_at: float = float("inf")
+    previous: tuple[str, float] | None = field(default=None, repr=False)
+
+    def secrets(self, now: float) -> tuple[str, ...]:
+        """What a signature may be made with at this moment, the current secret first."""
+        if self.previous is None or now >= self.previous[1]:
+            return (self.secret_access_key,)
+        return (self.secret_access_key, self.previous[0])
 
 
 def account_of(credential: Credential, origin: Origin) -> Account:
@@ -39,8 +46,13 @@ def account_of(credential: Credential, origin: Origin) -> Account:
         allow=credential.allow,
         read_only=credential.read_only,
     )
+    previous = credential.previous_secret_access_key
     return Account(
-        principal, credential.secret_access_key, credential.session_token.encode(), _expires_at(credential.expires)
+        principal,
+        credential.secret_access_key,
+        credential.session_token.encode(),
+        _expires_at(credential.expires),
+        (previous, _expires_at(credential.previous_expires)) if previous else None,
     )
 
 

@@ -75,6 +75,8 @@ class Authenticator:
 
     def __init__(self, settings: Settings, find: Callable[[str], Account | None] | None = None) -> None:
         self._find = find
+        self.closed = ""
+        """Why nobody can be verified at the moment; empty while everybody can."""
         self._signing_keys: dict[tuple[str, str, str], bytes] = {}
         self.replace(settings)
 
@@ -105,8 +107,10 @@ class Authenticator:
         Raises:
             S3Error: AccessDenied, AuthorizationHeaderMalformed, AuthorizationQueryParametersError, ExpiredToken,
                 InvalidAccessKeyId, InvalidArgument, InvalidRequest, InvalidToken, NotImplemented,
-                RequestTimeTooSkewed, SignatureDoesNotMatch.
+                RequestTimeTooSkewed, ServiceUnavailable, SignatureDoesNotMatch.
         """
+        if self.closed:
+            raise S3Error("ServiceUnavailable", self.closed, headers={"Retry-After": "1"})
         fields = _joined(request.headers)
         authorization = fields.get(b"authorization")
         if not request.query:
@@ -153,7 +157,7 @@ class Authenticator:
                     "MaxAllowedSkewMilliseconds": str(int(MAX_SKEW * 1000)),
                 },
             )
-        key = self._verify(request, fields, pairs, (claim, amz_date, content, claimed), account)
+        key = self._verify(request, fields, pairs, (claim, amz_date, content, claimed), account.secrets(now))
         _check_token(account, fields.get(_TOKEN, b""), now)
         stated = content.decode("latin-1")
         form = payload_form(stated)
@@ -178,7 +182,7 @@ class Authenticator:
         header = fields.get(_CONTENT_SHA256, b"")
         covered = header if _CONTENT_SHA256 in claim.signed else b""
         content = parsed.payload_hash or covered or sigv4.UNSIGNED_PAYLOAD.encode()
-        key = self._verify(request, fields, pairs, (claim, amz_date, content, parsed.signature), account)
+        key = self._verify(request, fields, pairs, (claim, amz_date, content, parsed.signature), account.secrets(now))
         _check_token(account, parsed.session_token or fields.get(_TOKEN, b""), now)
         stated = (header or content).decode("latin-1")
         form = payload_form(stated)
@@ -192,7 +196,8 @@ class Authenticator:
         account = self._known(claim.access_key_id)
         if now > claim.expires:
             raise _expired(claim.expires, now, {})
-        if not self._sigv2_matches(request, fields, claim.signature, account.secret_access_key):
+        secrets = account.secrets(now)
+        if not any(self._sigv2_matches(request, fields, claim.signature, secret) for secret in secrets):
             raise _mismatch(claim.access_key_id)
         token = next((value for name, value in pairs if name == _TOKEN), fields.get(_TOKEN, b""))
         _check_token(account, token, now)
@@ -220,7 +225,7 @@ class Authenticator:
         fields: Fields,
         pairs: Sequence[Pair],
         statement: tuple[Claim, str, bytes, bytes],
-        account: Account,
+        secrets: Sequence[str],
     ) -> bytes:
         claim, amz_date, content, claimed = statement
         for name in fields.keys() - claim.signed:
@@ -230,18 +235,20 @@ class Authenticator:
                     "There were headers present in the request which were not signed",
                     extra={"HeadersNotSigned": name.decode("latin-1")},
                 )
-        key = self._signing_key(account.secret_access_key, claim.date, claim.region)
+        keys = [self._signing_key(secret, claim.date, claim.region) for secret in secrets]
         method = request.method.encode()
         path = sigv4.canonical_path(request.raw_path)
         query = sigv4.canonical_query(pairs) if pairs else b""
         canonical = sigv4.canonical_request(method, path, query, fields, claim.names, content)
-        if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, canonical), claimed):
-            return key
+        for key in keys:
+            if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, canonical), claimed):
+                return key
         as_sent = sigv4.canonical_request(
             method, request.raw_path, sigv4.raw_canonical_query(request.query), fields, claim.names, content
         )
-        if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, as_sent), claimed):
-            return key
+        for key in keys:
+            if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, as_sent), claimed):
+                return key
         raise _mismatch(claim.access_key_id)
 
     def _signing_key(self, secret: str, date: str, region: str) -> bytes:

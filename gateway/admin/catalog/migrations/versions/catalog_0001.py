@@ -29,7 +29,7 @@ def _revision() -> sa.Column[int]:
 def upgrade() -> None:
     """Create them."""
     meta = op.create_table("meta", _text("name", primary_key=True), _text("value"))
-    op.bulk_insert(meta, [{"name": "version", "value": "0"}])
+    op.bulk_insert(meta, [{"name": "version", "value": "0"}, {"name": "rules", "value": "0"}])
     op.create_table(
         "tenants",
         _text("name", primary_key=True),
@@ -82,7 +82,6 @@ def _create_origins_and_rules() -> None:
         "rules",
         sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
         _text("rule"),
-        _revision(),
     )
 
 

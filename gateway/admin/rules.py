@@ -1,0 +1,128 @@
+"""``/-/admin/rules``: how what matches is cached, in order; the first rule that matches counts.
+
+The catalog's rules come before the file's, and are replaced as a whole: their order is their meaning, and two people who each
+insert one would otherwise get an order that neither has seen. If-Match tells them of one another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import ConfigDict, Field, field_validator
+from sqlalchemy import delete, insert, update
+
+from gateway.admin.catalog.schema import meta
+from gateway.admin.catalog.schema import rules as table
+from gateway.admin.catalog.snapshot import Snapshot, read_snapshot
+from gateway.admin.documents import Answer, Asked, Source, Text
+from gateway.admin.parts import Parts
+from gateway.admin.preconditions import IfMatch, check_if_match, etag_of
+from gateway.admin.tokens import Admin, Reader
+from gateway.config import Rule as Configured
+from gateway.config import Settings
+from gateway.policies.covering import hidden_by
+
+router = APIRouter(tags=["rules"])
+
+MOST_RULES = 1000
+_LONGEST = 100 * 366 * 86_400.0
+
+
+class NewRule(Configured):
+    """How the objects that match are cached; times in seconds, or as "10m"."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"match": "datasets/**", "freshness": "immutable"}]})
+
+    match: Text = Field(
+        min_length=1, description=Configured.model_fields["match"].description, examples=["datasets/**"]
+    )
+
+    @field_validator("freshness", "grant", "stale_if_error")
+    @classmethod
+    def _an_end(cls, value: str | float) -> str | float:
+        if isinstance(value, float) and not value <= _LONGEST:
+            raise ValueError(f'at most {_LONGEST:.0f} seconds; "immutable" never ends')
+        return value
+
+
+class NewRules(Asked):
+    """The catalog's rules to be, all of them."""
+
+    items: list[NewRule] = Field(
+        max_length=MOST_RULES,
+        examples=[[{"match": "datasets/**", "freshness": "immutable"}, {"match": "tmp/**", "cache": False}]],
+    )
+
+
+class Rule(Answer):
+    """A rule that is in force."""
+
+    position: int = Field(description="the lowest that matches counts", examples=[0])
+    source: Source = Field(examples=["catalog"])
+    match: str = Field(description="glob over bucket/key: * within a segment, ** across them", examples=["datasets/**"])
+    freshness: float | str = Field(description='seconds, "always" or "immutable"', examples=["immutable"])
+    authorization: str = Field(description="object or prefix", examples=["object"])
+    grant: float = Field(description="seconds", examples=[600.0])
+    cache: bool = Field(examples=[True])
+    warm_on_write: bool = Field(examples=[False])
+    stale_if_error: float = Field(description="seconds", examples=[3600.0])
+    problem: str = Field(description="why it never counts; empty when it may", examples=[""])
+
+
+class RuleList(Answer):
+    """The rules in their order; ``items`` are all of them, the file's at the end."""
+
+    items: list[Rule]
+    next: str | None = Field(None, description="always null: they are not cut into pages", examples=[None])
+    etag: str = Field(description="for If-Match", examples=['"17"'])
+
+
+def rule_list(file: Settings, catalog: Snapshot) -> RuleList:
+    """The rules in force."""
+    rules = [*catalog.rules, *file.rules]
+    hidden = hidden_by([rule.match for rule in rules])
+    items = [
+        Rule(
+            position=place,
+            source="catalog" if place < len(catalog.rules) else "file",
+            problem=f"rule {hidden[place]} matches all of it first" if place in hidden else "",
+            **rule.model_dump(),
+        )
+        for place, rule in enumerate(rules)
+    ]
+    return RuleList(items=items, etag=etag_of(catalog.rules_revision))
+
+
+@router.get("/rules", summary="List rules")
+async def list_rules(_caller: Reader, parts: Parts, response: Response) -> RuleList:
+    """The rules in their order, with those that can never count."""
+    document = rule_list(parts.file(), await parts.catalog.latest())
+    response.headers["ETag"] = document.etag
+    return document
+
+
+@router.put("/rules", summary="Replace the catalog's rules")
+async def replace_rules(
+    caller: Admin, parts: Parts, asked: NewRules, response: Response, if_match: IfMatch = None
+) -> RuleList:
+    """Replace the catalog's rules by these, in this order; the file's follow them. In force everywhere within a second."""
+    async with parts.catalog.changes.change(caller, "rules.replace", "rules") as change:
+        snapshot = await read_snapshot(change.connection, parts.catalog.vault)
+        check_if_match(if_match, etag_of(snapshot.rules_revision))
+        change.before, change.after = _audited(snapshot.rules), _audited(asked.items)
+        await change.connection.execute(delete(table))
+        for place, rule in enumerate(asked.items):
+            row = {"position": place, "rule": json.dumps(rule.model_dump())}
+            await change.connection.execute(insert(table).values(**row))
+        await change.connection.execute(update(meta).where(meta.c.name == "rules").values(value=str(change.revision)))
+        after = await read_snapshot(change.connection, parts.catalog.vault)
+    document = rule_list(parts.file(), after)
+    response.headers["ETag"] = document.etag
+    return document
+
+
+def _audited(rules: Sequence[Configured]) -> dict[str, Any]:
+    return {"items": [rule.model_dump() for rule in rules]}

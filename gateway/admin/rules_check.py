@@ -1,0 +1,128 @@
+"""``/-/admin/rules/check``: which rule counts for an object, and which rules match nothing that there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import Field, model_validator
+
+from gateway.admin.documents import Answer, Asked, Source, Text
+from gateway.admin.parts import Parts
+from gateway.admin.reach import Found, Reach
+from gateway.admin.rules import MOST_RULES, NewRule
+from gateway.admin.tokens import Admin
+from gateway.config import Origin
+from gateway.config import Rule as Configured
+from gateway.model.keys import glob_matches
+from gateway.policies.covering import hidden_by
+
+router = APIRouter(tags=["rules"])
+
+_AT_ONCE = 8
+"""Listings asked of the origins at the same time."""
+
+
+class Check(Asked):
+    """What to check."""
+
+    bucket: Text = Field("", description="with key: which rule counts for this object", examples=["datasets"])
+    key: Text = Field("", description="with bucket", examples=["imagenet/0001.jpg"])
+    items: list[NewRule] | None = Field(
+        None,
+        max_length=MOST_RULES,
+        description="rules to check in the place of the catalog's",
+        examples=[[{"match": "datasets/**"}]],
+    )
+    reach: bool = Field(True, description="also ask the origins what there is that rules match", examples=[True])
+
+    @model_validator(mode="after")
+    def _both(self) -> Check:
+        if bool(self.bucket) != bool(self.key):
+            raise ValueError("bucket and key go together")
+        return self
+
+
+class Checked(Answer):
+    """What was found of one rule."""
+
+    position: int = Field(examples=[0])
+    source: Source = Field(examples=["catalog"])
+    match: str = Field(examples=["datasets/**"])
+    verdict: Literal["matches", "nothing", "hidden", "unknown"] = Field(
+        description="hidden: an earlier rule matches all of it; nothing: there is no such object; unknown: see why",
+        examples=["matches"],
+    )
+    why: str = Field(examples=[""])
+    example: str = Field(description="a bucket/key that it matches", examples=["datasets/imagenet/0001.jpg"])
+
+
+class CheckResult(Answer):
+    """What was found."""
+
+    position: int | None = Field(description="the rule that counts for the object; null: the defaults", examples=[0])
+    items: list[Checked]
+
+
+async def _reach(request: Request) -> Reach:
+    reach: Reach = request.app.state.reach
+    return reach
+
+
+@router.post("/rules/check", summary="Check rules")
+async def check_rules(
+    _caller: Admin, parts: Parts, asked: Check, reach: Annotated[Reach, Depends(_reach)]
+) -> CheckResult:
+    """Say which rule counts for an object, and which rules match nothing in reach; nothing is changed."""
+    catalog = (await parts.catalog.latest()).rules if asked.items is None else tuple(asked.items)
+    file = parts.file().rules
+    rules = [*catalog, *file]
+    path = f"{asked.bucket}/{asked.key}"
+    counts = next((place for place, rule in enumerate(rules) if asked.bucket and glob_matches(rule.match, path)), None)
+    found = await _found(rules, parts.effective().origins, reach if asked.reach else None)
+    items = [
+        Checked(
+            position=place,
+            source="catalog" if place < len(catalog) else "file",
+            match=rule.match,
+            verdict=verdict,
+            why=why,
+            example=example,
+        )
+        for place, (rule, (verdict, why, example)) in enumerate(zip(rules, found, strict=True))
+    ]
+    return CheckResult(position=counts, items=items)
+
+
+_Verdict = tuple[Literal["matches", "nothing", "hidden", "unknown"], str, str]
+
+
+async def _found(rules: Sequence[Configured], origins: Sequence[Origin], reach: Reach | None) -> list[_Verdict]:
+    hidden = hidden_by([rule.match for rule in rules])
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(place: int, glob: str) -> _Verdict:
+        if place in hidden:
+            return "hidden", f"rule {hidden[place]} matches all of it first", ""
+        if reach is None:
+            return "unknown", "the origins were not asked", ""
+        answers = []
+        for origin in origins:
+            async with turn:
+                answers.append(await reach.of(glob, origin))
+            if answers[-1].verdict == "matches":
+                break
+        return _together(answers)
+
+    return list(await asyncio.gather(*(one(place, rule.match) for place, rule in enumerate(rules))))
+
+
+def _together(answers: Sequence[Found]) -> _Verdict:
+    """What several origins say of one rule: any that has a match decides, and any that does not know keeps it open."""
+    for verdict in ("matches", "unknown", "nothing"):
+        those = [answer for answer in answers if answer.verdict == verdict]
+        if those:
+            return those[0].verdict, "; ".join(answer.why for answer in those if answer.why), those[0].example
+    return "unknown", "there is no origin", ""

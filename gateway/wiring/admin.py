@@ -1,0 +1,144 @@
+"""What a worker needs to be administrated: the catalog, what follows it, and the application under ``/-/admin``.
+
+A gateway whose catalog may say that a key was revoked answers nobody before it has read it: after a restart with the
+database down, a revoked key would be valid again. One that never had a catalog and whose admin addresses are closed has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import make_url
+
+from gateway.admin import audit, credentials, origins, rules, rules_check, tenants
+from gateway.admin.app import AdminApp
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.database import Database, create_file
+from gateway.admin.catalog.following import Announcements, Follower
+from gateway.admin.catalog.migrating import migrate
+from gateway.admin.catalog.snapshot import Snapshot
+from gateway.admin.parts import AdminParts
+from gateway.admin.reach import Reach
+from gateway.admin.tokens import Tokens
+from gateway.api.s3.auth import Authenticator
+from gateway.config import Settings
+from gateway.model.errors import ConfigError
+from gateway.wiring.fleet import Start
+from gateway.wiring.live import Live
+
+_UNKNOWN = "The gateway has not read its catalog of credentials yet, and cannot know who may read what. Try again."
+
+log = logging.getLogger("larder.admin")
+
+
+class Administration:
+    """The admin application of one worker, and the catalog behind it.
+
+    Args:
+        settings: of the worker.
+        live: what the catalog changes.
+        reach: what rules are checked against.
+    """
+
+    def __init__(self, settings: Settings, live: Live, reach: Reach) -> None:
+        self.catalog = Catalog(settings.catalog_url, settings.database.encryption_key, time.time)
+        self.follower = Follower(self.catalog)
+        self.known = asyncio.Event()
+        """Set when the catalog was read for the first time, or when there is none."""
+        self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
+        self.app = AdminApp(Tokens(settings.admin), self.parts)
+        self.app.api.state.reach = reach
+        for endpoints in (tenants, credentials, origins, rules, rules_check, audit):
+            self.app.include(endpoints.router)
+        self._settings = settings
+        self._live = live
+
+    async def problem(self) -> str:
+        """What is wrong with the catalog, for /-/readyz; reads go on by what was read of it last."""
+        if self.follower.problem or not self._settings.admin.token:
+            return self.follower.problem
+        return _split(self._settings)
+
+    async def start(self, start: Start, authenticator: Authenticator, stack: AsyncExitStack) -> None:
+        """Read the catalog, if there may be one, and follow it; the stack ends it.
+
+        Raises:
+            ConfigError: it cannot be used with this configuration.
+        """
+        stack.push_async_callback(self.catalog.close)
+        if not has_catalog(self._settings):
+            self.known.set()
+            return
+        authenticator.closed = _UNKNOWN
+
+        async def use(snapshot: Snapshot) -> None:
+            await self._live.use_catalog(snapshot)
+            authenticator.closed = ""
+            self.known.set()
+
+        self.catalog.follow(use)
+        said = Announcements(start.redis, f"larder:{self._settings.fleet.zone}:catalog")
+        stack.push_async_callback(said.close)
+        self.catalog.tell(said.say)
+        await self.follower.look()
+        _run(said.hear(self.follower.wake), stack)
+        _run(self.follower.run(), stack)
+
+
+def has_catalog(settings: Settings) -> bool:
+    """Whether a catalog has to be read: one is configured, or can be written to, or was there before."""
+    tokens = settings.admin.token or settings.admin.read_token
+    return bool(tokens) or not settings.database.sqlite or _file_of(settings).exists()
+
+
+async def migrate_catalog(settings: Settings) -> tuple[str, str]:
+    """Bring the tables of the configured catalog up to date; ``larder-gateway migrate`` does this.
+
+    Returns:
+        The revision that was there, empty for a new catalog, and the one that is there now.
+
+    Raises:
+        CatalogUnavailable: the database cannot be reached; nothing was changed.
+        ConfigError: it was written by a newer version of Larder, or its folder cannot be written.
+    """
+    database = Database(settings.catalog_url)
+    try:
+        if database.path is not None:
+            create_file(database.path)
+        return await migrate(database)
+    except OSError as error:
+        raise ConfigError(f"database.url: {database.path}: {error.strerror}") from None
+    finally:
+        await database.close()
+
+
+def _file_of(settings: Settings) -> Path:
+    return Path(make_url(settings.catalog_url).database or "")
+
+
+def _split(settings: Settings) -> str:
+    """A fleet whose nodes have a catalog each: what is revoked at one is valid at the others."""
+    if settings.in_fleet and "{cache.dir}" in settings.database.url:
+        return (
+            "database.url is a file of this node only: what is changed or revoked here does not hold on the other nodes of the "
+            "fleet; give all of them one PostgreSQL"
+        )
+    return ""
+
+
+def _run(work: Coroutine[Any, Any, None], stack: AsyncExitStack) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+
+    async def stop() -> None:
+        while not task.done():
+            task.cancel()
+            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
+            await asyncio.wait([task], timeout=0.1)
+
+    stack.push_async_callback(stop)

@@ -1,0 +1,110 @@
+"""What can change while a worker runs: rules, credentials and origins, by the file and by the catalog on top of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway import metrics
+from gateway.admin.catalog.merging import merged
+from gateway.admin.catalog.snapshot import EMPTY, Snapshot
+from gateway.api.s3.auth import Authenticator
+from gateway.config import Rule, Settings
+from gateway.engine.services import Services
+from gateway.model.errors import ConfigError
+from gateway.origin.client import OriginClient
+from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
+from gateway.wiring.config_file import ConfigFile
+
+log = logging.getLogger("larder.app")
+
+_LOOK = 0.5
+_FIXED = ("server", "cache", "datasets", "redis", "fleet", "manager", "database", "admin", "log")
+
+
+def rules_of(rules: tuple[Rule, ...]) -> Rules:
+    """The policies' form of the configured rules."""
+    times = {"always": ALWAYS, "immutable": IMMUTABLE}
+    return Rules(
+        [
+            Caching(
+                match=rule.match,
+                freshness=times[rule.freshness] if isinstance(rule.freshness, str) else rule.freshness,
+                grant=rule.grant,
+                by_prefix=rule.authorization == "prefix",
+                cache=rule.cache,
+                warm_on_write=rule.warm_on_write,
+                stale_if_error=rule.stale_if_error,
+            )
+            for rule in rules
+        ]
+    )
+
+
+def endpoints_of(settings: Settings) -> dict[str, str]:
+    """The address of every origin, by its name."""
+    return {origin.name: origin.endpoint for origin in settings.origins}
+
+
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """The parts of a worker that take a changed configuration over; ``settle`` is ``Engine.settle_origins``."""
+
+    authenticator: Authenticator
+    services: Services
+    origin: OriginClient
+    settle: Callable[[dict[str, str]], Awaitable[None]]
+
+
+class Live:
+    """The configuration in force.
+
+    Args:
+        settings: of the file, as the worker was started with them.
+        parts: what follows when it changes.
+    """
+
+    def __init__(self, settings: Settings, parts: Changing) -> None:
+        self._started = settings
+        self._parts = parts
+        self._catalog = EMPTY
+        self.file = settings
+        """The settings of the file as they are now."""
+        self.effective = settings
+        """Those with the catalog on top."""
+
+    async def use_catalog(self, snapshot: Snapshot) -> None:
+        """Have what the catalog says in force."""
+        self._catalog = snapshot
+        await self._apply()
+
+    async def follow_file(self, file: ConfigFile) -> None:
+        """Take over what changes in the file, for ever; a bad file changes nothing and says so."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            if not file.changed:
+                continue
+            try:
+                settings = file.load()
+            except ConfigError as error:
+                metrics.CONFIG_RELOADS.labels("refused").inc()
+                log.error("the changed configuration is not used; the last good one stays: %s", error)
+                continue
+            self.file = settings
+            await self._apply()
+            metrics.CONFIG_RELOADS.labels("loaded").inc()
+            log.info("rules, credentials and origins were reloaded")
+            changed = [name for name in _FIXED if getattr(settings, name) != getattr(self._started, name)]
+            if changed:
+                log.warning("changes of %s need a restart", ", ".join(changed))
+
+    async def _apply(self) -> None:
+        settings = merged(self.file, self._catalog)
+        self._parts.authenticator.replace(settings)
+        self._parts.services.rules = rules_of(settings.rules)
+        self.effective = settings
+        # Last, because it waits for connections to close, when it has already switched.
+        await self._parts.origin.replace(settings.origins, settings.credentials)
+        await self._parts.settle(endpoints_of(settings))
