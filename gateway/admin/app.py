@@ -37,10 +37,10 @@ class AdminApp:
 
     Args:
         tokens: who may ask.
-        parts: what the endpoints work with.
+        parts: what the endpoints work with; ``None`` only where they are described and not asked.
     """
 
-    def __init__(self, tokens: Tokens, parts: AdminParts) -> None:
+    def __init__(self, tokens: Tokens, parts: AdminParts | None) -> None:
         self._tokens = tokens
         self.api = FastAPI(
             title="Larder: administration",

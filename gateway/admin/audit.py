@@ -25,9 +25,7 @@ class Entry(Answer):
     id: int = Field(description="goes up with every change", examples=[17])
     at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
     actor: str = Field(description="whose token it was: admin", examples=["admin"])
-    address: str = Field(
-        description="of the client, or of the proxy before it", examples=["10.0.0.9"]
-    )
+    address: str = Field(description="of the client, or of the proxy before it", examples=["10.0.0.9"])
     action: str = Field(examples=["credentials.revoke"])
     target: str = Field(description="what it was done to", examples=["vision"])
     before: dict[str, Any] | None = Field(

@@ -16,13 +16,13 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from gateway.admin import audit, credentials, origins, rules, rules_check, tenants
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.database import Database, create_file
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.snapshot import Snapshot
+from gateway.admin.endpoints import ROUTERS
 from gateway.admin.parts import AdminParts
 from gateway.admin.reach import Reach
 from gateway.admin.tokens import Tokens
@@ -54,8 +54,8 @@ class Administration:
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts)
         self.app.api.state.reach = reach
-        for endpoints in (tenants, credentials, origins, rules, rules_check, audit):
-            self.app.include(endpoints.router)
+        for router in ROUTERS:
+            self.app.include(router)
         self._settings = settings
         self._live = live
 
