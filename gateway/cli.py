@@ -27,19 +27,31 @@ PROBLEM, USAGE, INTERRUPTED = 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the first level: ``add`` of its module says what it takes."""
+    """A command of the first level: ``add`` of its module says what it takes; ``usual`` is its subcommand if none is named."""
 
     name: str
     module: str
     summary: str
+    usual: str = ""
 
 
 COMMANDS = (
     Command("serve", "gateway.commands.serving", "run a gateway"),
     Command("check-config", "gateway.commands.configuration", "check a configuration and print it, without secrets"),
+    Command("migrate", "gateway.commands.migrate", "bring the catalog's tables up to this version"),
     Command("status", "gateway.commands.status", "the fleet, what it does now, and its problems"),
-    Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; take one out, and back in"),
+    Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; take one out, and back in", "list"),
+    Command("tenants", "gateway.commands.tenants", "who the fleet serves", "list"),
+    Command("credentials", "gateway.commands.credentials", "access keys: list, create, rotate, revoke", "list"),
+    Command("origins", "gateway.commands.origins", "the stores behind the fleet", "list"),
+    Command("rules", "gateway.commands.rules", "how objects are cached, and which rule holds for one", "list"),
+    Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or keep it out", "list"),
+    Command("jobs", "gateway.commands.jobs", "training jobs, and what the cache gains them", "list"),
+    Command("plan", "gateway.commands.plan", "what the fleet has decided, and from what"),
+    Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),
+    Command("purge", "gateway.commands.purge", "forget what is cached below a prefix"),
     Command("verify", "gateway.commands.verify", "compare what is cached with what it should be"),
+    Command("audit", "gateway.commands.audit", "who changed what, and when"),
     Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
     Command("demo", "gateway.commands.demo", "start a store and a gateway, and show what the cache does"),
 )
@@ -74,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    options = parser(words[0] if words else "").parse_args(words)
+    options = parser(words[0] if words else "").parse_args(completed(words))
     try:
         status: int = options.run(options)
     except ConfigError as error:
@@ -82,6 +94,13 @@ def _run(words: Sequence[str]) -> int:
     except LarderError as error:
         return _complain(str(error), PROBLEM)
     return status
+
+
+def completed(words: Sequence[str]) -> Sequence[str]:
+    """``nodes --json`` is ``nodes list --json``."""
+    usual = next((command.usual for command in COMMANDS if command.usual and command.name == (*words, "")[0]), "")
+    bare = len(words) < 2 or (words[1].startswith("-") and words[1] not in ("-h", "--help"))
+    return [words[0], usual, *words[1:]] if usual and bare else words
 
 
 def parser(*named: str) -> ArgumentParser:

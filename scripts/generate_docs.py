@@ -4,6 +4,7 @@ A page keeps its prose; what stands between ``<!-- generated: NAME -->`` and ``<
 `make docs` runs it; tests/house/test_docs.py fails while a page is out of date.
 """
 
+import argparse
 import ast
 import inspect
 import re
@@ -14,16 +15,23 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gateway import metrics
+from gateway import cli, metrics
 from gateway.config import Settings
 from gateway.model import outcomes, units
+from larder import grammar
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def pages() -> dict[Path, str]:
     """Every page with generated parts, as it should be."""
-    tables: dict[str, Callable[[], str]] = {"settings": _settings, "metrics": _metrics, "reasons": _reasons}
+    tables: dict[str, Callable[[], str]] = {
+        "settings": _settings,
+        "metrics": _metrics,
+        "reasons": _reasons,
+        "operator_commands": lambda: _commands(cli.parser(*(command.name for command in cli.COMMANDS))),
+        "user_commands": lambda: _commands(grammar.parser()),
+    }
     wanted = {}
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -115,6 +123,55 @@ def _documented(enum: type) -> Iterator[tuple[str, str]]:
             assert isinstance(following, ast.Expr), ast.unparse(member)
             assert isinstance(following.value, ast.Constant), ast.unparse(member)
             yield str(member.value.value), str(following.value.value).replace("\n    ", " ")
+
+
+SHARED = ("--help", "--json", "--endpoint", "--token", "--token-file", "--profile")
+"""Options that docs/cli.md explains once."""
+
+
+def _commands(parser: argparse.ArgumentParser, level: int = 3) -> str:
+    """A section for each command: how it is typed, what it does, its arguments, and examples."""
+    sections = []
+    for command in subcommands(parser):
+        sections += [_described(command, level), _commands(command, level + 1)]
+    return "\n".join(filter(None, sections))
+
+
+def subcommands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """In the order of their declaration; of one with several names, one."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    named = [(name, command) for group in groups for name, command in group.choices.items() if name != "help"]
+    return list({id(command): command for _, command in named}.values())
+
+
+def _described(command: argparse.ArgumentParser, level: int) -> str:
+    group = bool(subcommands(command))
+    own = [action for action in command._actions if not group and not set(action.option_strings) & set(SHARED)]
+    typed = [_named(action) for action in own if not action.option_strings]
+    options = " [options]" if len(own) > len(typed) else ""
+    lines = [f"{'#' * level} `{' '.join([command.prog + options, *typed])}`", "", command.description or "", ""]
+    if own:
+        lines += ["| argument | meaning |", "|---|---|"]
+        lines += [f"| `{_cell(_named(action))}` | {_cell(_help(action))} |" for action in own]
+        lines.append("")
+    _, _, examples = (command.epilog or "").partition("\n")
+    if examples and not group:
+        lines += ["```sh", inspect.cleandoc(examples), "```", ""]
+    return "\n".join(lines)
+
+
+def _named(action: argparse.Action) -> str:
+    if action.choices:
+        value = "|".join(map(str, action.choices))
+    else:
+        value = "" if action.nargs == 0 else str(action.metavar or action.dest)
+    if action.option_strings:
+        return f"{', '.join(action.option_strings)} {value}".strip()
+    return f"[{value}]" if action.nargs == "?" else value
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "").replace("%%", "%")
 
 
 if __name__ == "__main__":

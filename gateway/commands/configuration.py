@@ -43,7 +43,7 @@ def _without_secrets(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "redis": settings.redis.model_copy(update={"url": _without_password(settings.redis.url)}),
-            "database": settings.database.model_copy(update={"url": _without_password(settings.database.url)}),
+            "database": hide(settings.database).model_copy(update={"url": _without_password(settings.database.url)}),
             "fleet": hide(settings.fleet),
             "admin": hide(settings.admin),
             "origins": tuple(hide(origin) for origin in settings.origins),

@@ -22,6 +22,7 @@ import httpx
 
 from gateway import __version__
 from gateway.commands.output import printable
+from gateway.commands.secret_file import secret_of
 from gateway.model.errors import ConfigError, LarderError
 
 PATIENCE = 60.0
@@ -203,13 +204,7 @@ def connected(options: Namespace) -> Iterator[Admin]:
 def _token(options: Namespace) -> str:
     """The token by option, file or environment, in this order; empty without any."""
     if options.token_file is not None:
-        where = str(options.token_file)
-        try:
-            token = options.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--token-file: {where} cannot be read: {getattr(error, 'strerror', error)}") from None
-        if not token:
-            raise ConfigError(f"--token-file: {where} is empty")
+        where, token = "--token-file", secret_of("--token-file", options.token_file) or ""
     elif options.token is not None:
         where, token = "--token", options.token
     else:

@@ -70,7 +70,7 @@ def jsonable(command: ArgumentParser) -> None:
 def pages(command: ArgumentParser, default: int) -> None:
     """Add ``--limit``."""
     command.add_argument(
-        "--limit", metavar="N", type=count, default=default, help=f"list so many at most ({default}); 0: all"
+        "--limit", metavar="N", type=count, default=default, help=f"list so many at most ({default or 'all'}); 0: all"
     )
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.commands import nodes
+from gateway.commands import datasets, jobs, nodes
 from gateway.commands.connection import connected
 from gateway.commands.grammar import asking, describe
 from gateway.commands.output import (
     STYLES,
-    Column,
-    age,
     document,
     facts,
     heading,
@@ -23,27 +21,6 @@ from gateway.commands.output import (
     share,
     size,
     speed,
-    table,
-)
-
-_JOBS = (
-    Column("job"),
-    Column("dataset"),
-    Column("epoch", number=True),
-    Column("gpus", number=True),
-    Column("phase"),
-    Column("cache"),
-    Column("benefit", number=True),
-    Column("silent", number=True),
-)
-_DATASETS = (
-    Column("dataset"),
-    Column("items", number=True),
-    Column("bytes", number=True),
-    Column("caching"),
-    Column("why"),
-    Column("granted", number=True),
-    Column("resident", number=True),
 )
 
 
@@ -76,75 +53,47 @@ def _show(overview: Mapping[str, Any]) -> None:
     nodes.show(overview.get("nodes", []))
     line()
     _traffic(overview.get("now", {}), overview.get("total", {}))
-    if jobs := overview.get("jobs"):
+    if overview.get("jobs"):
         line()
-        table(_JOBS, map(_job, jobs))
-    if datasets := overview.get("datasets"):
+        jobs.show(overview["jobs"])
+    if overview.get("datasets"):
         line()
-        table(_DATASETS, map(_dataset, datasets))
+        datasets.show(overview["datasets"])
     line()
     _problems(overview.get("problems", []))
 
 
 def _traffic(now: Mapping[str, Any], total: Mapping[str, Any]) -> None:
-    saved = size(total.get("saved_bytes"))
     facts(
         (
-            (
-                "requests",
-                f"{number(now.get('requests_per_second'), 1) or 0}/s, {number(total.get('requests')) or 0} in all",
-            ),
+            ("requests", f"{_rate(now, 'requests_per_second')}, {number(total.get('requests'))} in all"),
             ("from the cache", _from_the_cache(now)),
             ("from the origin", _from_the_origin(now)),
-            ("saved", None if saved is None else f"{saved} of {size(total.get('sent_bytes')) or 0} sent"),
+            ("saved", f"{size(total.get('saved_bytes'))} of {size(total.get('sent_bytes'))} sent"),
         )
     )
+
+
+def _rate(now: Mapping[str, Any], name: str) -> str:
+    return f"{number(now.get(name), 1)}/s"
 
 
 def _from_the_cache(now: Mapping[str, Any]) -> str:
     ratio = share(now.get("hit_ratio"))
-    return f"{speed(now.get('cache_bytes_per_second')) or 0}" + (f", {ratio} of all bytes" if ratio else "")
+    return f"{speed(now.get('cache_bytes_per_second'))}{f', {ratio} of all bytes' if ratio else ''}"
 
 
 def _from_the_origin(now: Mapping[str, Any]) -> str:
-    requests = number(now.get("origin_requests_per_second"), 1) or 0
-    return f"{speed(now.get('origin_bytes_per_second')) or 0}, {requests} requests/s"
+    return f"{speed(now.get('origin_bytes_per_second'))}, {_rate(now, 'origin_requests_per_second')}"
 
 
-def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
-    benefit = job.get("benefit")
-    return (
-        f"{job.get('tenant')}/{job.get('job')}",
-        job.get("dataset_name") or job.get("dataset"),
-        job.get("epoch"),
-        job.get("gpus"),
-        job.get("phase"),
-        "yes" if job.get("cache") else "no",
-        f"{benefit:.2f}x" if benefit else None,
-        age(job.get("silent_seconds")),
-    )
-
-
-def _dataset(dataset: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        ", ".join(dataset.get("names") or [str(dataset.get("id"))]),
-        number(dataset.get("items")),
-        size(dataset.get("bytes")),
-        dataset.get("caching"),
-        dataset.get("why"),
-        size(dataset.get("granted")),
-        share(dataset.get("resident_share")),
-    )
-
-
-def _problems(problems: list[Mapping[str, Any]]) -> None:
+def _problems(problems: Iterable[Mapping[str, Any]]) -> None:
     if not problems:
         line("no problems")
     for problem in problems:
-        node = f" on {problem['node']}" if problem.get("node") else ""
+        node = f" (node {problem['node']})" if problem.get("node") else ""
         severity, since = str(problem.get("severity")), moment(problem.get("since"))
-        heading(
-            f"{severity}: {problem.get('what')}{node}{f', since {since}' if since else ''}", STYLES.get(severity, "")
-        )
+        when = f", since {since}" if since else ""
+        heading(f"{severity}{node}{when}: {problem.get('what')}", STYLES.get(severity, ""))
         if problem.get("remedy"):
             line(f"  {printable(str(problem['remedy']))}")

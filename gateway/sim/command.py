@@ -21,6 +21,11 @@ def add(command: ArgumentParser) -> None:
         "Run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies.\n\n"
         f"Built-in scenarios: {', '.join(built_in())}. docs/evaluation/scenarios.md says how to write one."
     )
+    command.epilog = (
+        "examples:\n"
+        "  larder-gateway simulate multi-job --out plots\n"
+        "  larder-gateway simulate my-scenario.toml --seed 2 --json"
+    )
     command.add_argument("scenario", metavar="SCENARIO", help="TOML file, or the name of a built-in scenario")
     command.add_argument("--seed", metavar="N", type=_seed, help="random numbers; instead of the scenario's")
     command.add_argument("--out", metavar="DIR", type=Path, help="write the plots (PNG) into this directory")

@@ -1,0 +1,68 @@
+"""``larder-gateway purge``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.commands.connection import connected
+from gateway.commands.grammar import asking, describe, place
+from gateway.commands.output import Column, document, line, note, number, printable, size, table
+from gateway.model.errors import ConfigError
+
+_COLUMNS = (Column("node"), Column("objects", number=True), Column("bytes", number=True), Column("failure"))
+
+
+def add(command: ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        command,
+        _purge,
+        "Make every node forget the objects below a prefix, for what was changed at the store behind the gateway's back.\n"
+        "At the store nothing changes; the next readers fetch again. Items of datasets are known by their bytes, and stay.\n"
+        "It says what there is, and asks, unless told --yes. Exit status 1 if a node could not do it.",
+        "larder-gateway purge s3://datasets/imagenet/ --dry-run",
+        "larder-gateway purge datasets/imagenet/ --yes",
+    )
+    command.add_argument("place", metavar="BUCKET/PREFIX", type=place, help="BUCKET/ alone: the whole bucket")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    asking(command)
+
+
+def _purge(options: Namespace) -> int:
+    bucket, prefix = options.place
+    asks = not (options.yes or options.dry_run)
+    if asks and (options.json or not sys.stdin.isatty()):
+        raise ConfigError("nobody can be asked here: give --yes, or --dry-run to see what would be forgotten")
+    body = {"bucket": bucket, "prefix": prefix}
+    with connected(options) as admin:
+        if asks:
+            _show(admin.ask("POST", "purge", {**body, "dry_run": True}))
+            if not _agreed(f"Forget this on every node, {printable(f'{bucket}/{prefix}')}?"):
+                note("nothing was forgotten")
+                return 1
+        answer = admin.ask("POST", "purge", {**body, "dry_run": options.dry_run})
+    if options.json:
+        document(answer)
+    elif not asks:
+        _show(answer)
+    else:
+        line("done")
+    return 1 if any(node.get("failure") for node in answer.get("nodes", [])) else 0
+
+
+def _agreed(question: str) -> bool:
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _show(answer: Mapping[str, Any]) -> None:
+    table(_COLUMNS, map(_row, answer.get("nodes", [])), "nothing")
+
+
+def _row(node: Mapping[str, Any]) -> tuple[object, ...]:
+    return node.get("node"), number(node.get("objects")), size(node.get("bytes")), node.get("failure") or None

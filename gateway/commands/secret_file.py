@@ -1,0 +1,30 @@
+"""Secrets come from files: all users of a machine see each other's options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.model.errors import ConfigError
+
+
+def secret_of(option: str, file: Path | None) -> str | None:
+    """What a file has, without spaces and the line's end around it; ``None`` without a file.
+
+    Args:
+        option: that named the file, for messages.
+        file: with nothing else in it.
+
+    Raises:
+        ConfigError: it cannot be read, or is empty.
+    """
+    if file is None:
+        return None
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"{option}: {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{option}: {file} cannot be read: it is no text") from None
+    if not secret:
+        raise ConfigError(f"{option}: {file} is empty")
+    return secret

@@ -1,0 +1,166 @@
+"""``larder-gateway warm``: the fleet reads what will be needed, and this command only watches it.
+
+So Ctrl-C, a lost connection or the end of this machine end the watching; the warm-up goes on, and what to type to watch it again,
+to end it, or to resume it is said.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.commands import datasets
+from gateway.commands.connection import Admin, Unreachable, connected, path
+from gateway.commands.grammar import asking, describe, pages, place
+from gateway.commands.output import Column, document, hint, line, moment, note, number, printable, size, table
+from gateway.commands.progress import Step, amounts, watch
+from gateway.model.errors import ConfigError
+
+_GOING = frozenset({"queued", "running"})
+_COLUMNS = (
+    Column("warm-up"),
+    Column("what"),
+    Column("as"),
+    Column("state"),
+    Column("done", number=True),
+    Column("bytes", number=True),
+    Column("failed", number=True),
+    Column("began"),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        command,
+        _warm,
+        "Read the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
+        "an access key, and behind what clients read. The fleet does it, and goes on if this command is interrupted or a\n"
+        "gateway ends. Exit status 1 if it was not completed, or something could not be read.",
+        "larder-gateway warm datasets/imagenet/ --as GWVISION",
+        "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
+        "larder-gateway warm --list",
+        "larder-gateway warm --cancel 0a1b2c3d",
+    )
+    command.add_argument(
+        "place", metavar="BUCKET/PREFIX", type=place, nargs="?", help="BUCKET/ alone: the whole bucket"
+    )
+    others = command.add_mutually_exclusive_group()
+    others.add_argument("--dataset", metavar="NAME|ID", help="the items of a dataset, instead of a prefix")
+    others.add_argument("--list", action="store_true", help="list warm-ups, the newest first")
+    others.add_argument("--watch", metavar="ID", help="watch one that was begun before")
+    others.add_argument("--cancel", metavar="ID", help="end one; what was read stays")
+    others.add_argument("--resume", metavar="ID", help="go on with one that was cancelled or has failed")
+    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="with whose rights it is read")
+    command.add_argument("--detach", action="store_true", help="do not wait for its end")
+    pages(command, 50)
+    asking(command)
+
+
+def _warm(options: Namespace) -> int:
+    named = [options.place, options.dataset, options.list or None, options.watch, options.cancel, options.resume]
+    if sum(one is not None for one in named) != 1:
+        raise ConfigError("give BUCKET/PREFIX, or --dataset, --list, --watch, --cancel or --resume")
+    with connected(options) as admin:
+        if options.list:
+            return _list(options, admin)
+        if options.cancel is not None:
+            return _cancel(options, admin)
+        if options.watch is not None:
+            return _follow(options, admin, admin.get(path("warmups", options.watch)))
+        if options.resume is not None:
+            return _follow(options, admin, admin.ask("POST", path("warmups", options.resume, "resume"), {}))
+        return _follow(options, admin, admin.ask("POST", "warmups", _request(options, admin)))
+
+
+def _request(options: Namespace, admin: Admin) -> dict[str, Any]:
+    if options.key is None:
+        raise ConfigError("--as: name the access key with whose rights it is read")
+    if options.dataset is not None:
+        return {"dataset": datasets.find(admin, options.dataset), "access_key_id": options.key}
+    bucket, prefix = options.place
+    return {"bucket": bucket, "prefix": prefix, "access_key_id": options.key}
+
+
+def _follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
+    """Wait for its end, and tell it."""
+    name = str(begun["id"])
+    if options.detach:
+        _tell(options, begun)
+        note(f"it goes on; {_ways_back(name)}")
+        return 0
+    try:
+        ended = watch(lambda: admin.get(path("warmups", name)), _step, lambda state: state.get("state") not in _GOING)
+    except KeyboardInterrupt:
+        note(f"\nthe warm-up goes on; {_ways_back(name)}")
+        raise
+    except Unreachable:
+        note(f"nobody answers; the warm-up may go on: {_ways_back(name)}")
+        raise
+    _tell(options, ended)
+    if ended.get("state") != "done":
+        note(f"what was read stays; to go on: {hint('warm', '--resume', name)}")
+    return 0 if ended.get("state") == "done" and not ended.get("failed") else 1
+
+
+def _ways_back(name: str) -> str:
+    return f"to watch it: {hint('warm', '--watch', name)}; to end it: {hint('warm', '--cancel', name)}"
+
+
+def _step(state: Mapping[str, Any]) -> Step:
+    done, total, failed = state.get("done") or 0, state.get("total"), state.get("failed")
+    text = amounts(done, total, state.get("done_bytes"), state.get("total_bytes"), "objects")
+    if total is None:
+        text = f"{state.get('state')}: counting, {text}"
+    return Step(done, total, f"{text}, {number(failed)} failed" if failed else text)
+
+
+def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
+    if options.json:
+        document(state)
+        return
+    line(f"{_what(state)}: {printable(str(state.get('state')))}, {_step(state).text}")
+    if state.get("there"):
+        line(f"{number(state['there'])} were in the cache before")
+    if state.get("failure"):
+        line(printable(str(state["failure"])))
+    for example in state.get("examples") or ():
+        line(f"  {printable(str(example.get('key')))}: {printable(str(example.get('why')))}")
+
+
+def _what(state: Mapping[str, Any]) -> str:
+    if state.get("dataset"):
+        return f"dataset {printable(str(state['dataset']))}"
+    return printable(f"{state.get('bucket')}/{state.get('prefix') or ''}")
+
+
+def _list(options: Namespace, admin: Admin) -> int:
+    found = list(admin.listed("warmups", options.limit))
+    if options.json:
+        document({"items": found})
+    else:
+        table(_COLUMNS, map(_row, found), "no warm-ups")
+    return 0
+
+
+def _row(state: Mapping[str, Any]) -> tuple[object, ...]:
+    done, total = number(state.get("done")), number(state.get("total"))
+    return (
+        state.get("id"),
+        _what(state),
+        state.get("access_key_id"),
+        state.get("state"),
+        f"{done}/{total}" if total is not None else done,
+        size(state.get("done_bytes")),
+        number(state.get("failed")),
+        moment(state.get("created_at")),
+    )
+
+
+def _cancel(options: Namespace, admin: Admin) -> int:
+    state = admin.ask("POST", path("warmups", options.cancel, "cancel"), {})
+    _tell(options, state)
+    if not options.json:
+        note(f"what was read stays; to go on: {hint('warm', '--resume', str(state.get('id')))}")
+    return 0

@@ -1,0 +1,81 @@
+"""Running ``larder-gateway`` and ``larder`` as a shell does."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WITHIN = 60.0
+OPERATOR = (sys.executable, "-m", "gateway")
+USER = (sys.executable, "-m", "larder")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output, which must be one JSON document."""
+        return json.loads(self.out)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's variables without any that commands go by, and with these."""
+    ours = ("LARDER_", "AWS_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "TTY_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | variables
+
+
+def run(*words: str, program: tuple[str, ...] = OPERATOR, given: str = "", **variables: str) -> Ran:
+    """Run a command to its end; its output is no terminal, its input is ``given``."""
+    done = subprocess.run(
+        [*program, *words],
+        input=given,
+        capture_output=True,
+        text=True,
+        env=environment(**variables),
+        timeout=WITHIN,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def start(*words: str, program: tuple[str, ...] = OPERATOR, **variables: str) -> subprocess.Popen[str]:
+    """Start a command."""
+    return subprocess.Popen(
+        [*program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
+    )
+
+
+def at_terminal(*words: str, typed: str = "", variables: Mapping[str, str]) -> Ran:
+    """Run a command whose input and output are a terminal of 200 columns; ``typed`` is what a person types."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*OPERATOR, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm-256color", COLUMNS="200", **variables),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    seen = b""
+    try:
+        while piece := os.read(ours, 65536):
+            seen += piece
+    except OSError:  # EIO: the last who had the terminal open has left
+        pass
+    finally:
+        os.close(ours)
+    return Ran(process.wait(WITHIN), seen.decode().replace("\r\n", "\n"), "")

@@ -1,0 +1,144 @@
+"""What ``larder-gateway`` says when the gateway cannot be asked, and with which status it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from tests.cli.commands import run
+from tests.cli.fake_admin import ILL, TOKEN, problem
+from tests.origins.processes import free_port
+
+
+def test_no_endpoint():
+    """Rule: without an address nothing is asked; it is wrong usage, and the message names both ways to give one."""
+    ran = run("status")
+    assert ran.status == 2
+    assert ran.out == ""
+    assert "--endpoint" in ran.err
+    assert "LARDER_ENDPOINT" in ran.err
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["10.0.0.1:9000", "http://host/path", "http://", "ftp://host", "http://user@host", "http://h:70000"]
+)
+def test_no_address(endpoint):
+    """Rule: what can be no address is refused by the option's name, as wrong usage."""
+    ran = run("status", "--endpoint", endpoint)
+    assert ran.status == 2
+    assert "--endpoint" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_refused_connection():
+    """Rule: nobody at the address is a problem, and the message has the address."""
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    ran = run("status", "--endpoint", endpoint)
+    assert ran.status == 1
+    assert ran.err == f"larder-gateway: {endpoint} refuses the connection; is a gateway running there?\n"
+
+
+def test_a_connection_that_breaks_off():
+    """Rule: whoever accepts and leaves is a problem without a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        leaving = threading.Thread(target=lambda: server.accept()[0].close())
+        leaving.start()
+        ran = run("status", "--endpoint", endpoint)
+        leaving.join()
+    assert ran.status == 1
+    assert endpoint in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_no_token(admin):
+    """Rule: a gateway that wants a token is answered with where to put it; the configuration is wrong, not the gateway."""
+    ran = run("status", "--endpoint", admin.endpoint)
+    assert ran.status == 2
+    assert "--token-file" in ran.err
+    assert "LARDER_ADMIN_TOKEN" in ran.err
+
+
+def test_a_wrong_token(operator):
+    """Rule: a token that is refused is told as such, and never repeated."""
+    ran = operator("status", LARDER_ADMIN_TOKEN="something-else")
+    assert ran.status == 2
+    assert "does not accept the token" in ran.err
+    assert "something-else" not in ran.err
+
+
+def test_the_token_from_a_file(admin, tmp_path):
+    """Rule: a file's token is taken without the line's end, before the variable's."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    ran = run("status", "--endpoint", admin.endpoint, "--token-file", str(file), LARDER_ADMIN_TOKEN="wrong")
+    assert ran.status == 0
+    assert admin.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be read"), ("", "is empty"), ("two words", "printable ASCII")]
+)
+def test_a_token_file_of_no_use(admin, tmp_path, content, said):
+    """Rule: a file that is missing, empty or has no token is wrong usage, named; nothing is asked."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    ran = run("status", "--endpoint", admin.endpoint, "--token-file", str(file))
+    assert ran.status == 2
+    assert said in ran.err
+    assert admin.asked == []
+
+
+def test_closed_admin_endpoints(admin, operator):
+    """Rule: 403 AdminDisabled is told with the gateway's own words, which name the setting."""
+    admin.answers["GET overview"] = lambda _: problem(403, "AdminDisabled", "Set admin.token in the configuration.")
+    ran = operator("status")
+    assert ran.status == 2
+    assert "Set admin.token in the configuration." in ran.err
+
+
+@pytest.mark.parametrize("document", [b"<html>nginx</html>", ["a list"], {}])
+@pytest.mark.parametrize("status", [200, 404, 302])
+def test_something_else_at_the_address(admin, operator, document, status):
+    """Rule: what answers otherwise than a Larder does is named as that, whatever its status."""
+    admin.answers["GET overview"] = lambda _: (status, document)
+    ran = operator("status")
+    assert ran.status == 2
+    assert f"{admin.endpoint} is no Larder gateway" in ran.err
+
+
+def test_a_refusal(admin, operator):
+    """Rule: what the gateway refuses is told in its words, with its code; control characters are escaped."""
+    admin.answers["POST nodes/n/drain"] = lambda _: problem(409, "Conflict", "The last one\x1b[2J is left.")
+    ran = operator("nodes", "drain", "n")
+    assert ran.status == 1
+    assert ran.err == "larder-gateway: The last one\\x1b[2J is left. (Conflict)\n"
+
+
+def test_a_problem_of_the_fleet(admin, operator):
+    """Rule: status ends with 1 when the fleet has a problem of severity error, with --json too."""
+    admin.answers["GET overview"] = ILL
+    ran = operator("status")
+    assert ran.status == 1
+    assert "error (node node-2), since " in ran.out
+    assert ": the disk of the cache is down\n" in ran.out
+    assert "  look at its mount" in ran.out
+    told = operator("status", "--json")
+    assert (told.status, told.json) == (1, ILL)
+
+
+def test_json_is_all_there_is(admin, operator):
+    """Rule: with --json standard output is one document, the gateway's, and standard error is empty."""
+    ran = operator("status", "--json")
+    assert ran.json == admin.answers["GET overview"]
+    assert (ran.status, ran.err) == (0, "")
+
+
+def test_names_are_parts_of_an_address(admin, operator):
+    """Rule: a name with a slash or dots stays a name."""
+    ran = operator("nodes", "drain", "../overview?x=1")
+    assert ran.status == 1
+    assert admin.asked[-1].path == "nodes/..%2Foverview%3Fx%3D1/drain"

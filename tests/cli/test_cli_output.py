@@ -1,0 +1,187 @@
+"""How ``larder-gateway`` prints: for people at a terminal, for programs elsewhere, and for readers that leave early."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from gateway.cli import COMMANDS, main
+from tests.cli.commands import OPERATOR, at_terminal, environment, run
+from tests.cli.fake_admin import OVERVIEW
+
+ESCAPE = "\x1b["
+
+
+def test_columns_for_programs(operator):
+    """Rule: where no terminal is, a table is a heading and rows that are never cut off, without colours or lines."""
+    ran = operator("status", COLUMNS="20")
+    heading, first, *_ = [line for line in ran.out.splitlines() if "node" in line.lower()]
+    assert heading.split() == [
+        "NODE",
+        "ADDRESS",
+        "STATE",
+        "USED",
+        "CAPACITY",
+        "FILL",
+        "BLOBS",
+        "DISK",
+        "REDIS",
+        "VERSION",
+        "UP",
+    ]
+    assert first.split()[:3] == ["node-1", "http://10.0.0.11:9000", "READY"]
+    assert "25.0%" in first
+    assert ESCAPE not in ran.out
+
+
+def test_the_numbers_of_an_overview(operator):
+    """Rule: status shows rates, hit ratio, what was saved, jobs with what they gain, and datasets with their space."""
+    out = operator("status").out
+    for part in (
+        "12.5/s, 100,000 in all",
+        "91.2% of all bytes",
+        "900.0 GB of 1.0 TB sent",
+        "vision/resnet50",
+        "2.30x",
+        "28.0 GB",
+    ):
+        assert part in out
+    assert "no problems" in out
+
+
+def test_a_terminal_has_colours(variables):
+    """Rule: at a terminal states have colours."""
+    ran = at_terminal("status", variables=variables)
+    assert ran.status == 0
+    assert f"{ESCAPE}32mREADY" in ran.out
+    assert f"{ESCAPE}31mdown" in ran.out
+
+
+@pytest.mark.parametrize("without", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_without_colours(variables, without):
+    """Rule: NO_COLOR, and a terminal that can do nothing, get text without an escape sequence."""
+    ran = at_terminal("status", variables={**variables, **without})
+    assert ran.status == 0
+    assert "READY" in ran.out
+    assert ESCAPE not in ran.out
+
+
+def test_names_cannot_command_a_terminal(admin, operator):
+    """Rule: what is not printable in a name is escaped, so that it neither moves the cursor nor begins a line of its own."""
+    nodes = [{**OVERVIEW["nodes"][0], "id": "a\x1b[2J\nnode-9  READY"}]
+    admin.answers["GET overview"] = {**OVERVIEW, "nodes": nodes}
+    out = operator("status").out
+    assert "a\\x1b[2J\\nnode-9  READY" in out
+    assert "\x1b" not in out
+
+
+def test_markup_in_names_is_text(admin, variables):
+    """Rule: brackets and colons in a name are no instructions to what draws the table."""
+    nodes = [{**OVERVIEW["nodes"][0], "id": "[red]a[/red] :smile:"}]
+    admin.answers["GET overview"] = {**OVERVIEW, "nodes": nodes}
+    assert "[red]a[/red] :smile:" in at_terminal("status", variables={**variables, "NO_COLOR": "1"}).out
+
+
+def test_a_terminal_that_knows_ascii_only(admin, operator):
+    """Rule: a character that the terminal's encoding lacks is escaped, and ends nothing."""
+    admin.answers["GET overview"] = {**OVERVIEW, "zone": "Größe 🙂"}
+    ran = operator("status", PYTHONIOENCODING="ascii")
+    assert ran.status == 0
+    assert "zone Gr\\xf6\\xdfe" in ran.out
+
+
+def test_a_reader_that_leaves(admin, variables):
+    """Rule: ``| head`` is no reason for a traceback, however much there would be to print."""
+    node = OVERVIEW["nodes"][0]
+    admin.answers["GET overview"] = {**OVERVIEW, "nodes": [{**node, "id": f"node-{number}"} for number in range(5000)]}
+    process = subprocess.Popen(
+        [*OPERATOR, "status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "zone rack-1, Larder 0.5.0\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 1
+
+
+def test_a_full_disk(variables):
+    """Rule: a result that cannot be written is a problem, told in one line."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*OPERATOR, "status", "--json"], stdout=full, stderr=subprocess.PIPE, text=True,
+            env=environment(**variables), check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "larder-gateway: No space left on device\n")
+
+
+def test_no_standard_output_at_all(variables):
+    """Rule: a closed standard output loses the result and nothing else."""
+    command = f"{' '.join(OPERATOR)} status >&-"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, env=environment(**variables), check=False
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_help_of_every_command(command, capsys):
+    """Rule: help COMMAND and COMMAND --help say the same: what it does, and how it is typed."""
+    said = []
+    for words in (["help", command], [command, "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"usage: larder-gateway {command} ")
+    assert f"\n  larder-gateway {command} " in said[0]
+
+
+def test_help_alone_lists_all_commands(capsys):
+    """Rule: help alone has every command with its summary, and what the exit statuses mean."""
+    with pytest.raises(SystemExit):
+        main(["help"])
+    text = capsys.readouterr().out
+    assert all(command.name in text and command.summary in text for command in COMMANDS)
+    assert "130 Ctrl-C" in text
+
+
+@pytest.mark.parametrize("words", [[], ["nix"], ["nodes", "nix"], ["status", "--nix"], ["help", "nix"]])
+def test_wrong_usage(words, capsys):
+    """Rule: a command or option that does not exist ends with 2 and what there is."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage: larder-gateway" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.usual])
+def test_the_usual_subcommand(command, admin, operator):
+    """Rule: a group of commands without one lists, with the options of the list."""
+    admin.answers[f"GET {command.name}"] = {"items": [], "next": None}
+    ran = operator(command.name, "--json")
+    assert ran.status == 0
+    assert ran.json["items"] == []
+
+
+def test_a_command_that_asks_loads_no_server():
+    """Rule: asking a gateway costs no import of what serving one needs, so that a command answers at once."""
+    code = (
+        "import sys; from gateway.cli import main; main(['status', '--endpoint', 'http://127.0.0.1:9']); "
+        "print({'fastapi', 'uvicorn', 'aiohttp', 'sqlalchemy', 'pydantic'} & set(sys.modules))"
+    )
+    ran = run("-c", code, program=(OPERATOR[0],), PATH=os.environ["PATH"])
+    assert ran.out == "set()\n"
+
+
+def test_variables_of_the_commands_are_no_settings(tmp_path):
+    """Rule: who has set LARDER_ENDPOINT and LARDER_ADMIN_TOKEN for commands can check and start a gateway all the same."""
+    config = tmp_path / "larder.toml"
+    config.write_text('[[origins]]\nendpoint = "http://127.0.0.1:5000"\n')
+    ran = run("check-config", str(config), LARDER_ENDPOINT="http://127.0.0.1:9000", LARDER_ADMIN_TOKEN="t")
+    assert ran.status == 0
+    assert ran.json["origins"][0]["endpoint"] == "http://127.0.0.1:5000"
