@@ -51,6 +51,7 @@ COMMANDS = (
     Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),
     Command("purge", "gateway.commands.purge", "forget what is cached below a prefix"),
     Command("verify", "gateway.commands.verify", "compare what is cached with what it should be"),
+    Command("explain", "gateway.commands.explain", "why a read is a hit or not, and what to change"),
     Command("audit", "gateway.commands.audit", "who changed what, and when"),
     Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
     Command("demo", "gateway.commands.demo", "start a store and a gateway, and show what the cache does"),

@@ -40,6 +40,7 @@ STYLES: Mapping[str, str] = {
     "running": "cyan",
     "done": "green",
     "failed": "red",
+    "refused": "red",
     "cancelled": "yellow",
     "HIT": "green",
     "MISS": "yellow",

@@ -10,7 +10,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.commands import datasets
 from gateway.commands.connection import Admin, Unreachable, connected, path
 from gateway.commands.grammar import asking, describe, pages, place
 from gateway.commands.output import Column, document, hint, line, moment, note, number, printable, size, table
@@ -41,7 +40,7 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway warm datasets/imagenet/ --as GWVISION",
         "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
         "larder-gateway warm --list",
-        "larder-gateway warm --cancel 0a1b2c3d",
+        "larder-gateway warm --cancel 5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f",
     )
     command.add_argument(
         "place", metavar="BUCKET/PREFIX", type=place, nargs="?", help="BUCKET/ alone: the whole bucket"
@@ -71,14 +70,14 @@ def _warm(options: Namespace) -> int:
             return _follow(options, admin, admin.get(path("warmups", options.watch)))
         if options.resume is not None:
             return _follow(options, admin, admin.ask("POST", path("warmups", options.resume, "resume"), {}))
-        return _follow(options, admin, admin.ask("POST", "warmups", _request(options, admin)))
+        return _follow(options, admin, admin.ask("POST", "warmups", _request(options)))
 
 
-def _request(options: Namespace, admin: Admin) -> dict[str, Any]:
+def _request(options: Namespace) -> dict[str, Any]:
     if options.key is None:
         raise ConfigError("--as: name the access key with whose rights it is read")
     if options.dataset is not None:
-        return {"dataset": datasets.find(admin, options.dataset), "access_key_id": options.key}
+        return {"dataset": options.dataset, "access_key_id": options.key}
     bucket, prefix = options.place
     return {"bucket": bucket, "prefix": prefix, "access_key_id": options.key}
 
@@ -99,7 +98,7 @@ def _follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
         note(f"nobody answers; the warm-up may go on: {_ways_back(name)}")
         raise
     _tell(options, ended)
-    if ended.get("state") != "done":
+    if ended.get("state") in ("failed", "cancelled"):
         note(f"what was read stays; to go on: {hint('warm', '--resume', name)}")
     return 0 if ended.get("state") == "done" and not ended.get("failed") else 1
 
@@ -110,7 +109,8 @@ def _ways_back(name: str) -> str:
 
 def _step(state: Mapping[str, Any]) -> Step:
     done, total, failed = state.get("done") or 0, state.get("total"), state.get("failed")
-    text = amounts(done, total, state.get("done_bytes"), state.get("total_bytes"), "objects")
+    unit = "items" if state.get("dataset") else "objects"
+    text = amounts(done, total, state.get("done_bytes"), state.get("total_bytes"), unit)
     if total is None:
         text = f"{state.get('state')}: counting, {text}"
     return Step(done, total, f"{text}, {number(failed)} failed" if failed else text)

@@ -1,0 +1,123 @@
+"""``larder-gateway explain``: one read, or what the misses of the fleet were."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.commands.connection import Admin, connected
+from gateway.commands.grammar import asking, describe, place
+from gateway.commands.output import Column, age, document, facts, moment, number, size, table
+from gateway.model.errors import ConfigError
+
+_MISSES = (
+    Column("node"),
+    Column("outcome"),
+    Column("reason"),
+    Column("count", number=True),
+    Column("meaning"),
+    Column("to change"),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        command,
+        _explain,
+        "Say what the next plain GET of an object by an access key would be, why, and what would make it a hit. The store\n"
+        "is not asked, and nothing is fetched. Without an object: which answers were no plain hits, by reason.",
+        "larder-gateway explain datasets/imagenet/train/0001.jpg --as GWVISION",
+        "larder-gateway explain",
+        "larder-gateway explain --node node-2",
+    )
+    command.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="the object that is read")
+    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="who reads it (the only key that is in force)")
+    command.add_argument("--node", metavar="NODE", help="without an object: only of this node")
+    asking(command)
+
+
+def _explain(options: Namespace) -> int:
+    if options.place is None and options.key is not None:
+        raise ConfigError("BUCKET/KEY: --as is about the read of an object")
+    if options.place is not None and options.node is not None:
+        raise ConfigError("--node: an object is explained by the node that is its home")
+    with connected(options) as admin:
+        return _misses(options, admin) if options.place is None else _read(options, admin)
+
+
+def _read(options: Namespace, admin: Admin) -> int:
+    bucket, key = options.place
+    if not key:
+        raise ConfigError("BUCKET/KEY: name an object")
+    reader = options.key or _only_key(admin)
+    found = admin.get("explain", bucket=bucket, key=key, access_key_id=reader)
+    if options.json:
+        document(found)
+        return 0
+    facts(
+        (
+            ("object", f"{bucket}/{key}"),
+            ("read by", f"{reader}, tenant {found.get('tenant')}"),
+            ("next read", " ".join(filter(None, (str(found.get("outcome")), found.get("reason"))))),
+            ("why", found.get("explanation")),
+            ("to change", found.get("change") or None),
+            ("rule", _rule(found.get("rule") or {})),
+            ("home", _home(found)),
+            *_held(found),
+        )
+    )
+    return 0
+
+
+def _rule(rule: Mapping[str, Any]) -> str:
+    kept = rule.get("freshness")
+    fresh = age(kept) if isinstance(kept, int | float) else kept
+    grants = "for all that it matches" if rule.get("by_prefix") else "for one object"
+    cached = "" if rule.get("cache") else ", not cached"
+    return f"{rule.get('match')}: freshness {fresh}, grant {age(rule.get('grant_seconds'))} {grants}{cached}"
+
+
+def _home(found: Mapping[str, Any]) -> str:
+    if found.get("unreachable"):
+        return f"{found.get('home')}, which cannot be asked ({found['unreachable']}); {found.get('asked')} was"
+    return f"{found.get('home')}{'' if found.get('channel') else ', which does not hear of writes now'}"
+
+
+def _held(found: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    if not found.get("known"):
+        return (("in the cache", "no"),)
+    blocks = f"{number(found.get('resident_blocks'))} of {number(found.get('blocks'))} blocks"
+    return (
+        ("in the cache", f"{blocks} of {size(found.get('size'))}, ETag {found.get('etag')}"),
+        ("confirmed", moment(found.get("confirmed_at"))),
+        ("fresh until", moment(found.get("fresh_until"))),
+        ("granted until", moment(found.get("granted_until"))),
+    )
+
+
+def _only_key(admin: Admin) -> str:
+    """The access key that is meant where there is one.
+
+    Raises:
+        ConfigError: there are several, or none.
+    """
+    known = [key for key in admin.listed("credentials") if not key.get("revoked") and not key.get("problem")]
+    if len(known) != 1:
+        raise ConfigError(f"--as: name the access key that reads; there are {len(known)} in force")
+    return str(known[0]["access_key_id"])
+
+
+def _misses(options: Namespace, admin: Admin) -> int:
+    answer = admin.get("explain/misses", node=options.node)
+    if options.json:
+        document(answer)
+        return 0
+    table(_MISSES, map(_row, answer["items"]), "every answer was a plain hit")
+    return 0
+
+
+def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
+    said = (one.get("meaning") or None, one.get("change") or None)
+    return one.get("node"), one.get("outcome"), one.get("reason") or None, number(one.get("count")), *said
