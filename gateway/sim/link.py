@@ -1,19 +1,24 @@
-"""A bandwidth that several transfers share fairly (max-min): each gets an equal part, and what one cannot use goes to the others.
+"""A bandwidth that several transfers share: fairly, or in the order in which they were begun.
 
-That is what TCP does among connections of one kind, roughly, and what object stores do among requests. Transfers in the
-background get what the others leave.
+Fairly (max-min) each gets an equal part, and what one cannot use goes to the others. That is what TCP does among connections of
+one kind, roughly, and what object stores do among large requests. In order, the first gets all that it can use: a store that
+allows so many small requests a second. The difference is one of step: jobs that ask for the same at the same time are served at
+the same time by a fair store, compute at the same time, and leave the store idle meanwhile, for ever; in order they drift apart,
+and the store never idles. Transfers in the background get what the others leave.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
+from math import inf, ulp
 
 from gateway.sim.clock import Action, Clock
 
 _NOTHING = 0.5
 """Bytes: what is left of a transfer that is complete, for all that sums of fractions can tell."""
+NO_LIMIT = 1e12
+"""Bytes per second that no simulated store needs all of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,14 +39,16 @@ class Link:
         clock: the time.
         bandwidth: bytes per second for all transfers together.
         latency: seconds before the first byte of a transfer.
+        in_order: whether the first transfer goes before the others; otherwise all go side by side.
     """
 
-    def __init__(self, clock: Clock, bandwidth: float, latency: float = 0.0) -> None:
+    def __init__(self, clock: Clock, bandwidth: float, latency: float = 0.0, *, in_order: bool = False) -> None:
         self.sent = 0.0
         """Bytes of all transfers that were begun."""
         self._clock = clock
         self._bandwidth = bandwidth
         self._latency = latency
+        self._fill = _in_turn if in_order else _fairly
         self._transfers: list[Transfer] = []
         self._since = 0.0
         self._version = 0
@@ -55,6 +62,12 @@ class Link:
         else:
             self._begin(transfer)
         return transfer
+
+    def limit(self, bandwidth: float) -> None:
+        """Be wider or narrower from now on, for what is on its way too."""
+        self._advance()
+        self._bandwidth = bandwidth
+        self._share()
 
     def hurry(self, transfer: Transfer) -> None:
         """Somebody waits for a transfer that was begun in the background: it goes on like any other, without a cap."""
@@ -76,8 +89,8 @@ class Link:
             transfer.left -= transfer.rate * elapsed
 
     def _share(self) -> None:
-        left = _fill([each for each in self._transfers if not each.background], self._bandwidth)
-        _fill([each for each in self._transfers if each.background], left)
+        left = self._fill([each for each in self._transfers if not each.background], self._bandwidth)
+        self._fill([each for each in self._transfers if each.background], left)
         self._version += 1
         moving = [each.left / each.rate for each in self._transfers if each.rate > 0]
         if moving:
@@ -87,17 +100,27 @@ class Link:
         if version != self._version:
             return
         self._advance()
-        finished = [each for each in self._transfers if each.left <= _NOTHING]
-        self._transfers = [each for each in self._transfers if each.left > _NOTHING]
+        # The clock cannot tell times apart that are closer than this; who waits for less would wait for ever.
+        instant = 2 * ulp(self._clock.now)
+        finished = [each for each in self._transfers if each.left <= max(_NOTHING, each.rate * instant)]
+        self._transfers = [each for each in self._transfers if each not in finished]
         self._share()
         for transfer in finished:
             transfer.done()
 
 
-def _fill(transfers: list[Transfer], bandwidth: float) -> float:
+def _fairly(transfers: list[Transfer], bandwidth: float) -> float:
     """Give each its fair rate, the narrowest first; returns what is left of the bandwidth."""
     transfers.sort(key=lambda each: each.cap)
     for place, transfer in enumerate(transfers):
         transfer.rate = min(transfer.cap, bandwidth / (len(transfers) - place))
+        bandwidth -= transfer.rate
+    return bandwidth
+
+
+def _in_turn(transfers: list[Transfer], bandwidth: float) -> float:
+    """Give each what it can use, the first first; returns what is left of the bandwidth."""
+    for transfer in transfers:
+        transfer.rate = min(transfer.cap, bandwidth)
         bandwidth -= transfer.rate
     return bandwidth

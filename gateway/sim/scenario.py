@@ -56,8 +56,15 @@ class _Table(BaseModel):
 class OriginSpec(_Table):
     """The store behind the cache."""
 
-    bandwidth: Annotated[Size, Field(gt=0, description="Bytes per second, shared fairly by all reads")]
+    bandwidth: Annotated[Size, Field(gt=0, description="Bytes per second of all reads together")]
     latency: Annotated[Seconds, Field(description="Seconds before the first byte of a read")] = 0.0
+    sharing: Annotated[
+        Literal["fair", "arrival"],
+        Field(description="Whether reads at the same time get equal parts, or the first of them all; of every store"),
+    ] = "fair"
+    unlimited: Annotated[
+        tuple[Seconds, Seconds] | None, Field(description="From when until when no store has a limit")
+    ] = None
 
 
 class FleetSpec(_Table):

@@ -14,6 +14,8 @@ measure_from = {measure_from}
 
 [origin]
 bandwidth = "{bandwidth}"
+sharing = "{sharing}"
+{origin}
 
 [fleet]
 capacity = "{capacity}"
@@ -29,6 +31,8 @@ DEFAULTS = {
     "duration": 1000,
     "measure_from": 0,
     "bandwidth": "10GB",
+    "sharing": "fair",
+    "origin": "",
     "capacity": "2GB",
     "preload": '"200kB"',
     "interval": 1,

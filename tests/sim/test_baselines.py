@@ -28,6 +28,23 @@ def test_loading_ahead_hides_what_is_shorter(simulated):
     assert 1 / slow.rate == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.parametrize(("sharing", "seconds"), [("fair", 1.6), ("arrival", 1.0)])
+def test_a_store_that_serves_in_order_never_idles(simulated, sharing, seconds):
+    """Rule: jobs in step wait together and compute together; served in turn, one reads while others compute."""
+    tables = (dataset("d", "4GB"), job("j", "d", count=4, miss=0, compute=0.6), run("none", "none"))
+    none = simulated(*tables, bandwidth="160MB", sharing=sharing, measure_from=100)["none"]
+    assert 1 / (none.rate / 4) == pytest.approx(seconds, rel=0.01)
+
+
+def test_a_store_without_a_limit_for_a_while(simulated):
+    """Rule: in that time a step takes what it computes, before and after what the store allows."""
+    tables = (dataset("d", "4GB"), job("j", "d", miss=0, compute=0.6), run("none", "none"))
+    times = {"duration": 300, "measure_from": 100}
+    free = simulated(*tables, bandwidth="20MB", origin="unlimited = [50, 400]", **times)["none"]
+    limited = simulated(*tables, bandwidth="20MB", origin="unlimited = [0, 50]", **times)["none"]
+    assert [1 / free.rate, 1 / limited.rate] == pytest.approx([0.6, 2.6], rel=0.02)
+
+
 def test_a_cache_that_never_evicts_hits_what_it_holds(simulated):
     """Rule: its epoch hit ratio is the fraction that is resident."""
     static = simulated(*ONE, run("static", "static", warm=True), duration=4000)["static"]

@@ -6,10 +6,19 @@ from gateway.sim.clock import Clock
 from gateway.sim.link import Link
 
 
-def arrivals(bandwidth: float, transfers: list[tuple[float, float, float, bool]], latency: float = 0.0) -> list[float]:
-    """When each transfer (start, size, cap, background) is through."""
+def arrivals(
+    bandwidth: float,
+    transfers: list[tuple[float, float, float, bool]],
+    latency: float = 0.0,
+    *,
+    in_order: bool = False,
+    limits: dict[float, float] | None = None,
+) -> list[float]:
+    """When each transfer (start, size, cap, background) is through; ``limits`` are other bandwidths from some times on."""
     clock = Clock()
-    link = Link(clock, bandwidth, latency)
+    link = Link(clock, bandwidth, latency, in_order=in_order)
+    for at, limit in (limits or {}).items():
+        clock.after(at, lambda limit=limit: link.limit(limit))
     done = [0.0] * len(transfers)
 
     def begin(place: int, size: float, cap: float, background: bool) -> None:
@@ -58,3 +67,24 @@ def test_what_somebody_waits_for_is_hurried():
 def test_latency_comes_before_the_first_byte():
     """Rule: an answer begins after the latency, however fast the road."""
     assert arrivals(100, [(0, 100, 0, False)], latency=2) == pytest.approx([3])
+
+
+def test_in_order_the_first_gets_all():
+    """Rule: a store that serves in the order of arrival gives the second nothing before the first is through."""
+    assert arrivals(100, [(0, 1000, 0, False), (1, 500, 0, False)], in_order=True) == pytest.approx([10, 15])
+
+
+def test_in_order_what_the_first_cannot_use_goes_to_the_next():
+    """Rule: a cap of its own leaves the rest to those behind; the background still comes last."""
+    transfers = [(0.0, 100.0, 10.0, False), (0.0, 900.0, 0.0, True), (0.0, 900.0, 0.0, False)]
+    assert arrivals(100, transfers, in_order=True) == pytest.approx([10, 19, 10])
+
+
+def test_a_limit_that_changes_counts_for_what_is_on_its_way():
+    """Rule: what was sent until then was sent at the old bandwidth, the rest at the new one."""
+    assert arrivals(100, [(0, 1000, 0, False)], limits={5: 500, 5.5: 50}) == pytest.approx([10.5])
+
+
+def test_a_very_wide_road_late_in_time_comes_to_an_end():
+    """Rule: what takes less time than the clock can tell apart is through at once, and not begun again for ever."""
+    assert arrivals(1e15, [(1e5, 4096, 0, False), (1e5, 4097, 0, False)]) == pytest.approx([1e5, 1e5])
