@@ -154,9 +154,10 @@ def _described(command: argparse.ArgumentParser, level: int) -> str:
         lines += ["| argument | meaning |", "|---|---|"]
         lines += [f"| `{_cell(_named(action))}` | {_cell(_help(action))} |" for action in own]
         lines.append("")
-    _, _, examples = (command.epilog or "").partition("\n")
+    examples, _, more = (command.epilog or "").partition("\n")[2].partition("\n\n")
     if examples and not group:
         lines += ["```sh", inspect.cleandoc(examples), "```", ""]
+        lines += [more, ""] if more else []
     return "\n".join(lines)
 
 

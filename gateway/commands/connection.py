@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 import httpx
@@ -68,7 +68,7 @@ class Admin:
     """
 
     def __init__(self, endpoint: str, token: str = "", timeout: float = PATIENCE) -> None:
-        if not _ENDPOINT.fullmatch(endpoint):
+        if not _ENDPOINT.fullmatch(endpoint) or not _has_a_port(endpoint):
             raise ConfigError(f"--endpoint: {endpoint!r} must look like http://10.0.0.11:9000, without a path")
         self.endpoint = endpoint.rstrip("/")
         self._token = token
@@ -212,6 +212,14 @@ def _token(options: Namespace) -> str:
     if token and not _TOKEN.fullmatch(token):
         raise ConfigError(f"{where}: a token has printable ASCII characters and no spaces")
     return str(token)
+
+
+def _has_a_port(endpoint: str) -> bool:
+    """Whether the port, if there is one, can be one."""
+    try:
+        return urlsplit(endpoint).port != 0
+    except ValueError:
+        return False
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Column(NamedTuple):
 
 def terminal() -> bool:
     """Whether a person looks at standard output."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def console(stream: Any = None) -> Console:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
+
+from gateway.cli import main
 
 WITHIN = 60.0
 OPERATOR = (sys.executable, "-m", "gateway")
@@ -50,6 +56,20 @@ def run(*words: str, program: tuple[str, ...] = OPERATOR, given: str = "", **var
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+def run_here(*words: str, **variables: str) -> Ran:
+    """``larder-gateway`` in this process, which costs no start of another; nothing of a terminal is there."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(os, "environ", environment(**variables))
+        patch.setattr(sys, "stdin", io.StringIO())
+        try:
+            status = main(words)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    texts = [stream.buffer.getvalue().decode() for stream in (out, err) if isinstance(stream.buffer, io.BytesIO)]
+    return Ran(status, *texts)
+
+
 def start(*words: str, program: tuple[str, ...] = OPERATOR, **variables: str) -> subprocess.Popen[str]:
     """Start a command."""
     return subprocess.Popen(
@@ -65,7 +85,7 @@ def at_terminal(*words: str, typed: str = "", variables: Mapping[str, str]) -> R
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment(TERM="xterm-256color", COLUMNS="200", **variables),
+        env=environment(**{"TERM": "xterm-256color", "COLUMNS": "200", **variables}),
         start_new_session=True,
     )
     os.close(theirs)

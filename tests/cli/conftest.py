@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cli.commands import Ran, run
+from tests.cli.commands import Ran, run_here
 from tests.cli.fake_admin import OVERVIEW, TOKEN, FakeAdmin, serving
 
 
@@ -27,4 +27,4 @@ def variables(admin) -> dict[str, str]:
 @pytest.fixture
 def operator(variables) -> Callable[..., Ran]:
     """Runs ``larder-gateway`` there."""
-    return lambda *words, **options: run(*words, **{**variables, **options})
+    return lambda *words, **options: run_here(*words, **{**variables, **options})

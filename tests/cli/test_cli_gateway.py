@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from tests.cli.commands import run
+from tests.cli.commands import run, run_here
 from tests.cli.fake_admin import ILL, TOKEN, problem
 from tests.origins.processes import free_port
 
 
 def test_no_endpoint():
     """Rule: without an address nothing is asked; it is wrong usage, and the message names both ways to give one."""
-    ran = run("status")
+    ran = run_here("status")
     assert ran.status == 2
     assert ran.out == ""
     assert "--endpoint" in ran.err
@@ -26,7 +26,7 @@ def test_no_endpoint():
 )
 def test_no_address(endpoint):
     """Rule: what can be no address is refused by the option's name, as wrong usage."""
-    ran = run("status", "--endpoint", endpoint)
+    ran = run_here("status", "--endpoint", endpoint)
     assert ran.status == 2
     assert "--endpoint" in ran.err
     assert "Traceback" not in ran.err
@@ -46,7 +46,7 @@ def test_a_connection_that_breaks_off():
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
         leaving = threading.Thread(target=lambda: server.accept()[0].close())
         leaving.start()
-        ran = run("status", "--endpoint", endpoint)
+        ran = run_here("status", "--endpoint", endpoint)
         leaving.join()
     assert ran.status == 1
     assert endpoint in ran.err
@@ -55,7 +55,7 @@ def test_a_connection_that_breaks_off():
 
 def test_no_token(admin):
     """Rule: a gateway that wants a token is answered with where to put it; the configuration is wrong, not the gateway."""
-    ran = run("status", "--endpoint", admin.endpoint)
+    ran = run_here("status", "--endpoint", admin.endpoint)
     assert ran.status == 2
     assert "--token-file" in ran.err
     assert "LARDER_ADMIN_TOKEN" in ran.err
@@ -73,7 +73,7 @@ def test_the_token_from_a_file(admin, tmp_path):
     """Rule: a file's token is taken without the line's end, before the variable's."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    ran = run("status", "--endpoint", admin.endpoint, "--token-file", str(file), LARDER_ADMIN_TOKEN="wrong")
+    ran = run_here("status", "--endpoint", admin.endpoint, "--token-file", str(file), LARDER_ADMIN_TOKEN="wrong")
     assert ran.status == 0
     assert admin.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
 
@@ -86,7 +86,7 @@ def test_a_token_file_of_no_use(admin, tmp_path, content, said):
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
-    ran = run("status", "--endpoint", admin.endpoint, "--token-file", str(file))
+    ran = run_here("status", "--endpoint", admin.endpoint, "--token-file", str(file))
     assert ran.status == 2
     assert said in ran.err
     assert admin.asked == []

@@ -84,10 +84,10 @@ def test_markup_in_names_is_text(admin, variables):
     assert "[red]a[/red] :smile:" in at_terminal("status", variables={**variables, "NO_COLOR": "1"}).out
 
 
-def test_a_terminal_that_knows_ascii_only(admin, operator):
+def test_a_terminal_that_knows_ascii_only(admin, variables):
     """Rule: a character that the terminal's encoding lacks is escaped, and ends nothing."""
     admin.answers["GET overview"] = {**OVERVIEW, "zone": "Größe 🙂"}
-    ran = operator("status", PYTHONIOENCODING="ascii")
+    ran = run("status", PYTHONIOENCODING="ascii", **variables)
     assert ran.status == 0
     assert "zone Gr\\xf6\\xdfe" in ran.out
 

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_faults import Gate, Hang
 from tests.batches import bytes_of, stock
-from tests.cli.commands import USER, Ran, at_terminal, run, start
+from tests.cli.commands import USER, Ran, at_terminal, run, run_here, start
 from tests.gateways import Running, Settings, cache_status, gateway
 from tests.origins.processes import wait_until
 from tests.v1 import GWA, ask
@@ -65,7 +65,7 @@ def operator(variables: dict[str, str]) -> Operator:
     """Runs ``larder-gateway`` there; what it was to do must be done, unless the test says which status it has."""
 
     def typed(*words: str, status: int = 0, **more: str) -> Ran:
-        ran = run(*words, **{**variables, **more})
+        ran = run_here(*words, **{**variables, **more})
         assert ran.status == status, ran
         return ran
 
@@ -212,10 +212,10 @@ def test_migrate(tmp_path):
     """Rule: migrate makes the tables where there are none, and says so; again, nothing is to be done."""
     config = tmp_path / "larder.toml"
     config.write_text(f'[cache]\ndir = "{tmp_path}/cache"\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n')
-    first = run("migrate", "--config", str(config), "--json")
+    first = run_here("migrate", "--config", str(config), "--json")
     assert first.status == 0, first
     assert first.json["before"] is None
-    assert "up to date" in run("migrate", "--config", str(config)).out
+    assert "up to date" in run_here("migrate", "--config", str(config)).out
     assert (tmp_path / "cache" / "catalog.db").stat().st_mode & 0o077 == 0
 
 
@@ -226,11 +226,11 @@ def test_migrate_of_a_database_that_is_not_there(tmp_path):
         '[database]\nurl = "postgresql+asyncpg://larder:hush@127.0.0.1:9/larder"\n'
         'encryption_key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n'
     )
-    ran = run("migrate", "--config", str(config))
+    ran = run_here("migrate", "--config", str(config))
     assert ran.status == 1
     assert "Traceback" not in ran.err
     assert "hush" not in ran.err
-    shown = run("check-config", str(config))
+    shown = run_here("check-config", str(config))
     assert "hush" not in shown.out
     assert "AAAA" not in shown.out
 

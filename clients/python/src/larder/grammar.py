@@ -78,7 +78,7 @@ def _add_show(commands: Any) -> None:
     command = _command(
         commands, "show", "larder.commands.digest:show", "what is in a digest file", "Numbers of a digest file."
     )
-    command.add_argument("file", metavar="FILE")
+    command.add_argument("file", metavar="FILE", help="a digest file")
     command.add_argument(
         "--digests", action="store_true", help="list every item with its digest, which whoever knows it may read"
     )
@@ -93,7 +93,7 @@ def _add_verify(commands: Any) -> None:
         "read items again and compare",
         "Read items again, compare them with their digests, and list those that are missing or changed (exit status 1).",
     )
-    command.add_argument("file", metavar="FILE")
+    command.add_argument("file", metavar="FILE", help="a digest file")
     share = command.add_mutually_exclusive_group()
     share.add_argument("--sample", metavar="N", type=_count, default=1000, help="so many items, drawn at random (1000)")
     share.add_argument("--all", action="store_true", help="every item")
@@ -109,8 +109,8 @@ def _add_diff(commands: Any) -> None:
         "what differs between two digest files",
         "List what was added (+), removed (-) and changed (~) from A to B, by bucket, key and offset; exit status 1 if any.",
     )
-    command.add_argument("first", metavar="A")
-    command.add_argument("second", metavar="B")
+    command.add_argument("first", metavar="A", help="a digest file")
+    command.add_argument("second", metavar="B", help="another one")
     _add_json(command, several=True)
 
 
@@ -123,7 +123,7 @@ def _add_datasets(commands: Any) -> None:
         "Register a digest file at a gateway, by upload or by its address. Registering again is harmless.",
         "example:\n  larder datasets register imagenet-train imagenet.parquet --caching chunked",
     )
-    register.add_argument("name", metavar="NAME")
+    register.add_argument("name", metavar="NAME", help="1 to 128 of A-Z a-z 0-9 . _ -")
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
     register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
     known = _command(
@@ -132,7 +132,7 @@ def _add_datasets(commands: Any) -> None:
     shown = _command(
         commands, "show", "larder.commands.dataset:show", "one dataset", "What a gateway knows of a dataset."
     )
-    shown.add_argument("name", metavar="NAME|ID")
+    shown.add_argument("name", metavar="NAME|ID", help="as datasets list has it")
     removed = _command(
         commands,
         "remove",
@@ -140,7 +140,7 @@ def _add_datasets(commands: Any) -> None:
         "forget a dataset",
         "Make a gateway forget a dataset. Cached bytes stay until they are evicted.",
     )
-    removed.add_argument("name", metavar="NAME")
+    removed.add_argument("name", metavar="NAME", help="as datasets list has it")
     for command in (register, known, shown, removed):
         _add_where(command)
         _add_json(command)
@@ -157,7 +157,7 @@ def _add_jobs(commands: Any) -> None:
         "one job",
         "What the fleet knows of a job: where it is, and the mean time of its steps with the cache and without.",
     )
-    shown.add_argument("job", metavar="JOB")
+    shown.add_argument("job", metavar="JOB", help="its name, as jobs list has it")
     for command in (known, shown):
         _add_where(command)
         _add_json(command)

@@ -35,7 +35,7 @@ def show(arguments: Namespace) -> int:
     if arguments.json:
         output.document(job)
     else:
-        output.table([(name, output.printable(_shown(value))) for name, value in job.items()])
+        output.table([(name, _shown(value)) for name, value in job.items()])
     return 0
 
 

@@ -24,7 +24,7 @@ def document(value: object) -> None:
 
 def table(rows: Sequence[Sequence[object]], indent: str = "") -> None:
     """Columns, each as wide as its widest cell; numbers to the right."""
-    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    cells = [[f"{cell:,}" if isinstance(cell, int) else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row, texts in zip(rows, cells, strict=True):
         shown = [
