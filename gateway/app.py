@@ -62,6 +62,7 @@ from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
+from gateway.wiring.operations import Ground, fleetwide, operate
 from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
@@ -186,8 +187,11 @@ class Larder:
         refresh = partial(self._refresh, self._lifecycle, self._s3, keeper, channel)
         self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
         identities = Identities(authenticator)
-        items = PeerItems(self._serve_datasets(identities, engine, origin, management), engine.batches, store)
-        self._serve_peers(fleet, origin, PeerObjects(reads, engine.warm), items)
+        registrations = self._serve_datasets(identities, engine, origin, management)
+        ground = Ground(
+            settings, self._start, fleet, management, engine, channel, origin, authenticator, live, self._admin
+        )
+        self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         self._loop(_every(_REFRESH, refresh))
         await self._settle(keeper)
@@ -238,11 +242,15 @@ class Larder:
         keep_chunks(settings, management, store, engine.batches, shelves, self._stack)
         return registrations
 
-    def _serve_peers(self, fleet: Fleet, origin: OriginClient, objects: PeerObjects, items: PeerItems) -> None:
-        """Answer other nodes, if there may be any."""
-        if fleet.gate is not None:
-            addresses = {"object": objects.address, **items.addresses()}
-            self._peer = PeerApp(fleet.gate, origin.has, addresses, self._settings.server.max_in_flight)
+    def _serve_peers(self, ground: Ground, objects: PeerObjects, registrations: Registrations) -> None:
+        """Do what operators ask of this node, and answer other nodes, if there may be any."""
+        everywhere = fleetwide(ground)
+        self._admin.app.api.state.operations = operate(ground, everywhere, registrations, self._stack)
+        if ground.fleet.gate is not None:
+            items = PeerItems(registrations, ground.engine.batches, ground.engine.services.store)
+            addresses = {"object": objects.address, **items.addresses(), **everywhere.peers().addresses()}
+            limit = self._settings.server.max_in_flight
+            self._peer = PeerApp(ground.fleet.gate, ground.origin.has, addresses, limit)
 
     def _channel(self, services: Services) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.

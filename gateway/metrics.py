@@ -221,6 +221,8 @@ LOOP_LAG = Histogram(
     "How much later than planned a worker's event loop came to a task that is due twice a second; requests wait as long",
     buckets=_QUICK,
 )
+WARMUPS_RUNNING = Gauge("larder_warmups_running", "Warm-ups that a worker here is running", multiprocess_mode="livesum")
+WARMUPS_ENDED = Counter("larder_warmups_total", "Warm-ups that ended here, by how: done, failed, refused", ["state"])
 ADMIN_CHANGES = Counter(
     "larder_admin_changes_total", "Changes made through this gateway's admin addresses, by kind", ["action"]
 )
@@ -246,6 +248,7 @@ ALL = (
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,
+    WARMUPS_RUNNING, WARMUPS_ENDED,
 )  # fmt: skip
 
 # A counter that appears with its first event shows no rise then, and an alert on its increase would not fire.

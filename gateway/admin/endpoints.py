@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway.admin import audit, credentials, origins, rules, rules_check, tenants
+from gateway.admin import (
+    audit,
+    credentials,
+    datasets,
+    explain,
+    jobs,
+    nodes,
+    origins,
+    overview,
+    purge,
+    rules,
+    rules_check,
+    tenants,
+    verifications,
+    warmup_endpoints,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     tenants.router,
@@ -13,4 +28,12 @@ ROUTERS: tuple[APIRouter, ...] = (
     rules.router,
     rules_check.router,
     audit.router,
+    overview.router,
+    nodes.router,
+    datasets.router,
+    jobs.router,
+    warmup_endpoints.router,
+    purge.router,
+    verifications.router,
+    explain.router,
 )

@@ -48,6 +48,11 @@ class Blocks:
         """Whether another fill may be started; when not, reads are answered without storing."""
         return len(self._fills) < self._max_fills
 
+    @property
+    def half_empty(self) -> bool:
+        """Whether at most half of the places for fills are taken: what nobody waits for may begin."""
+        return 2 * len(self._fills) <= self._max_fills
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that belongs to the node, not to a client."""
         task = asyncio.get_running_loop().create_task(work)

@@ -11,6 +11,7 @@ from gateway.engine.batch import Batches
 from gateway.engine.blocks import Blocks
 from gateway.engine.body import Body
 from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.explain import Explainer
 from gateway.engine.ranged import ObjectChanged, ReaderRefused
 from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
 from gateway.engine.services import Services
@@ -109,6 +110,10 @@ class Engine:
                         return  # the disk does not take it
         finally:
             body.close()
+
+    def explainer(self, me: str) -> Explainer:
+        """Looks up what the next read would be; ``me`` is this node's id."""
+        return Explainer(self.services, self._reads, me)
 
     async def close(self) -> None:
         """Stop the fills."""

@@ -135,11 +135,16 @@ class Reads:
         return decide(self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced)
 
     def _standing(self, entry: Entry, identity: str, rule: Caching) -> Standing:
-        granted = entry.grants.get(identity)
-        if rule.by_prefix:
-            wide = self._prefix_grants.get((identity, rule.match))
-            granted = wide if granted is None or (wide is not None and wide > granted) else granted
+        granted = self.widest_grant(identity, rule, entry.grants.get(identity))
         return Standing(entry.record.confirmed_at, granted, self._services.trusted_since())
+
+    def widest_grant(self, identity: str, rule: Caching, granted: float | None) -> float | None:
+        """When the origin last said yes to an identity, of an object for which it did so at ``granted``: what a rule's whole
+        prefix was granted counts too."""
+        if not rule.by_prefix:
+            return granted
+        wide = self._prefix_grants.get((identity, rule.match))
+        return wide if granted is None or (wide is not None and wide > granted) else granted
 
     # -- everything else
 

@@ -106,6 +106,7 @@ class Membership:
         self._register = Register(url, f"{prefix}nodes", self._pace.expire, self._pace.expire / 2, secret)
         self._self = me
         self._state = NodeState.JOINING
+        self._drained = False
         self._known: dict[str, _Known] = {}
         self._strangers: dict[str, Node] = {}
         self._unproven: Mapping[str, str] = {}
@@ -135,8 +136,23 @@ class Membership:
 
     @property
     def state(self) -> NodeState:
-        """Of this node, as this worker knows it."""
-        return self._state
+        """Of this node, as this worker knows it; a drained one is LEAVING."""
+        return NodeState.LEAVING if self._drained and self._state is NodeState.READY else self._state
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this node is about to end; a drained one is not."""
+        return self._state is NodeState.LEAVING
+
+    async def drain(self, node: Node, drained: bool) -> None:
+        """Have a node of the zone leave the ring and serve on, or come back; all hear of it with their next heartbeats.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        await self._register.drain(node, drained)
+        if node.id == self.me:
+            await self.beat()
 
     def home(self, key: int) -> Node | None:
         """The home of a key; ``None``: here."""
@@ -220,14 +236,14 @@ class Membership:
         async with self._beating:
             if self._state is NodeState.LEAVING and not self.conflict:
                 with suppress(*DOWN):
-                    await self._register.beat(self._me_now(), last=True)
+                    await self._register.beat(self._own(), last=True)
             await self._register.close()
 
     async def beat(self) -> None:
         """One heartbeat. With Redis down nothing changes."""
         async with self._beating:
             try:
-                heard = await self._register.beat(self._me_now(), self._ready_for())
+                heard = await self._register.beat(self._own(), self._ready_for(), drained=self._drained)
             except DOWN as error:
                 self._missed(error)
             else:
@@ -257,6 +273,9 @@ class Membership:
             for known in self._known.values():
                 known.until = max(known.until, now + self._pace.expire)
         self._lost, self.reachable = False, True
+        if heard.drained is not self._drained:
+            self._drained = heard.drained
+            _LOG.info("this node is %s by an operator", "drained" if heard.drained else "brought back")
         self._judge(heard.conflict)
         self._note_unproven(heard.unproven)
         self._take(heard.entries, now)
@@ -393,8 +412,12 @@ class Membership:
             self._state = state
             self._speak_for_me()
 
-    def _me_now(self) -> Node:
+    def _own(self) -> Node:
+        """This node, as this worker says it: who drains it is entered by the register."""
         return replace(self._self, state=self._state)
+
+    def _me_now(self) -> Node:
+        return replace(self._self, state=self.state)
 
     def _ready_for(self) -> float:
         known = self._known.get(self.me)

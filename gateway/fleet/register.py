@@ -7,6 +7,9 @@ An id belongs to whoever holds it until its entry expires. Three exceptions: a n
 node share its token; and who listens at the very address, on the very host, at which the holder listened, and was started later,
 succeeds it at once, because the holder is gone: two processes cannot listen there.
 
+An operator may drain a node: the hash of drained nodes then names the start that is meant, so a node that is started anew is not
+drained any more. Its workers say READY on, and are entered as LEAVING. They remember it for a Redis that forgets.
+
 Nodes with a secret sign what they say of themselves. An entry that is not signed with it is no member's, or whoever may write
 to Redis could have clients read from him.
 
@@ -35,6 +38,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local id, boot, place, state, ready_for, expire, document, last =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8] == '1'
+local drained, decided = ARGV[9] == '1', redis.call('HGET', KEYS[2], id)
+if decided then drained = decided == boot .. ' 1' end
+local back, shown_before = ARGV[9] == '1' and not drained, ''
 local ms = function(number) return string.format('%.0f', number) end
 local conflict, since, alive = '', 0, {}
 local entries = redis.call('HGETALL', KEYS[1])
@@ -46,7 +52,9 @@ for i = 1, #entries, 2 do
   elseif name ~= id then
     alive[#alive + 1] = {name, its, its_state, ms(til - now), ready == '0' and '-1' or ms(now - ready)}
   elseif its_boot == boot then
-    if its_state == 'READY' and state == 'JOINING' then state = 'READY' end
+    shown_before = its_state
+    local was_ready = its_state == 'READY' or (its_state == 'LEAVING' and ready ~= '0' and drained)
+    if was_ready and state == 'JOINING' then state = 'READY' end
     if last and its_state ~= 'LEAVING' then last, state = false, its_state end
     since = tonumber(ready)
   elseif its_boot ~= '-' and not (its_place == place and its_boot < boot) then
@@ -56,16 +64,20 @@ for i = 1, #entries, 2 do
 end
 if conflict == '' then
   if state == 'READY' then
-    if since == 0 then since = now end
-    if ready_for >= 0 then since = math.min(since, now - ready_for) end
+    -- What others were home of meanwhile is to be had from them, as of one that has just joined.
+    if since == 0 or (back and shown_before == 'LEAVING') then since = now end
+    if ready_for >= 0 and not back then since = math.min(since, now - ready_for) end
   end
+  if drained and not decided then redis.call('HSET', KEYS[2], id, boot .. ' 1') end
+  if decided and not string.find(decided, boot .. ' ', 1, true) then redis.call('HDEL', KEYS[2], id) end
   local token = last and '-' or boot
-  local entry = {ms(now + expire), ms(since), state, token, place, document}
+  local shown = drained and state == 'READY' and 'LEAVING' or state
+  local entry = {ms(now + expire), ms(since), shown, token, place, document}
   redis.call('HSET', KEYS[1], id, table.concat(entry, ' '))
   redis.call('PEXPIRE', KEYS[1], expire * 10)
   alive[#alive + 1] = {id, document, state, ms(expire), since == 0 and '-1' or ms(now - since)}
 end
-return {conflict, alive}
+return {conflict, alive, drained and 1 or 0}
 """
 
 
@@ -82,12 +94,14 @@ class Entry:
 class Heard:
     """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty.
 
-    ``unproven`` are the addresses of those that do not know the secret and are not leaving, by id.
+    ``unproven`` are the addresses of those that do not know the secret and are not leaving, by id. ``drained`` says
+    that an operator wants this node to be home of nothing.
     """
 
     entries: Sequence[Entry]
     conflict: str = ""
     unproven: Mapping[str, str] = field(default_factory=dict)
+    drained: bool = False
 
 
 class Register:
@@ -108,13 +122,14 @@ class Register:
         self._secret = secret
         self._script: Any = self._redis.register_script(_SCRIPT)
 
-    async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False) -> Heard:
+    async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False, drained: bool = False) -> Heard:
         """Say that a node is there, and hear who else is.
 
         Args:
             node: with the state that it is in, as far as this worker knows: READY stays READY when a sibling says JOINING.
             ready_for: seconds for which it has been ready, as far as is known; -1 for unknown.
             last: the worker stops. If the node is leaving, its id is free from now on; else siblings speak for it.
+            drained: whether the worker believes that its node is drained, for a Redis that has forgotten it.
 
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
@@ -132,8 +147,9 @@ class Register:
             round(self._expire * 1000),
             json.dumps(document, separators=(",", ":")),
             int(last),
+            int(drained),
         )
-        conflict, alive = await self._script(keys=[self._key], args=arguments)
+        conflict, alive, told = await self._script(keys=[self._key, f"{self._key}:drained"], args=arguments)
         entries: list[Entry] = []
         unproven: dict[str, str] = {}
         for name, *row in alive:
@@ -143,7 +159,15 @@ class Register:
                     unproven[name.decode("utf-8", "replace")] = _address(row[0])
             elif (entry := _entry(*row)) is not None:
                 entries.append(entry)
-        return Heard(entries, _address(conflict) if conflict else "", unproven)
+        return Heard(entries, _address(conflict) if conflict else "", unproven, bool(told))
+
+    async def drain(self, node: Node, drained: bool) -> None:
+        """Have a node be home of nothing until it is started anew, or take that back; heard with its next heartbeat.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        await self._redis.hset(f"{self._key}:drained", node.id, f"{node.boot or _NOBODY} {int(drained)}")
 
     def _proven(self, name: bytes, document: bytes) -> bool:
         if not self._secret:

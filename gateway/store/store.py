@@ -34,6 +34,7 @@ from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Keeper, RecoveryReport
 from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
+from gateway.store.prefixes import Prefixes
 from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
@@ -62,6 +63,7 @@ class Store:
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Keeper(disk, self._space, self._recency, self.items.gone)
         self.room = ItemRoom(disk, self._keeper)
+        self.prefixes = Prefixes(disk)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None

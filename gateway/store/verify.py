@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class VerifyReport:
     missing: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     repaired: bool = False
+    shards: int = 0
+    """How many of the 256 folders have been read."""
 
     @property
     def sound(self) -> bool:
@@ -57,12 +60,15 @@ class VerifyReport:
         return "\n".join(lines)
 
 
-async def verify_cache(settings: CacheSettings, *, repair: bool = False) -> VerifyReport:
+async def verify_cache(
+    settings: CacheSettings, *, repair: bool = False, told: Callable[[VerifyReport], bool] | None = None
+) -> VerifyReport:
     """Read every blob and compare.
 
     Args:
         settings: whose ``dir`` is verified.
         repair: drop what is wrong; needs the cache to itself.
+        told: called, in a thread, with what was found so far after each file; whether to go on.
 
     Raises:
         LarderError: there is no cache in ``dir``, it cannot be read, or ``repair`` was asked for beside a gateway.
@@ -70,27 +76,37 @@ async def verify_cache(settings: CacheSettings, *, repair: bool = False) -> Veri
     root = Path(settings.dir)
     if not (root / "index.db").is_file():
         raise LarderError(f"cache.dir: there is no cache in {root}")
-    report = await asyncio.to_thread(_look, root)
+    report = await asyncio.to_thread(_look, root, told)
     if repair and not report.sound:
         await _repair(settings, report)
     return report
 
 
-def _look(root: Path) -> VerifyReport:
+def _look(root: Path, told: Callable[[VerifyReport], bool] | None) -> VerifyReport:
     report = VerifyReport()
-    young = time.time_ns() - _YOUNG_NS
     engine = open_engine(root / "index.db", patience=_PATIENCE)
     try:
         with disk_faults(), engine.connect() as connection:
             for number in range(256):
-                rows = blob_rows.shard(driver_of(connection), number)
-                _compare(report, root / "blobs" / f"{number:02x}", rows, young)
+                if not _compare(report, root / "blobs", number, driver_of(connection), told or _always):
+                    break
+                report.shards = number + 1
     finally:
         engine.dispose()
     return report
 
 
-def _compare(report: VerifyReport, folder: Path, rows: dict[bytes, int], young: int) -> None:
+def _always(_report: VerifyReport) -> bool:
+    return True
+
+
+def _compare(
+    report: VerifyReport, blobs: Path, number: int, index: sqlite3.Connection, told: Callable[[VerifyReport], bool]
+) -> bool:
+    """Compare one folder with the index; ``False`` when nobody wants to know any more."""
+    young = time.time_ns() - _YOUNG_NS
+    rows = blob_rows.shard(index, number)
+    folder = blobs / f"{number:02x}"
     present = set()
     for entry in _blob_files(folder):
         name = f"{folder.name}/{entry.name}"
@@ -107,9 +123,14 @@ def _compare(report: VerifyReport, folder: Path, rows: dict[bytes, int], young: 
             report.corrupt.append(name)
         elif digest not in rows and status.st_ctime_ns < young:
             report.orphans.append(name)
+        if not told(report):
+            return False
     for digest in rows.keys() - present:
-        text = digest.hex()
-        report.missing.append(f"{text[:2]}/{text[2:]}")
+        name = digest.hex()[2:]
+        # A blob may have been evicted, or written anew, since the index was read.
+        if blob_rows.find(index, digest) is not None and not (folder / name).exists():
+            report.missing.append(f"{folder.name}/{name}")
+    return told(report)
 
 
 def _blob_files(folder: Path) -> Iterator[os.DirEntry[str]]:

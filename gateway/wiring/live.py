@@ -74,6 +74,8 @@ class Live:
         """The settings of the file as they are now."""
         self.effective = settings
         """Those with the catalog on top."""
+        self.refused = ""
+        """Why the file as it is now is not used; empty if it is."""
 
     async def use_catalog(self, snapshot: Snapshot) -> None:
         """Have what the catalog says in force."""
@@ -91,7 +93,9 @@ class Live:
             except ConfigError as error:
                 metrics.CONFIG_RELOADS.labels("refused").inc()
                 log.error("the changed configuration is not used; the last good one stays: %s", error)
+                self.refused = f"the changed configuration is not used: {error}"
                 continue
+            self.refused = ""
             self.file = settings
             await self._apply()
             metrics.CONFIG_RELOADS.labels("loaded").inc()

@@ -1,0 +1,139 @@
+"""What the whole fleet says, put together by whoever is asked: what its pages show is made of one ``Reading``.
+
+Everything but this node's own words is in Redis. While that is lost, the last reading goes on, with this node's part as it is
+now; a page that refreshes itself every two seconds, open at ten people, costs one reading a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gateway.engine.manager import Coordination
+from gateway.engine.watch import Watch
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.connection import why_down
+from gateway.fleet.datasets import DatasetTable, Name
+from gateway.fleet.jobs import KnownJob
+from gateway.fleet.membership import Membership
+from gateway.fleet.plans import NodeReport
+from gateway.fleet.samples import Samples, Told
+from gateway.model.counters import Sample
+from gateway.model.fleet import Node
+from gateway.policies.plan import Plan
+from gateway.store.datasets.announced import inventory
+from gateway.store.datasets.folders import Folders
+
+BELIEVED = 1.0
+"""Seconds for which a reading is shown again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardParts:
+    """Where the words are. ``table`` is ``None`` for a node that is in no fleet: its datasets are in ``folders`` only."""
+
+    samples: Samples
+    coordination: Coordination
+    membership: Membership
+    watch: Watch
+    table: DatasetTable | None
+    folders: Folders
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis could not be asked, empty if it could."""
+
+    at: float = 0.0
+    lost: str = ""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    told: Mapping[str, Told] = field(default_factory=dict)
+    samples: Mapping[str, list[Sample]] = field(default_factory=dict)
+    plan: Plan = field(default_factory=Plan)
+    jobs: tuple[KnownJob, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
+    datasets: Mapping[Name, str] = field(default_factory=dict)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the caches of the nodes that are there."""
+        return sum(node.capacity for node in self.nodes.values())
+
+
+class Board:
+    """Reads what the fleet says, for one worker."""
+
+    def __init__(self, parts: BoardParts, clock: Callable[[], float] = time.monotonic) -> None:
+        self.parts = parts
+        self._clock = clock
+        self._reading = Reading()
+        self._read_at = float("-inf")
+        self._lost_at = 0.0
+        self._once = asyncio.Lock()
+
+    @property
+    def lost_for(self) -> float:
+        """Seconds for which Redis has been lost; 0 while it answers."""
+        return self._clock() - self._lost_at if self._reading.lost else 0.0
+
+    @property
+    def last(self) -> Reading:
+        """What was read last."""
+        return self._reading
+
+    def stale(self) -> None:
+        """Something was changed: the next look is a new one."""
+        self._read_at = float("-inf")
+
+    async def look(self) -> Reading:
+        """What the fleet says now, or said within the last second."""
+        async with self._once:
+            if self._clock() - self._read_at >= BELIEVED:
+                await self._read()
+            return self._reading
+
+    async def _read(self) -> None:
+        before, elapsed = self._reading, self._clock() - self._read_at
+        try:
+            self._reading = await self._from_redis()
+        except DOWN as error:
+            if not before.lost:
+                self._lost_at = self._clock()
+            at = before.at + elapsed if before.at else time.time()
+            self._reading = replace(self._alone(before), at=at, lost=why_down(error))
+        self._read_at = self._clock()
+
+    async def _from_redis(self) -> Reading:
+        parts = self.parts
+        together = parts.coordination
+        statuses = await parts.samples.statuses()
+        nodes = dict(parts.membership.nodes)
+        datasets = {name: known.id for name, known in (await asyncio.to_thread(inventory, parts.folders)).items()}
+        if parts.table is not None:
+            _, listed = await parts.table.all()
+            datasets |= {name: one.tag.partition("-")[0] for name, one in listed.items()}
+        _, jobs = await together.jobs.all()
+        return Reading(
+            at=statuses.now,
+            nodes=nodes,
+            told=statuses.nodes,
+            samples=await parts.samples.recent(nodes),
+            plan=together.plans.plan,
+            jobs=tuple(jobs),
+            overrides=await together.plans.overrides(),
+            reports=await together.reports.all(),
+            datasets=datasets,
+        )
+
+    def _alone(self, before: Reading) -> Reading:
+        """The last reading, with what this node knows by itself."""
+        watch, me = self.parts.watch, self.parts.membership.me
+        told, samples = dict(before.told), dict(before.samples)
+        if watch.document:
+            told[me] = Told(0.0, watch.document)
+        if watch.recent:
+            samples[me] = list(watch.recent)
+        return replace(before, nodes=dict(self.parts.membership.nodes), told=told, samples=samples)

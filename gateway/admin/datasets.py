@@ -1,0 +1,166 @@
+"""``/-/admin/datasets``: what is registered by anybody, how it is cached, and what an operator decides about it.
+
+A decision is kept in the catalog and carried to the manager by Redis, where it is put again by ``Overrides`` whenever it is
+missing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
+from pydantic import Field
+
+from gateway.admin.board import Reading
+from gateway.admin.documents import Answer, Asked
+from gateway.admin.fleet_view import (
+    SHORT,
+    dataset_ids,
+    dataset_summary,
+    datasets_of,
+    held_documents,
+    job_document,
+)
+from gateway.admin.operations import Operations, Ops, unreachable
+from gateway.admin.overrides import Decision, decision_of, write_decision
+from gateway.admin.overview_documents import ChunkHeld, DatasetSummary, JobDocument
+from gateway.admin.paging import Cursor, Limit, Page, paged
+from gateway.admin.parts import AdminParts, Parts
+from gateway.admin.preconditions import IfMatch, check_if_match, etag_of
+from gateway.admin.tokens import Admin, Reader
+from gateway.fleet.announcer import DOWN
+from gateway.model.datasets import ApiError
+
+router = APIRouter(tags=["datasets"])
+
+_DIGITS = r"^[0-9a-f]{12,64}$"
+DatasetId = Annotated[str, PathParameter(pattern=_DIGITS, description="of the dataset: at least its first 12 digits")]
+_TWO_DAYS = 48 * 3600
+
+
+class Registered(Answer):
+    """A name under which a tenant registered a dataset."""
+
+    tenant: str = Field(examples=["vision"])
+    name: str = Field(examples=["imagenet-train"])
+
+
+class Override(Asked):
+    """What an operator decides about a dataset."""
+
+    mode: Literal["pin", "never"] | None = Field(
+        description="pin: it gets space before all others, whole if it fits; never: it gets none; null: the manager decides",
+        examples=["pin"],
+    )
+
+
+class OverrideDocument(Answer):
+    """A decision."""
+
+    mode: Literal["pin", "never"] | None = Field(description="null: the manager decides", examples=["pin"])
+    changed_at: str | None = Field(description="ISO 8601; null: never", examples=["2026-03-01T09:30:00.000Z"])
+    etag: str = Field(description="for If-Match", examples=['"17"'])
+
+
+class DatasetDocument(DatasetSummary):
+    """A dataset, with everything that is known of it."""
+
+    full_id: str = Field(
+        description="SHA-256 over the digests of its items",
+        examples=["33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"],
+    )
+    registered: list[Registered] = Field(description="by tenant and name")
+    override: OverrideDocument
+    inputs: dict[str, Any] = Field(
+        description="what the manager saw of it: size, chunk, gains, wishes; empty if it does not plan it",
+        examples=[{"size": 147_900_000_000, "chunk": 14_790_000_000, "gain": 11.68, "chunked_gain": 5.49}],
+    )
+    jobs: list[JobDocument] = Field(description="that train on it")
+    timeline: list[ChunkHeld] = Field(description="chunks that were held within the last two days")
+
+
+@router.get("/datasets", summary="List datasets")
+async def list_datasets(
+    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[DatasetSummary]:
+    """The datasets of all tenants, by id."""
+    found = datasets_of(await operations.board.look())
+    items, following = paged(found, lambda dataset: dataset.id, limit, cursor)
+    return Page(items=items, next=following)
+
+
+@router.get("/datasets/{dataset}", summary="Show a dataset")
+async def show_dataset(
+    dataset: DatasetId, _caller: Reader, operations: Ops, parts: Parts, response: Response
+) -> DatasetDocument:
+    """One dataset: its plan and why, who uses it, what of it was held when."""
+    reading = await operations.board.look()
+    found = _one(reading, dataset)
+    try:
+        timeline = await operations.board.parts.samples.timeline(reading.at - _TWO_DAYS)
+    except DOWN:
+        timeline = {}
+    override = _document(await decision_of(parts.catalog, found))
+    response.headers["ETag"] = override.etag
+    inputs = reading.plan.inputs.get("datasets", {})
+    registered = sorted(name for name, identity in reading.datasets.items() if identity == found)
+    return DatasetDocument(
+        **dataset_summary(reading, found).model_dump(),
+        full_id=found,
+        registered=[Registered(tenant=tenant, name=name) for tenant, name in registered],
+        override=override,
+        inputs=dict(inputs.get(found, {})),
+        jobs=[job_document(reading, job) for job in reading.jobs if job.record.dataset == found],
+        timeline=held_documents(timeline.get(found, [])),
+    )
+
+
+@router.put("/datasets/{dataset}/override", summary="Pin a dataset, or forbid it space")
+async def override_dataset(
+    dataset: DatasetId,
+    caller: Admin,
+    operations: Ops,
+    parts: Parts,
+    asked: Override,
+    response: Response,
+    if_match: IfMatch = None,
+) -> OverrideDocument:
+    """Decide in the manager's place; the next plan, a heartbeat later, follows. `{"mode": null}` leaves it to the manager
+    again."""
+    found = _one(await operations.board.look(), dataset)
+    document = await _decide(caller, operations, parts, found, asked.mode, if_match)
+    response.headers["ETag"] = document.etag
+    operations.board.stale()
+    return document
+
+
+async def _decide(
+    caller: Admin, operations: Operations, parts: AdminParts, dataset: str, mode: str | None, if_match: str | None
+) -> OverrideDocument:
+    plans = operations.board.parts.coordination.plans
+    async with parts.catalog.changes.change(caller, "datasets.override", dataset) as change:
+        before = await decision_of(parts.catalog, dataset, change.connection)
+        check_if_match(if_match, etag_of(before.revision))
+        after = Decision(mode, parts.catalog.now(), change.revision)
+        await write_decision(change.connection, dataset, after)
+        change.before, change.after = {"mode": before.mode}, {"mode": mode}
+        try:
+            await plans.override(dataset, mode or "")
+        except DOWN:
+            raise unreachable() from None
+    return _document(after)
+
+
+def _one(reading: Reading, digits: str) -> str:
+    """The id that begins with these digits."""
+    found = sorted(each for each in dataset_ids(reading) if each.startswith(digits))
+    if not found:
+        raise ApiError("UnknownDataset", f"There is no dataset {digits[:SHORT]}; GET /-/admin/datasets lists them.")
+    if len(found) > 1:
+        raise ApiError("Conflict", f"{digits} begins {len(found)} ids; give more digits.")
+    return found[0]
+
+
+def _document(decision: Decision) -> OverrideDocument:
+    return OverrideDocument(mode=decision.known_mode, changed_at=decision.changed, etag=etag_of(decision.revision))

@@ -1,0 +1,169 @@
+"""``/-/admin/explain``: why a read is no hit, and what to change; and what the misses of a node were."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from gateway.admin.documents import Answer, moment
+from gateway.admin.explanations import MEANINGS, advice
+from gateway.admin.operations import Operations, Ops, principal_of
+from gateway.admin.purge import Bucket
+from gateway.admin.tokens import Reader
+from gateway.engine.explain import Expected, Knowledge, expected
+from gateway.model.keys import ObjectKey
+from gateway.model.outcomes import Outcome, Reason
+from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching
+
+router = APIRouter(tags=["explain"])
+_FAR = 4e9
+_AT = "2026-03-02T14:30:00.000Z"
+
+
+class RuleShown(Answer):
+    """The rule that holds."""
+
+    match: str = Field(
+        description='its glob; "**" with the defaults when no rule matches', examples=["training-data/**"]
+    )
+    freshness: float | Literal["always", "immutable"] = Field(description="seconds", examples=[600.0])
+    grant_seconds: float = Field(examples=[600.0])
+    by_prefix: bool = Field(description="whether a grant is for all that the rule matches", examples=[False])
+    cache: bool = Field(examples=[True])
+
+
+class Explanation(Answer):
+    """What the next plain GET of an object would be."""
+
+    bucket: str = Field(examples=["training-data"])
+    key: str = Field(examples=["imagenet/val/0001.jpg"])
+    tenant: str = Field(description="of the access key", examples=["vision"])
+    rule: RuleShown
+    home: str = Field(description="the node that keeps the object", examples=["gw-2"])
+    asked: str = Field(description="the node that was asked: the home, if it can be reached", examples=["gw-2"])
+    unreachable: str = Field(description="why the home could not be asked; empty if it could", examples=[""])
+    known: bool = Field(description="whether its index has the object", examples=[True])
+    etag: str = Field(examples=['"9b2cf535f27731c974343645a3985328"'])
+    size: int = Field(examples=[110_592])
+    confirmed_at: str | None = Field(description="when the origin last vouched for it, ISO 8601", examples=[_AT])
+    fresh_until: str | None = Field(description="null: not known, or for as long as it is there", examples=[_AT])
+    granted_until: str | None = Field(
+        description="how long the origin's yes to this key is remembered; null: it was never asked, or said no",
+        examples=[_AT],
+    )
+    blocks: int = Field(examples=[1])
+    resident_blocks: int = Field(description="of them, in the cache", examples=[1])
+    channel: bool = Field(description="whether the node hears of the fleet's writes", examples=[True])
+    outcome: Outcome = Field(
+        description="what the next read would be, if the origin says what it said last", examples=["HIT"]
+    )
+    reason: Reason | None = Field(description="why it is no plain hit", examples=[None])
+    explanation: str = Field(examples=["The object is here, fresh, and granted: it is served from the cache."])
+    change: str = Field(description="what would make it a hit; empty if nothing needs to", examples=[""])
+
+
+class MissCount(Answer):
+    """Answers of one kind."""
+
+    node: str = Field(examples=["gw-1"])
+    outcome: Outcome = Field(examples=["MISS"])
+    reason: str = Field(description="as in x-larder-cache", examples=["cold"])
+    count: int = Field(description="since the node was started", examples=[1042])
+    meaning: str = Field(examples=["No bytes of the object were in the cache."])
+    change: str = Field(description="what would make fewer of them", examples=["Warm it up, or read it twice."])
+
+
+class Misses(Answer):
+    """What was answered otherwise than by a plain hit."""
+
+    items: list[MissCount] = Field(description="the most frequent first")
+
+
+@router.get("/explain", summary="Explain the next read of an object")
+async def explain(
+    _caller: Reader,
+    operations: Ops,
+    bucket: Annotated[Bucket, Query(description="of the object")],
+    key: Annotated[str, Query(min_length=1, max_length=1024, description="of the object")],
+    access_key_id: Annotated[str, Query(min_length=1, max_length=256, description="who reads")],
+) -> Explanation:
+    """Whether a plain GET of the object by this access key would be a hit now, why not, and what to change. Asks no origin."""
+    principal = principal_of(operations, access_key_id)
+    rule = operations.rules().for_path(f"{bucket}/{key}")
+    place = ObjectKey(principal.identity.origin, bucket, key)
+    home = operations.explainer.home(bucket, key)
+    knowledge, unreachable = await operations.explainer.anywhere(place, principal.tenant, principal.identity)
+    covered = principal.may_touch(place.path)
+    found = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
+    why, change = advice(found, knowledge, rule, covered=covered)
+    me = operations.board.parts.membership.me
+    return Explanation(
+        bucket=bucket,
+        key=key,
+        tenant=principal.tenant,
+        rule=_rule(rule),
+        home=me if home is None else home.id,
+        asked=knowledge.node,
+        unreachable=unreachable,
+        known=knowledge.known,
+        etag=knowledge.etag,
+        size=knowledge.size,
+        **_times(knowledge),
+        blocks=knowledge.blocks,
+        resident_blocks=knowledge.resident,
+        channel=knowledge.channel,
+        outcome=found.outcome,
+        reason=found.reason,
+        explanation=why,
+        change=change,
+    )
+
+
+@router.get("/explain/misses", summary="Show what was no hit")
+async def misses(
+    _caller: Reader,
+    operations: Ops,
+    node: Annotated[str, Query(max_length=64, description="only of this node")] = "",
+) -> Misses:
+    """Of every node, how many answers were no plain hits, by reason, with what would make fewer of them."""
+    return Misses(items=sorted(await _misses(operations, node), key=lambda each: (-each.count, each.node, each.reason)))
+
+
+async def _misses(operations: Operations, node: str) -> list[MissCount]:
+    reading = await operations.board.look()
+    found = []
+    for name in sorted(reading.nodes):
+        told = reading.told[name].document.get("reasons", {}) if name in reading.told else {}
+        for words, count in told.items():
+            outcome, _, reason = str(words).partition(" ")
+            if node in ("", name) and outcome in set(Outcome):
+                meaning, change = MEANINGS.get(reason, ("", ""))
+                one = MissCount(
+                    node=name, outcome=Outcome(outcome), reason=reason, count=int(count), meaning=meaning, change=change
+                )
+                found.append(one)
+    return found
+
+
+def _rule(rule: Caching) -> RuleShown:
+    words: dict[float, Literal["always", "immutable"]] = {ALWAYS: "always", IMMUTABLE: "immutable"}
+    return RuleShown(
+        match=rule.match,
+        freshness=words.get(rule.freshness, rule.freshness),
+        grant_seconds=rule.grant,
+        by_prefix=rule.by_prefix,
+        cache=rule.cache,
+    )
+
+
+def _times(knowledge: Knowledge) -> dict[str, str | None]:
+    def told(seconds: float | None) -> str | None:
+        return None if seconds is None or seconds > _FAR else moment(seconds)
+
+    return {
+        "confirmed_at": told(knowledge.confirmed_at),
+        "fresh_until": told(knowledge.fresh_until),
+        "granted_until": told(knowledge.granted_until),
+    }

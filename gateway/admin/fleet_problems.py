@@ -1,0 +1,122 @@
+"""What is wrong in the zone: what each node says of itself, and what only shows when all are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.admin.board import Reading
+from gateway.admin.documents import moment
+from gateway.admin.fleet_view import SHORT, names_of
+from gateway.admin.overview_documents import ProblemSeen
+from gateway.model.units import format_size
+from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.plan import Phase, WhyCaching
+from gateway.policies.probing import LEAST_BENEFIT
+from gateway.policies.troubles import Trouble
+
+_SILENT = 20.0
+"""Seconds: a node says something of itself every five."""
+_MISSED = 900.0
+"""Seconds for which a node that is gone is spoken of."""
+
+
+def problems_of(reading: Reading, lost_for: float) -> list[ProblemSeen]:
+    """Everything, errors first, and of equals the newest first.
+
+    Args:
+        reading: of the fleet.
+        lost_for: seconds for which Redis could not be asked by this gateway.
+    """
+    found = [
+        *_redis(reading, lost_for),
+        *_of_nodes(reading),
+        *_missing(reading),
+        *_jobs(reading),
+        *_datasets(reading),
+    ]
+    return sorted(sorted(found, key=lambda each: each.since, reverse=True), key=lambda each: each.severity != "error")
+
+
+def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
+    return ProblemSeen(
+        severity=trouble.severity, since=moment(since), what=trouble.what, remedy=trouble.remedy, node=node
+    )
+
+
+def _redis(reading: Reading, lost_for: float) -> Iterator[ProblemSeen]:
+    if reading.lost:
+        what = f"{reading.lost}: what is shown of other nodes and of jobs is what was known last."
+        remedy = "Look at the Redis that redis.url names; reads go on meanwhile, checked with the origin."
+        yield _problem(Trouble("redis", "error", what, remedy), reading.at - lost_for)
+
+
+def _of_nodes(reading: Reading) -> Iterator[ProblemSeen]:
+    for name in reading.nodes:
+        told = reading.told.get(name)
+        if told is None:
+            continue
+        if told.age > _SILENT and not reading.lost:
+            what = f"Node {name} has said nothing of itself for {told.age:.0f} s, though it is there."
+            remedy = "Look at its log, and at the load of its machine."
+            yield _problem(Trouble("silent", "warning", what, remedy), reading.at - told.age, name)
+        for each in told.document.get("problems", ()):
+            trouble, since = _read(each, reading.at)
+            if trouble is not None and not (reading.lost and trouble.kind == "redis"):
+                yield _problem(trouble, since, name)
+
+
+def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
+    """A trouble as a node told it; nothing of what another version says in other words."""
+    try:
+        return Trouble.from_json(told), float(told["since"])
+    except (KeyError, TypeError, ValueError):
+        return None, at
+
+
+def _missing(reading: Reading) -> Iterator[ProblemSeen]:
+    for name, told in reading.told.items():
+        if name not in reading.nodes and _SILENT < told.age < _MISSED:
+            what = f"Node {name} is gone: it was heard of {told.age:.0f} s ago, and did not say that it stops."
+            remedy = "Start it again; what it held is read by the others meanwhile."
+            yield _problem(Trouble("gone", "error", what, remedy), reading.at - told.age, name)
+
+
+def _jobs(reading: Reading) -> Iterator[ProblemSeen]:
+    for known in reading.jobs:
+        order = reading.plan.jobs.get(known.record.key)
+        if order is None or order.phase is not Phase.STEADY or not 0 < order.benefit < LEAST_BENEFIT:
+            continue
+        what = (
+            f"Job {known.record.job} of {known.record.tenant} gains nothing from the cache: with it, a mini-batch takes "
+            f"{1 / order.benefit:.0%} of the time that it takes without. It leaves the space to others."
+        )
+        remedy = "Nothing, if its GPUs are busy; else look at what the job does beside reading: decoding, augmentation, workers."
+        yield _problem(Trouble("job", "warning", what, remedy), _judged(reading, known.record.key, known.joined_at))
+
+
+def _judged(reading: Reading, job: str, otherwise: float) -> float:
+    """When a job was measured last, by what the manager remembers."""
+    try:
+        return float(reading.plan.memory["jobs"][job]["probe"]["measured_at"]) or otherwise
+    except (KeyError, TypeError, ValueError):
+        return otherwise
+
+
+def _datasets(reading: Reading) -> Iterator[ProblemSeen]:
+    inputs = reading.plan.inputs.get("datasets", {})
+    for dataset, order in reading.plan.datasets.items():
+        told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
+        if order.caching is not CachingMode.NONE or order.why is not WhyCaching.NO_ROOM or not told:
+            continue
+        least = min(int(told["size"]), 2 * int(told["chunk"]))
+        if least <= USABLE * reading.capacity:
+            continue
+        name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
+        what = (
+            f"Dataset {name} is too large for the cache: two chunks of it are {format_size(least)}, "
+            f"and all caches together hold {format_size(reading.capacity)}."
+        )
+        remedy = "Add nodes, or give them more cache.capacity; until then it is read from the origin."
+        joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
+        yield _problem(Trouble("too-large", "warning", what, remedy), min(joined, default=reading.at))

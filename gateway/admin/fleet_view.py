@@ -1,0 +1,227 @@
+"""A reading of the fleet as documents: nodes, rates, sums, jobs, datasets. Pure: everything comes from the ``Reading``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.admin.board import Reading
+from gateway.admin.documents import moment
+from gateway.admin.overview_documents import (
+    ChunkHeld,
+    ChunksDocument,
+    DatasetSummary,
+    HistoryPoint,
+    JobDocument,
+    NodeDocument,
+    Now,
+    Total,
+)
+from gateway.fleet.jobs import KnownJob
+from gateway.fleet.samples import Held
+from gateway.model.counters import Counters
+from gateway.policies.datasets import CachingMode, decide
+from gateway.policies.plan import DatasetOrder, JobOrder, Phase
+from gateway.policies.probing import PhaseTotals
+from gateway.policies.rates import Point, rates, ratio
+
+SHORT = 12
+"""Digits of a dataset's id in lists."""
+_DISKS = ("normal", "unstable", "down")
+_NO_CHUNKS = ChunksDocument(units=0, complete=[], loading=-1, active=-1, marked=[])
+
+
+def nodes_of(reading: Reading) -> list[NodeDocument]:
+    """The nodes of the zone by id."""
+    return [_node(reading, name) for name in sorted(reading.nodes)]
+
+
+def _node(reading: Reading, name: str) -> NodeDocument:
+    node = reading.nodes[name]
+    told: Mapping[str, Any] = reading.told[name].document if name in reading.told else {}
+    disk = told.get("disk")
+    return NodeDocument(
+        id=node.id,
+        address=node.address,
+        state=node.state,
+        capacity=node.capacity,
+        bytes=int(told.get("bytes", 0)),
+        blobs=int(told.get("blobs", 0)),
+        disk=disk if disk in _DISKS else "normal",
+        redis=bool(told.get("redis", True)),
+        version=str(told.get("version", "")),
+        uptime_seconds=float(told.get("uptime", 0.0)),
+    )
+
+
+def now_of(reading: Reading) -> Now:
+    """The rates of the zone."""
+    found = rates([reading.samples[name] for name in reading.nodes if name in reading.samples], reading.at)
+    return Now(
+        requests_per_second=round(found.requests, 3),
+        hit_ratio=found.hit_ratio,
+        cache_bytes_per_second=round(found.cache_bytes, 1),
+        origin_bytes_per_second=round(found.origin_bytes, 1),
+        origin_requests_per_second=round(found.origin_requests, 3),
+    )
+
+
+def total_of(reading: Reading) -> Total:
+    """What the nodes that are there have counted."""
+    sums = Counters()
+    for name in reading.nodes:
+        if samples := reading.samples.get(name):
+            sums = sums.plus(samples[-1].counters)
+    return Total(
+        requests=int(sums.requests),
+        hits=int(sums.hits),
+        sent_bytes=int(sums.sent_bytes),
+        origin_bytes=int(sums.origin_bytes),
+        saved_bytes=int(sums.cache_bytes),
+        batch_items=int(sums.batch_items),
+        batch_hits=int(sums.batch_hits),
+    )
+
+
+def jobs_of(reading: Reading) -> list[JobDocument]:
+    """The jobs of the zone."""
+    return [job_document(reading, job) for job in reading.jobs]
+
+
+def job_document(reading: Reading, known: KnownJob) -> JobDocument:
+    """One job."""
+    record = known.record
+    order = reading.plan.jobs.get(record.key) or JobOrder(record.caching != "off", Phase.STEADY)
+    return JobDocument(
+        tenant=record.tenant,
+        job=record.job,
+        dataset=record.dataset[:SHORT],
+        dataset_name=record.name,
+        gpus=record.gpus,
+        ranks=record.ranks,
+        epoch=known.epoch,
+        phase=order.phase.value,
+        cache=order.cache,
+        t_miss=_per_step(known, Phase.PROBE_MISS),
+        t_hit=_per_step(known, Phase.MEASURE),
+        benefit=round(order.benefit, 3) if order.benefit else None,
+        silent_seconds=round(max(0.0, known.silent), 3),
+    )
+
+
+def _per_step(known: KnownJob, phase: Phase) -> float | None:
+    totals = known.totals.get(phase, PhaseTotals())
+    return totals.seconds / totals.steps if totals.steps else None
+
+
+# --- datasets
+
+
+def dataset_ids(reading: Reading) -> set[str]:
+    """Every dataset that anybody speaks of."""
+    return {
+        *reading.datasets.values(),
+        *reading.plan.datasets,
+        *reading.overrides,
+        *(job.record.dataset for job in reading.jobs),
+    }
+
+
+def datasets_of(reading: Reading) -> list[DatasetSummary]:
+    """The datasets of the zone, by name."""
+    found = [dataset_summary(reading, dataset) for dataset in dataset_ids(reading)]
+    return sorted(found, key=lambda each: (each.names[:1], each.id))
+
+
+def dataset_summary(reading: Reading, dataset: str) -> DatasetSummary:
+    """One dataset."""
+    items, size = size_of(reading, dataset)
+    order = reading.plan.datasets.get(dataset)
+    caching, why = _decision(order, size, reading.capacity)
+    return DatasetSummary(
+        id=dataset[:SHORT],
+        names=names_of(reading, dataset),
+        items=items,
+        bytes=size,
+        caching=None if caching is None else caching.value,
+        why=why,
+        granted=0 if order is None else order.granted,
+        resident_share=round(_share(reading, dataset, items), 4),
+        chunks=_NO_CHUNKS if order is None else _chunks(order),
+    )
+
+
+def names_of(reading: Reading, dataset: str) -> list[str]:
+    """Under which names it is registered, or used by a job."""
+    registered = {name for (_, name), identity in reading.datasets.items() if identity == dataset}
+    return sorted(registered | {job.record.name for job in reading.jobs if job.record.dataset == dataset})
+
+
+def size_of(reading: Reading, dataset: str) -> tuple[int | None, int | None]:
+    """Items and bytes, as far as a node or a job says it."""
+    said = [told[dataset] for told in _told_datasets(reading) if dataset in told]
+    if said:
+        return max(int(each[0]) for each in said), max(int(each[1]) for each in said)
+    records = [job.record for job in reading.jobs if job.record.dataset == dataset]
+    if records:
+        return max(record.items for record in records), max(record.size for record in records)
+    return None, None
+
+
+def _told_datasets(reading: Reading) -> Iterator[Mapping[str, Any]]:
+    for name in reading.nodes:
+        told = reading.told[name].document.get("datasets") if name in reading.told else None
+        if isinstance(told, Mapping):
+            yield told
+
+
+def _share(reading: Reading, dataset: str, items: int | None) -> float:
+    reported = [report[dataset].resident for report in reading.reports.values() if dataset in report]
+    resident = sum(reported) or sum(int(told[dataset][2]) for told in _told_datasets(reading) if dataset in told)
+    return min(1.0, resident / items) if items else 0.0
+
+
+def _decision(order: DatasetOrder | None, size: int | None, capacity: int) -> tuple[CachingMode | None, str]:
+    """What is in force: the plan's word, or what each gateway decides alone for a dataset that the plan does not speak of."""
+    if order is not None:
+        return order.caching, order.why.value
+    if size is None:
+        return None, ""
+    alone = decide("auto", size, capacity)
+    return alone.caching, alone.reason.value
+
+
+def _chunks(order: DatasetOrder) -> ChunksDocument:
+    chunks = order.chunks
+    return ChunksDocument(
+        units=order.units,
+        complete=list(chunks.complete),
+        loading=chunks.loading,
+        active=chunks.active,
+        marked=list(chunks.marked),
+    )
+
+
+# --- the past
+
+
+def point_document(point: Point, step: float, seconds: float) -> HistoryPoint:
+    """One step of ``step`` seconds, of which ``seconds`` have passed."""
+    counted = point.counted
+    over = max(min(step, seconds), 1.0)
+    return HistoryPoint(
+        at=moment(point.at),
+        hit_ratio=ratio(counted),
+        cache_bytes_per_second=round(counted.cache_bytes / over, 1),
+        origin_bytes_per_second=round(counted.origin_bytes / over, 1),
+        requests_per_second=round(counted.requests / over, 3),
+        saved_bytes=int(counted.cache_bytes),
+    )
+
+
+def held_documents(held: list[Held]) -> list[ChunkHeld]:
+    """The chunks of one dataset."""
+    return [
+        ChunkHeld(chunk=one.chunk, start=moment(one.start), end=None if one.end is None else moment(one.end))
+        for one in held
+    ]

@@ -1,0 +1,106 @@
+"""``/-/admin/jobs`` and ``/-/admin/plan``: who trains on what, and which space the manager gives to what, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from gateway.admin.documents import Answer
+from gateway.admin.fleet_view import jobs_of
+from gateway.admin.operations import Ops, unreachable
+from gateway.admin.overview_documents import JobDocument
+from gateway.admin.paging import Cursor, Limit, Page, paged
+from gateway.admin.parts import Parts
+from gateway.admin.tokens import Admin, Reader
+from gateway.fleet.announcer import DOWN
+from gateway.model.datasets import ApiError
+
+router = APIRouter()
+_ORDER = {
+    "caching": "chunked",
+    "partitions": 10,
+    "units": 10,
+    "why": "benefit",
+    "granted": 29_580_000_000,
+    "chunks": {"complete": [4], "loading": 7, "active": 4, "marked": []},
+}
+_CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "chunked"}
+
+
+class PlanShown(Answer):
+    """The plan that is in force, everything that it was made from, and how it came about."""
+
+    version: int = Field(description="goes up with every change", examples=[17])
+    fence: int = Field(description="the token of the leader that made it", examples=[3])
+    capacity: int = Field(
+        description="of the caches of the nodes that are there, in bytes", examples=[20_000_000_000_000]
+    )
+    granted: int = Field(description="bytes that it gives to datasets", examples=[4_027_900_000_000])
+    datasets: dict[str, dict[str, Any]] = Field(
+        description="by id: mode, cut, reason, space, chunks", examples=[{"33108813...": _ORDER}]
+    )
+    jobs: dict[str, dict[str, Any]] = Field(
+        description="by tenant/job: whether it uses the cache, phase, benefit",
+        examples=[{"vision/resnet50-17": {"cache": True, "phase": "steady", "benefit": 2.46}}],
+    )
+    inputs: dict[str, Any] = Field(
+        description="what the manager saw when it made the plan", examples=[{"datasets": {}}]
+    )
+    memory: dict[str, Any] = Field(
+        description="what it remembers, so that another leader can go on", examples=[{"jobs": {}}]
+    )
+    overrides: dict[str, str] = Field(
+        description="what operators decided, by dataset", examples=[{"33108813...": "pin"}]
+    )
+    history: list[dict[str, Any]] = Field(description="the last changes, newest first", examples=[[_CHANGE]])
+
+
+@router.get("/jobs", summary="List jobs", tags=["jobs"])
+async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[JobDocument]:
+    """The jobs of all tenants, by tenant and name."""
+    found = jobs_of(await operations.board.look())
+    items, following = paged(found, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
+    return Page(items=items, next=following)
+
+
+@router.delete("/jobs/{tenant:path}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
+async def remove_job(tenant: str, job: str, caller: Admin, operations: Ops, parts: Parts) -> None:
+    """Forget a job, as if it had been silent for too long; one that still runs registers again with its next heartbeat."""
+    board = operations.board
+    async with parts.catalog.changes.change(caller, "jobs.remove", f"{tenant}/{job}"[:300]) as change:
+        try:
+            known = await board.parts.coordination.jobs.find(f"{tenant}/{job}")
+            if known is None or not await board.parts.coordination.jobs.remove(known.record.key):
+                raise ApiError(
+                    "UnknownJob", f"There is no job {job[:128]!r} of {tenant[:128]!r}; GET /-/admin/jobs lists them."
+                )
+        except DOWN:
+            raise unreachable() from None
+        change.before = {"dataset": known.record.dataset, "gpus": known.record.gpus, "epoch": known.epoch}
+    board.stale()
+
+
+@router.get("/plan", summary="Show the plan", tags=["plan"])
+async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
+    """The plan of the zone, with its inputs, its history, and what operators decided."""
+    board = operations.board
+    reading = await board.look()
+    try:
+        changes = await board.parts.coordination.plans.history()
+    except DOWN:
+        raise unreachable() from None
+    plan = reading.plan.to_json()
+    return PlanShown(
+        version=plan["version"],
+        fence=plan["fence"],
+        capacity=reading.capacity,
+        granted=sum(order.granted for order in reading.plan.datasets.values()),
+        datasets=plan["datasets"],
+        jobs=plan["jobs"],
+        inputs=plan["inputs"],
+        memory=plan["memory"],
+        overrides=dict(reading.overrides),
+        history=changes,
+    )

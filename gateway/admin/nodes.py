@@ -1,0 +1,90 @@
+"""``/-/admin/nodes``: the nodes of the zone; one can be taken out of the ring while it serves on, and brought back."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from gateway.admin.documents import Asked
+from gateway.admin.fleet_view import nodes_of
+from gateway.admin.operations import Operations, Ops, through_redis
+from gateway.admin.overview_documents import NodeDocument
+from gateway.admin.paging import Cursor, Limit, Page, paged
+from gateway.admin.parts import Parts
+from gateway.admin.tokens import Admin, Reader
+from gateway.model.datasets import ApiError
+from gateway.model.fleet import Node, NodeState
+
+router = APIRouter(tags=["nodes"])
+
+
+class Drain(Asked):
+    """How to drain a node."""
+
+    force: bool = Field(False, description="even if no node is home of anything then", examples=[False])
+
+
+@router.get("/nodes", summary="List nodes")
+async def list_nodes(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[NodeDocument]:
+    """The nodes of the zone by id."""
+    found = nodes_of(await operations.board.look())
+    items, following = paged(found, lambda node: node.id, limit, cursor)
+    return Page(items=items, next=following)
+
+
+@router.post("/nodes/{node}/drain", summary="Take a node out of the ring")
+async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: Drain | None = None) -> NodeDocument:
+    """The node is home of nothing any more, and answers what it is asked; it is LEAVING until it is brought back or started anew.
+
+    Others take over what it was home of, from it as long as it is there. The last READY node is drained with `force` only.
+    """
+    wanted = _found(operations, node)
+    ready = [one.id for one in operations.board.parts.membership.nodes.values() if one.state is NodeState.READY]
+    if ready == [node] and not (asked is not None and asked.force):
+        raise ApiError(
+            "Conflict",
+            f"{node!r} is the only node that is READY: without it every gateway reads and keeps everything for itself. Start "
+            'another one first, or send {"force": true}.',
+        )
+    async with parts.catalog.changes.change(caller, "nodes.drain", node) as change:
+        change.before, change.after = {"state": wanted.state.value}, {"drained": True}
+        await through_redis(operations.board.parts.membership.drain(wanted, True))
+    return _document(operations, wanted, NodeState.LEAVING)
+
+
+@router.post("/nodes/{node}/undrain", summary="Bring a node back into the ring")
+async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> NodeDocument:
+    """The node is home of its share again within a heartbeat; what it held meanwhile counts, the rest comes from the others."""
+    wanted = _found(operations, node)
+    async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
+        change.before, change.after = {"state": wanted.state.value}, {"drained": False}
+        await through_redis(operations.board.parts.membership.drain(wanted, False))
+    return _document(operations, wanted, NodeState.READY)
+
+
+def _found(operations: Operations, name: str) -> Node:
+    node = operations.board.parts.membership.nodes.get(name)
+    if node is None:
+        raise ApiError("NotFound", f"There is no node {name[:140]!r} in this zone; GET /-/admin/nodes lists them.")
+    return node
+
+
+def _document(operations: Operations, node: Node, state: NodeState) -> NodeDocument:
+    """The node as it will be with its next heartbeat."""
+    board = operations.board
+    found = {each.id: each for each in nodes_of(board.last)}.get(node.id)
+    board.stale()
+    if found is None:
+        return NodeDocument(
+            id=node.id,
+            address=node.address,
+            state=state,
+            capacity=node.capacity,
+            bytes=0,
+            blobs=0,
+            disk="normal",
+            redis=True,
+            version="",
+            uptime_seconds=0.0,
+        )
+    return found.model_copy(update={"state": state})

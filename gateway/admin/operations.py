@@ -1,0 +1,79 @@
+"""What the endpoints of operations work with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from gateway.admin.board import Board
+from gateway.admin.warmups import Warmups
+from gateway.engine.explain import Explainer
+from gateway.engine.purge import Purges
+from gateway.engine.verifying import Verifications
+from gateway.fleet.announcer import DOWN
+from gateway.model.datasets import ApiError
+from gateway.model.keys import Principal
+from gateway.policies.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The parts of one worker.
+
+    ``find`` gives the principal of an access key that is valid now, or ``None``; ``rules`` are those in force.
+    """
+
+    board: Board
+    purges: Purges
+    explainer: Explainer
+    warmups: Warmups
+    verifications: Verifications
+    find: Callable[[str], Principal | None]
+    rules: Callable[[], Rules]
+
+
+def _operations(request: Request) -> Operations:
+    operations: Operations = request.app.state.operations
+    return operations
+
+
+Ops = Annotated[Operations, Depends(_operations)]
+
+
+def principal_of(operations: Operations, access_key_id: str) -> Principal:
+    """Who has an access key.
+
+    Raises:
+        ApiError: InvalidRequest, nobody does.
+    """
+    principal = operations.find(access_key_id)
+    if principal is None:
+        raise ApiError(
+            "InvalidRequest",
+            "access_key_id: is not valid at this gateway: there is no such key, or it was revoked or has expired.",
+        )
+    return principal
+
+
+async def through_redis(work: Awaitable[None]) -> None:
+    """Do something that needs Redis.
+
+    Raises:
+        ApiError: ServiceUnavailable, it cannot be reached.
+    """
+    try:
+        await work
+    except DOWN:
+        raise unreachable() from None
+
+
+def unreachable() -> ApiError:
+    """The refusal while Redis is lost."""
+    return ApiError(
+        "ServiceUnavailable",
+        "Redis cannot be reached, so the nodes cannot be told; try again.",
+        headers={"Retry-After": "5"},
+    )

@@ -1,0 +1,113 @@
+"""What operators decided about datasets, in the catalog; and kept in Redis, where the manager looks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.schema import overrides
+from gateway.admin.documents import moment
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.plans import Plans
+
+log = logging.getLogger("larder.admin")
+
+_LOOK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision; ``mode`` is pin, never, or ``None`` for none. ``changed_at`` in seconds since the epoch."""
+
+    mode: str | None = None
+    changed_at: float | None = None
+    revision: int = 0
+
+    @property
+    def known_mode(self) -> Literal["pin", "never"] | None:
+        """The mode, as documents have it."""
+        return "pin" if self.mode == "pin" else "never" if self.mode == "never" else None
+
+    @property
+    def changed(self) -> str | None:
+        """When it was changed, in ISO 8601."""
+        return None if self.changed_at is None else moment(self.changed_at)
+
+
+async def decision_of(catalog: Catalog, dataset: str, connection: AsyncConnection | None = None) -> Decision:
+    """The decision about a dataset.
+
+    Raises:
+        CatalogUnavailable: the database cannot be reached.
+    """
+    if connection is None:
+        async with catalog.database.reading() as reading:
+            return await decision_of(catalog, dataset, reading)
+    row = (await connection.execute(select(overrides).where(overrides.c.dataset == dataset))).one_or_none()
+    return Decision() if row is None else Decision(row.mode, row.changed_at, row.revision)
+
+
+async def write_decision(connection: AsyncConnection, dataset: str, decision: Decision) -> None:
+    """Replace the decision about a dataset, within a change. One that was taken back stays as a row, for its entity tag."""
+    await connection.execute(delete(overrides).where(overrides.c.dataset == dataset))
+    values: dict[str, Any] = {
+        "dataset": dataset,
+        "mode": decision.mode,
+        "quota": None,
+        "changed_at": decision.changed_at,
+        "revision": decision.revision,
+    }
+    await connection.execute(insert(overrides).values(**values))
+
+
+class Overrides:
+    """Puts the catalog's decisions into Redis again after it has lost them.
+
+    Args:
+        catalog: where they are kept.
+        plans: where the manager looks for them.
+        speaks: whether this worker does it now.
+    """
+
+    def __init__(self, catalog: Catalog, plans: Plans, speaks: Callable[[], bool]) -> None:
+        self._catalog = catalog
+        self._plans = plans
+        self._speaks = speaks
+
+    async def run(self) -> None:
+        """Compare every few seconds, until cancelled."""
+        while True:
+            try:
+                if self._speaks():
+                    await self.turn()
+            except (*DOWN, CatalogUnavailable) as error:
+                log.debug("decisions about datasets cannot be compared: %r", error)
+            except Exception:
+                log.exception("decisions about datasets cannot be compared; trying again")
+            await asyncio.sleep(_LOOK)
+
+    async def turn(self) -> None:
+        """Compare once.
+
+        Raises:
+            CatalogUnavailable: the catalog cannot be reached.
+            RedisError, OSError: Redis cannot be reached.
+        """
+        async with self._catalog.database.reading() as connection:
+            rows = (await connection.execute(select(overrides.c.dataset, overrides.c.mode))).all()
+        known = await self._plans.overrides()
+        for row in rows:
+            if known.get(row.dataset, "") != (row.mode or ""):
+                await self._plans.override(row.dataset, row.mode or "")
+        if self._catalog.database.shared:
+            # Not where each node has a catalog of its own: what this one does not know may be another one's.
+            for dataset in known.keys() - {row.dataset for row in rows}:
+                await self._plans.override(dataset, "")

@@ -1,0 +1,98 @@
+"""``/-/admin/overview``, its history, ``/-/admin/problems``: the zone on one page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from gateway import __version__
+from gateway.admin.board import Reading
+from gateway.admin.documents import moment
+from gateway.admin.fleet_problems import problems_of
+from gateway.admin.fleet_view import (
+    SHORT,
+    datasets_of,
+    held_documents,
+    jobs_of,
+    nodes_of,
+    now_of,
+    point_document,
+    total_of,
+)
+from gateway.admin.operations import Operations, Ops, unreachable
+from gateway.admin.overview_documents import History, Overview, ProblemSeen
+from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
+from gateway.admin.tokens import Reader
+from gateway.fleet.announcer import DOWN
+from gateway.model.datasets import ApiError
+from gateway.policies.rates import history
+
+MOST_POINTS = 720
+_MINUTE = 60.0
+
+router = APIRouter(tags=["overview"])
+
+
+@router.get("/overview", summary="Show the whole zone")
+async def overview(_caller: Reader, operations: Ops) -> Overview:
+    """Nodes, rates, sums, jobs, datasets and problems, as any gateway of the zone knows them."""
+    reading = await operations.board.look()
+    return Overview(
+        at=moment(reading.at),
+        zone=operations.board.parts.membership.zone,
+        version=__version__,
+        nodes=nodes_of(reading),
+        now=now_of(reading),
+        total=total_of(reading),
+        jobs=jobs_of(reading),
+        datasets=datasets_of(reading),
+        problems=problems_of(reading, operations.board.lost_for),
+    )
+
+
+@router.get("/overview/history", summary="Show the last hours")
+async def past(
+    _caller: Reader, operations: Ops, hours: Annotated[int, Query(ge=1, le=48, description="how many")] = 1
+) -> History:
+    """What the zone sent and read in steps of a minute or more, and which chunks were held; two days are remembered."""
+    reading = await operations.board.look()
+    try:
+        return await _history(operations, reading, hours)
+    except DOWN:
+        raise unreachable() from None
+
+
+async def _history(operations: Operations, reading: Reading, hours: int) -> History:
+    samples = operations.board.parts.samples
+    step = max(_MINUTE, hours * 3600 / MOST_POINTS)
+    end = (reading.at // step + 1) * step
+    count = round(hours * 3600 / step)
+    start = end - count * step
+    # One more minute, because what a step counted is the difference to the sample before.
+    names = {*reading.nodes, *reading.told}
+    long = await samples.long(names, round(hours * 60) + 2)
+    for name, recent in reading.samples.items():
+        # What has been counted since the last minute's sample; without it the newest step would be empty.
+        if recent and (not long.get(name) or recent[-1].at > long[name][-1].at):
+            long.setdefault(name, []).append(recent[-1])
+    points = await asyncio.to_thread(history, list(long.values()), start, step, count)
+    chunks = await samples.timeline(start)
+    return History(
+        step_seconds=step,
+        points=[point_document(point, step, reading.at - point.at) for point in points],
+        chunks={dataset[:SHORT]: held_documents(held) for dataset, held in chunks.items()},
+    )
+
+
+@router.get("/problems", summary="List what is wrong")
+async def problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
+    """Each with its remedy; errors first."""
+    board = operations.board
+    found = problems_of(await board.look(), board.lost_for)
+    first = place_of(cursor, int) or 0
+    if not 0 <= first <= len(found):
+        raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+    last = first + limit
+    return Page(items=found[first:last], next=cursor_of(last) if last < len(found) else None)

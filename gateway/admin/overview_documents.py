@@ -1,0 +1,159 @@
+"""What ``/-/admin/overview`` and the lists beside it answer, as schemas with examples."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from gateway.admin.documents import Answer
+from gateway.model.fleet import NodeState
+
+_ID = "331088130435"
+_AT = "2026-03-02T14:30:00.000Z"
+Mode = Literal["full", "static", "chunked", "none"]
+Disk = Literal["normal", "unstable", "down"]
+
+
+class NodeDocument(Answer):
+    """One node of the zone, as it said itself within the last seconds."""
+
+    id: str = Field(examples=["gw-1"])
+    address: str = Field(description="where other nodes and clients reach it", examples=["http://10.0.0.11:9000"])
+    state: NodeState = Field(description="READY: in the ring; LEAVING: drained, or about to stop", examples=["READY"])
+    capacity: int = Field(description="of its cache, in bytes", examples=[8_000_000_000_000])
+    bytes: int = Field(description="in its cache", examples=[5_210_000_000_000])
+    blobs: int = Field(examples=[18_422_110])
+    disk: Disk = Field(examples=["normal"])
+    redis: bool = Field(description="whether it hears of the fleet's writes", examples=[True])
+    version: str = Field(description="empty until it has said something", examples=["0.1.0"])
+    uptime_seconds: float = Field(examples=[93600.0])
+
+
+class Now(Answer):
+    """Rates of the whole zone, over about the last minute."""
+
+    requests_per_second: float = Field(description="S3 requests", examples=[412.4])
+    hit_ratio: float | None = Field(
+        description="bytes from the cache, of all bytes sent to clients; null without traffic", examples=[0.942]
+    )
+    cache_bytes_per_second: float = Field(description="sent from the cache", examples=[3.12e9])
+    origin_bytes_per_second: float = Field(description="received from origins", examples=[2.04e8])
+    origin_requests_per_second: float = Field(examples=[31.2])
+
+
+class Total(Answer):
+    """Sums over the nodes that are there, each since it was started."""
+
+    requests: int = Field(description="S3 requests", examples=[81_244_310])
+    hits: int = Field(description="of them, answered from the cache (HIT, STALE)", examples=[74_210_088])
+    sent_bytes: int = Field(description="of objects and items, to clients", examples=[412_800_000_000_000])
+    origin_bytes: int = Field(description="received from origins", examples=[24_100_000_000_000])
+    saved_bytes: int = Field(
+        description="of sent_bytes, those that came from the cache", examples=[388_700_000_000_000]
+    )
+    batch_items: int = Field(description="delivered in batches", examples=[3_120_448_000])
+    batch_hits: int = Field(description="of them, from the cache", examples=[2_968_114_210])
+
+
+class JobDocument(Answer):
+    """A training job."""
+
+    tenant: str = Field(examples=["vision"])
+    job: str = Field(examples=["resnet50-17"])
+    dataset: str = Field(description="the first 12 digits of its id", examples=[_ID])
+    dataset_name: str = Field(examples=["imagenet-train"])
+    gpus: int = Field(examples=[8])
+    ranks: int = Field(examples=[8])
+    epoch: int = Field(description="-1 before its first heartbeat", examples=[31])
+    phase: Literal["probe-miss", "measure", "steady"] = Field(examples=["steady"])
+    cache: bool = Field(description="whether it uses the cache now", examples=[True])
+    t_miss: float | None = Field(
+        description="seconds per mini-batch without the cache; null: not measured", examples=[0.618]
+    )
+    t_hit: float | None = Field(description="with it", examples=[0.251])
+    benefit: float | None = Field(description="t_miss / t_hit; null: not measured", examples=[2.46])
+    silent_seconds: float = Field(description="since its last word", examples=[1.2])
+
+
+class ChunksDocument(Answer):
+    """The chunks of a dataset that is held in part; of others all are empty."""
+
+    units: int = Field(description="how many chunks there are", examples=[10])
+    complete: list[int] = Field(description="loaded, oldest first", examples=[[4]])
+    loading: int = Field(description="-1: none", examples=[7])
+    active: int = Field(description="where a new job begins; -1: anywhere", examples=[4])
+    marked: list[int] = Field(description="that leave when no job needs them", examples=[[]])
+
+
+class DatasetSummary(Answer):
+    """A dataset, whoever registered it."""
+
+    id: str = Field(description="the first 12 digits of its id", examples=[_ID])
+    names: list[str] = Field(description="under which it is registered", examples=[["imagenet-train"]])
+    items: int | None = Field(description="null: not known here", examples=[1_281_167])
+    bytes: int | None = Field(description="of all items; null: not known here", examples=[147_900_000_000])
+    caching: Mode | None = Field(description="the mode in force; null: not decided", examples=["chunked"])
+    why: str = Field(
+        description="benefit, no-benefit, no-room, no-jobs, override, requested; or how a gateway decides alone: "
+        "fits, too-large, chunk-too-large",
+        examples=["benefit"],
+    )
+    granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
+    resident_share: float = Field(description="of its items, in the cache", examples=[0.183])
+    chunks: ChunksDocument
+
+
+class ProblemSeen(Answer):
+    """Something that is wrong, and what to do about it."""
+
+    severity: Literal["error", "warning"] = Field(examples=["warning"])
+    since: str = Field(description="ISO 8601", examples=[_AT])
+    what: str = Field(examples=["12 of 80 requests to the origin failed within the last minute."])
+    remedy: str = Field(examples=["Look at the origin, and at the network to it."])
+    node: str = Field(description="whose it is; empty: of the whole zone", examples=["gw-2"])
+
+
+class Overview(Answer):
+    """The whole zone on one page."""
+
+    at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
+    zone: str = Field(examples=["default"])
+    version: str = Field(description="of the gateway that answers", examples=["0.1.0"])
+    nodes: list[NodeDocument] = Field(description="by id")
+    now: Now
+    total: Total
+    jobs: list[JobDocument] = Field(description="by tenant and name")
+    datasets: list[DatasetSummary] = Field(description="by first name")
+    problems: list[ProblemSeen] = Field(description="errors first")
+
+
+class HistoryPoint(Answer):
+    """One step of the past."""
+
+    at: str = Field(description="when it began, ISO 8601", examples=[_AT])
+    hit_ratio: float | None = Field(description="of bytes; null without traffic", examples=[0.94])
+    cache_bytes_per_second: float = Field(examples=[3.1e9])
+    origin_bytes_per_second: float = Field(examples=[2e8])
+    requests_per_second: float = Field(examples=[410.0])
+    saved_bytes: int = Field(description="sent from the cache in this step", examples=[186_000_000_000])
+
+
+class ChunkHeld(Answer):
+    """A chunk that took space in the cache."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    chunk: int = Field(examples=[4])
+    start: str = Field(alias="from", description="ISO 8601", examples=[_AT])
+    end: str | None = Field(alias="to", description="null: it still does", examples=[None])
+
+
+class History(Answer):
+    """The zone's last hours."""
+
+    step_seconds: float = Field(examples=[60.0])
+    points: list[HistoryPoint] = Field(description="in the order of time; the last step may have just begun")
+    chunks: dict[str, list[ChunkHeld]] = Field(
+        description="which chunks were held, by the first 12 digits of the dataset's id"
+    )

@@ -1,0 +1,151 @@
+"""``/-/admin/verifications``: nodes read through their caches while they serve on, and say what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
+from pydantic import Field
+
+from gateway.admin.documents import Answer, Asked, moment
+from gateway.admin.once import Idempotent, change_once
+from gateway.admin.operations import Operations, Ops, unreachable
+from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
+from gateway.admin.parts import Parts
+from gateway.admin.tokens import Admin, Reader
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.errands import MOST, Verification
+from gateway.model.datasets import ApiError
+
+router = APIRouter(tags=["verifications"])
+
+_ID = "5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"
+State = Literal["queued", "running", "done", "failed"]
+VerificationId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", description="of the verification")]
+
+
+class VerificationRequest(Asked):
+    """Which nodes are to verify their caches."""
+
+    nodes: list[Annotated[str, Field(max_length=64)]] = Field(
+        default_factory=list, max_length=1000, description="ids; empty: all that are there", examples=[["gw-1"]]
+    )
+
+
+class NodeVerified(Answer):
+    """What one node found so far. Corrupt, missing and orphaned blobs are dropped by the node when it meets them; readers get
+    right bytes."""
+
+    node: str = Field(examples=["gw-1"])
+    state: State = Field(examples=["running"])
+    share: float = Field(description="of the cache that has been read", examples=[0.42])
+    blobs: int = Field(examples=[120_331])
+    bytes: int = Field(examples=[13_002_111_222])
+    corrupt: int = Field(description="their bytes are not what their name says", examples=[0])
+    missing: int = Field(description="the index promises them", examples=[0])
+    orphans: int = Field(description="no object uses them", examples=[0])
+    examples: list[str] = Field(description="some of them, as files below blobs/", examples=[[]])
+    failure: str = Field(description="why it could not be done; empty if it could", examples=[""])
+
+
+class VerificationDocument(Answer):
+    """A verification."""
+
+    id: str = Field(examples=[_ID])
+    at: str = Field(description="when it was asked for, ISO 8601", examples=["2026-03-02T14:30:00.000Z"])
+    state: State = Field(description="done when all nodes are", examples=["running"])
+    sound: bool | None = Field(description="whether nothing is wrong; null before the end", examples=[None])
+    nodes: list[NodeVerified] = Field(description="by id")
+
+
+@router.post("/verifications", summary="Verify caches", status_code=202, response_model=VerificationDocument)
+async def verify(
+    caller: Admin,
+    operations: Ops,
+    parts: Parts,
+    once: Idempotent,
+    response: Response,
+    asked: VerificationRequest | None = None,
+) -> Any:
+    """Have nodes read every blob and compare it with its digest, and the index with the disk. It only looks, and costs reads."""
+    there = operations.board.parts.membership.nodes
+    wanted = sorted(set(asked.nodes if asked is not None and asked.nodes else there))
+    unknown = [name for name in wanted if name not in there]
+    if unknown:
+        raise ApiError("InvalidRequest", f"nodes: there is no node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
+
+    async def work(change: Any) -> dict[str, Any]:
+        try:
+            name = await operations.verifications.errands.add(wanted)
+            found = await operations.verifications.errands.find(name)
+        except DOWN:
+            raise unreachable() from None
+        change.target, change.after = name, {"nodes": wanted}
+        assert found is not None
+        return _document(found, operations).model_dump()
+
+    document = await change_once(parts.catalog, caller, "verifications.start", once, work)
+    response.headers["Location"] = f"/-/admin/verifications/{document['id']}"
+    return document
+
+
+@router.get("/verifications", summary="List verifications")
+async def list_verifications(
+    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[VerificationDocument]:
+    """The last hundred of the last week, newest first."""
+    first = place_of(cursor, int) or 0
+    if not 0 <= first <= MOST:
+        raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+    try:
+        found = await operations.verifications.errands.all()
+    except DOWN:
+        raise unreachable() from None
+    last = first + limit
+    items = [_document(one, operations) for one in found[first:last]]
+    return Page(items=items, next=cursor_of(last) if last < len(found) else None)
+
+
+@router.get("/verifications/{verification}", summary="Show a verification")
+async def show_verification(verification: VerificationId, _caller: Reader, operations: Ops) -> VerificationDocument:
+    """How far it is, and what was found."""
+    try:
+        found = await operations.verifications.errands.find(verification)
+    except DOWN:
+        raise unreachable() from None
+    if found is None:
+        raise ApiError("NotFound", "There is no such verification: they are forgotten after a week.")
+    return _document(found, operations)
+
+
+def _document(found: Verification, operations: Operations) -> VerificationDocument:
+    there = operations.board.parts.membership.nodes
+    nodes = [_node(name, found.nodes[name], name in there) for name in sorted(found.nodes)]
+    states = {node.state for node in nodes}
+    ended = states <= {"done", "failed"}
+    state: State = "running"
+    if ended:
+        state = "failed" if "failed" in states else "done"
+    elif states == {"queued"}:
+        state = "queued"
+    wrong = any(node.corrupt or node.missing or node.orphans or node.failure for node in nodes)
+    return VerificationDocument(
+        id=found.id, at=moment(found.at), state=state, sound=not wrong if ended else None, nodes=nodes
+    )
+
+
+def _node(name: str, told: Any, there: bool) -> NodeVerified:
+    state: State = told.get("state") if told.get("state") in ("queued", "running", "done", "failed") else "failed"
+    failure = str(told.get("failure", ""))
+    if not there and state in ("queued", "running"):
+        state, failure = "failed", "the node is gone; it goes on if the node comes back"
+    numbers = {key: int(told.get(key, 0)) for key in ("blobs", "bytes", "corrupt", "missing", "orphans")}
+    return NodeVerified(
+        node=name,
+        state=state,
+        share=float(told.get("share", 0.0)),
+        **numbers,
+        examples=[str(each) for each in told.get("examples", ())],
+        failure=failure,
+    )

@@ -1,0 +1,97 @@
+"""What operators want of a fleet, at one of its nodes: forget a prefix, explain an object, load an object.
+
+Another node has checked who asks; here it is done for this node alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.engine.explain import Explainer, to_json
+from gateway.engine.purge import LONGEST, Purge, Purges
+from gateway.engine.warm_objects import WarmObjects
+from gateway.model.datasets import ApiError
+from gateway.model.keys import ObjectKey, is_bucket_name
+
+_JSON = (b"content-type", b"application/json")
+
+
+class PeerOperations:
+    """Answers the addresses of operations."""
+
+    def __init__(self, purges: Purges, explainer: Explainer, warm: WarmObjects) -> None:
+        self._purges = purges
+        self._explainer = explainer
+        self._warm = warm
+
+    def addresses(self) -> Mapping[str, Address]:
+        """What is answered, by kind."""
+        return {
+            "forget": Address(re.compile("forget"), ("POST",), self.forget, LONGEST, asks=Asks.NODE),
+            "explain": Address(re.compile("explain"), ("POST",), self.explain, LONGEST),
+            "warm": Address(re.compile("warm"), ("POST",), self.warm, LONGEST),
+        }
+
+    async def forget(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/forget``: what ``Purge.to_json`` made is forgotten here; answered with what there was.
+
+        Raises:
+            ApiError: InvalidRequest.
+        """
+        try:
+            purge = Purge.from_json(json.loads(request.body))
+        except (ValueError, KeyError, TypeError, RecursionError) as mistake:
+            raise ApiError("InvalidRequest", f"the body must be a purge: {mistake}") from None
+        done = await self._purges.told(purge)
+        await _send(request, {"objects": done.held.objects, "bytes": done.held.bytes, "failure": done.failure})
+
+    async def explain(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/explain``: what this node knows of the object in the body, for the principal.
+
+        Raises:
+            ApiError: InvalidRequest.
+        """
+        knowledge = await self._explainer.here(_key(request), request.principal.identity)
+        await _send(request, to_json(knowledge))
+
+    async def warm(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/warm``: the object in the body is loaded; see ``WarmObjects.progress`` for the answer.
+
+        Raises:
+            ApiError: InvalidRequest.
+        """
+        lines = self._warm.progress(_key(request), request.principal.identity)
+        await request.send({"type": "http.response.start", "status": 200, "headers": [_JSON]})
+        try:
+            await _send_lines(request, lines)
+        finally:
+            await lines.aclose()
+
+
+def _key(request: PeerRequest) -> ObjectKey:
+    try:
+        origin, bucket, key = json.loads(request.body)
+    except (ValueError, TypeError, RecursionError):
+        raise ApiError("InvalidRequest", "the body must be [origin, bucket, key]") from None
+    if not all(isinstance(part, str) and part for part in (origin, bucket, key)) or not is_bucket_name(bucket):
+        raise ApiError("InvalidRequest", "the body must name an origin, a bucket and a key")
+    if origin != request.principal.identity.origin:
+        raise ApiError("InvalidRequest", "the body names another origin than the principal; name the same in both")
+    return ObjectKey(origin, bucket, key)
+
+
+async def _send(request: PeerRequest, document: Mapping[str, Any]) -> None:
+    body = json.dumps(document).encode()
+    headers = [_JSON, (b"content-length", b"%d" % len(body))]
+    await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+    await request.send({"type": "http.response.body", "body": body})
+
+
+async def _send_lines(request: PeerRequest, lines: AsyncIterator[bytes]) -> None:
+    async for line in lines:
+        await request.send({"type": "http.response.body", "body": line, "more_body": True})
+    await request.send({"type": "http.response.body", "body": b""})

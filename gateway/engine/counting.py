@@ -1,0 +1,78 @@
+"""What this node has counted, read from its metrics: so the pages of operators and Prometheus cannot disagree.
+
+Of a node with several workers the sums are over all of them, and over those that ended since its start; each worker can read
+them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from gateway import metrics
+from gateway.model.counters import Counters
+from gateway.model.outcomes import Outcome
+
+_CACHED = (Outcome.HIT.value, Outcome.STALE.value)
+_DELIVERED = ("hit", "joined", "fetched")
+_READ = (
+    metrics.REQUESTS, metrics.SENT_BYTES, metrics.ORIGIN_REQUESTS, metrics.ORIGIN_BYTES, metrics.BATCH_ITEMS,
+    metrics.BATCH_BYTES, metrics.EVICTED_BYTES, metrics.CORRUPT_BLOBS, metrics.DISK_STATE, metrics.CHANNEL_HEALTHY,
+    metrics.CONFIG_RELOADS,
+)  # fmt: skip
+
+Labels = Mapping[str, str]
+
+
+class Counted:
+    """The metrics of the node at one moment."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._samples: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
+        for family in families:
+            for sample in family.samples:
+                self._samples[sample.name].append((sample.labels, sample.value))
+
+    def sum(self, name: str, label: str = "", values: Iterable[str] = ()) -> float:
+        """The sum of a metric, or of those of its samples whose label has one of these values."""
+        wanted = set(values)
+        return sum(value for labels, value in self._samples[name] if not label or labels.get(label) in wanted)
+
+    @property
+    def counters(self) -> Counters:
+        """The sums that operators see."""
+        return Counters(
+            requests=self.sum("larder_requests_total"),
+            hits=self.sum("larder_requests_total", "outcome", _CACHED),
+            sent_bytes=self.sum("larder_sent_bytes_total") + self.sum("larder_batch_bytes_total"),
+            cache_bytes=self.sum("larder_sent_bytes_total", "outcome", _CACHED)
+            + self.sum("larder_batch_bytes_total", "result", ("hit",)),
+            origin_bytes=self.sum("larder_origin_received_bytes_total"),
+            origin_requests=self.sum("larder_origin_requests_total"),
+            origin_failures=self.sum("larder_origin_requests_total", "status", ("failed", "5xx")),
+            batch_items=self.sum("larder_batch_items_total", "result", _DELIVERED),
+            batch_hits=self.sum("larder_batch_items_total", "result", ("hit",)),
+            evicted_bytes=self.sum("larder_evicted_bytes_total"),
+            corrupt_blobs=self.sum("larder_corrupt_blobs_total"),
+        )
+
+    @property
+    def reasons(self) -> dict[str, float]:
+        """Answers that were no plain hits, by outcome and reason: ``"MISS cold": 17``."""
+        found: dict[str, float] = defaultdict(float)
+        for labels, value in self._samples["larder_requests_total"]:
+            if labels["reason"] or labels["outcome"] != Outcome.HIT.value:
+                found[f"{labels['outcome']} {labels['reason']}".rstrip()] += value
+        return dict(found)
+
+
+def counted() -> Counted:
+    """Read them. With several workers this reads files of each, and is best done in a thread."""
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        return Counted(MultiProcessCollector(CollectorRegistry()).collect())  # type: ignore[no-untyped-call]
+    return Counted(family for metric in _READ for family in metric.collect())

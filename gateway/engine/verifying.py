@@ -1,0 +1,109 @@
+"""A node reads through its cache because an operator wants it to, while it serves on: it only looks, and says how far it is.
+
+The worker that speaks for the node does it, one verification at a time. One that was cut off, by the worker's end or Redis's,
+is begun anew by whoever speaks next. What is found wrong is dropped by the store itself, when it is read next
+(gateway/store/opening.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from gateway.config import CacheSettings
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.errands import Errands, Verification
+from gateway.model.errors import LarderError
+from gateway.store.verify import VerifyReport, verify_cache
+
+log = logging.getLogger("larder.verify")
+
+_LOOK = 1.0
+_SAY = 0.5
+_EXAMPLES = 20
+_SHARDS = 256
+
+
+class Verifications:
+    """The verifications of a zone, and this node's part in them.
+
+    Args:
+        errands: in Redis.
+        node: this node's id.
+        cache: what is verified.
+        speaks: whether this worker does it now.
+    """
+
+    def __init__(self, errands: Errands, node: str, cache: CacheSettings, speaks: Callable[[], bool]) -> None:
+        self.errands = errands
+        self._node = node
+        self._cache = cache
+        self._speaks = speaks
+        self._report = VerifyReport()
+        self._wanted = False
+
+    async def run(self) -> None:
+        """Do what is asked of this node, until cancelled."""
+        while True:
+            try:
+                if self._speaks():
+                    await self.turn()
+            except DOWN as error:
+                log.debug("verifications cannot be read: %r", error)
+            except Exception:
+                log.exception("a verification failed; trying again")
+            await asyncio.sleep(_LOOK)
+
+    async def turn(self) -> None:
+        """Do the oldest verification that waits for this node, if there is one."""
+        waiting = [one for one in await self.errands.all() if self._is_due(one)]
+        if waiting:
+            await self._verify(waiting[-1].id)
+
+    def _is_due(self, one: Verification) -> bool:
+        return one.nodes.get(self._node, {}).get("state") in ("queued", "running")
+
+    async def _verify(self, name: str) -> None:
+        self._report, self._wanted = VerifyReport(), True
+        await self.errands.say(name, self._node, _document(self._report, "running"))
+        reading = asyncio.get_running_loop().create_task(verify_cache(self._cache, told=self._note))
+        try:
+            while not (await asyncio.wait([reading], timeout=_SAY))[0]:
+                if not self._speaks() or not await self.errands.say(
+                    name, self._node, _document(self._report, "running")
+                ):
+                    return
+            await self.errands.say(name, self._node, _ended(reading))
+        finally:
+            # The thread stops after the file that it reads.
+            self._wanted = False
+            await asyncio.gather(reading, return_exceptions=True)
+
+    def _note(self, report: VerifyReport) -> bool:
+        self._report = report
+        return self._wanted
+
+
+def _ended(reading: asyncio.Task[VerifyReport]) -> dict[str, Any]:
+    failure = reading.exception()
+    if failure is None:
+        report = reading.result()
+        return _document(report, "done")
+    if not isinstance(failure, LarderError | OSError):
+        raise failure
+    return {"state": "failed", "failure": str(failure)[:500]}
+
+
+def _document(report: VerifyReport, state: str) -> dict[str, Any]:
+    return {
+        "state": state,
+        "share": round(report.shards / _SHARDS, 4),
+        "blobs": report.blobs,
+        "bytes": report.bytes,
+        "corrupt": len(report.corrupt),
+        "missing": len(report.missing),
+        "orphans": len(report.orphans),
+        "examples": [*report.corrupt, *report.missing, *report.orphans][:_EXAMPLES],
+    }

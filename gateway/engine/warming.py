@@ -1,0 +1,132 @@
+"""What all warm-ups have in common: how far one is, where it would go on, and why it may not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gateway.model.errors import LarderError
+from gateway.model.keys import Principal
+
+EXAMPLES = 20
+"""Failures that are told with their reason; the others are counted."""
+_LONGEST_TEXT = 300
+
+
+class WarmupRefused(LarderError):
+    """It makes no sense to begin, or to go on; the message says why, and what to do."""
+
+
+class WarmupFailed(LarderError):
+    """It cannot go on now; it can be resumed."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a warm-up is.
+
+    ``total`` objects (or items) of ``total_bytes`` are to be there at the end, ``None`` while that is being counted. ``done``
+    of them have been looked at, ``done_bytes`` are in the cache by now, ``there`` were there before; ``failed`` could not be
+    loaded, some of them with the reason in ``examples``. ``cursor`` is where to go on after an interruption, with the counts of
+    ``mark``.
+    """
+
+    total: int | None = None
+    total_bytes: int | None = None
+    done: int = 0
+    done_bytes: int = 0
+    there: int = 0
+    failed: int = 0
+    examples: list[dict[str, str]] = field(default_factory=list)
+    cursor: str = ""
+    marked: tuple[int, int, int, int] = (0, 0, 0, 0)
+    marked_examples: int = 0
+
+    def loaded(self, size: int, there: bool) -> None:
+        """One more is in the cache."""
+        self.done += 1
+        self.done_bytes += size
+        self.there += there
+
+    def fail(self, what: str, why: str) -> None:
+        """One more could not be loaded."""
+        self.done += 1
+        self.failed += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append({"key": what[:_LONGEST_TEXT], "why": why[:_LONGEST_TEXT]})
+
+    def mark(self, cursor: str) -> None:
+        """Everything up to ``cursor`` has been looked at."""
+        self.cursor = cursor
+        self.marked = (self.done, self.done_bytes, self.there, self.failed)
+        self.marked_examples = len(self.examples)
+
+    def rewind(self) -> None:
+        """Go back to the last mark: what came after it is looked at again."""
+        self.done, self.done_bytes, self.there, self.failed = self.marked
+        del self.examples[self.marked_examples :]
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self.total = self.total_bytes = None
+        self.examples.clear()
+        self.cursor, self.marked, self.marked_examples = "", (0, 0, 0, 0), 0
+        self.rewind()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {
+            "total": self.total,
+            "total_bytes": self.total_bytes,
+            "done": self.done,
+            "done_bytes": self.done_bytes,
+            "there": self.there,
+            "failed": self.failed,
+            "examples": list(self.examples),
+            "cursor": self.cursor,
+            "marked": [*self.marked, self.marked_examples],
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Progress:
+        """Read what ``to_json`` made; nothing done yet, from nothing.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is something else.
+        """
+        if not told:
+            return cls()
+        done, size, there, failed, examples = map(int, told["marked"])
+        own = {name: told[name] for name in ("total", "total_bytes", "done", "done_bytes", "there", "failed", "cursor")}
+        known = [dict(example) for example in told["examples"]]
+        return cls(**own, examples=known, marked=(done, size, there, failed), marked_examples=examples)
+
+
+class Work(Protocol):
+    """A warm-up that can be run."""
+
+    async def run(self, progress: Progress) -> None:
+        """Go on from ``progress.cursor``, keeping ``progress`` up to date.
+
+        Raises:
+            WarmupRefused: it makes no sense.
+            WarmupFailed: it cannot go on now.
+        """
+
+
+Whose = Callable[[], Principal | None]
+"""Who reads; ``None`` when the access key is not valid any more."""
+Capacity = Callable[[], int]
+
+
+def still(whose: Whose) -> Principal:
+    """Who reads.
+
+    Raises:
+        WarmupFailed: nobody, any more.
+    """
+    principal = whose()
+    if principal is None:
+        raise WarmupFailed("the access key in whose name it reads was revoked or has expired; start another one")
+    return principal

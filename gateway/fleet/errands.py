@@ -1,0 +1,101 @@
+"""Verifications in Redis: which nodes are to read through their caches, how far each is, and what it found.
+
+One hash per verification, with a field ``request`` and one per node; and a list of the newest ids. All of it is soft: it expires
+after a week, and a Redis that was emptied has no verifications.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gateway.fleet.connection import text_of
+
+MOST = 100
+"""Verifications that are remembered."""
+_KEPT = 7 * 24 * 3600
+_NEW = """
+local time = redis.call('TIME')
+local at = string.format('%.3f', time[1] + time[2] / 1000000)
+redis.call('HSET', KEYS[2] .. ARGV[1], 'at', at)
+for place = 4, #ARGV do redis.call('HSET', KEYS[2] .. ARGV[1], 'node:' .. ARGV[place], '{"state":"queued"}') end
+redis.call('EXPIRE', KEYS[2] .. ARGV[1], ARGV[2])
+redis.call('LPUSH', KEYS[1], ARGV[1])
+for _, old in ipairs(redis.call('LRANGE', KEYS[1], ARGV[3], -1)) do redis.call('DEL', KEYS[2] .. old) end
+redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
+return 1
+"""
+_SAY = """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One: ``at`` in seconds of Redis's clock; ``nodes`` is what each of them said last."""
+
+    id: str
+    at: float
+    nodes: Mapping[str, Mapping[str, Any]]
+
+
+class Errands:
+    """The verifications of a zone.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+
+    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    """
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._redis = redis
+        self._list = f"{prefix}verifications"
+        self._prefix = f"{prefix}verification:"
+        self._new = redis.register_script(_NEW)
+        self._say = redis.register_script(_SAY)
+
+    async def add(self, nodes: Sequence[str]) -> str:
+        """Have nodes verify their caches; the verification's id."""
+        name = uuid.uuid4().hex
+        await self._new(keys=[self._list, self._prefix], args=[name, _KEPT, MOST, *nodes])
+        return name
+
+    async def say(self, name: str, node: str, document: Mapping[str, Any]) -> bool:
+        """Say how far a node is; ``False`` when nobody wants to know any more."""
+        field = f"node:{node}"
+        return bool(int(await self._say(keys=[self._prefix + name], args=[field, json.dumps(document)])))
+
+    async def find(self, name: str) -> Verification | None:
+        """One verification."""
+        return _read(name, await self._redis.hgetall(self._prefix + name))
+
+    async def all(self) -> list[Verification]:
+        """Those that are remembered, newest first."""
+        names = [text_of(name) for name in await self._redis.lrange(self._list, 0, MOST - 1)]
+        pipeline = self._redis.pipeline(transaction=False)
+        for name in names:
+            pipeline.hgetall(self._prefix + name)
+        found = await pipeline.execute() if names else []
+        return [one for one in map(_read, names, found) if one is not None]
+
+
+def _read(name: str, fields: Mapping[bytes | str, bytes | str]) -> Verification | None:
+    known = {text_of(field): text_of(value) for field, value in fields.items()}
+    try:
+        nodes = {
+            field.removeprefix("node:"): dict(json.loads(value))
+            for field, value in known.items()
+            if field.startswith("node:")
+        }
+        return Verification(name, float(known["at"]), nodes)
+    except (KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,224 @@
+"""What the nodes of a zone have counted and how they are, in Redis, so that any gateway answers for all of them.
+
+Of each node there are two lists of samples, newest first: one every five seconds for ten minutes, one every minute for two
+days. Both are capped, and expire with what is in them, so nodes that were there once leave nothing behind. Times are Redis's.
+Beside them the hash ``status`` has what each node said of itself last, and the hash ``timeline`` which chunks were held when.
+
+One worker of a node speaks for it, by a lease; Redis lost: nobody does, and whoever asks gets what was heard last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from gateway.fleet.connection import text_of
+from gateway.model.counters import Counters, Sample
+
+EVERY = 5.0
+"""Seconds between two samples."""
+FINE = 120
+COARSE = 2880
+"""Samples that are kept of a node, every five seconds and every minute."""
+_LEASE = 12_000
+_KEPT = 48 * 3600
+_MOST_CLOSED = 5000
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+_SPEAK = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+_TELL = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local sample = string.format('%.0f', now) .. ' ' .. ARGV[1]
+redis.call('LPUSH', KEYS[1], sample)
+redis.call('LTRIM', KEYS[1], 0, ARGV[2] - 1)
+redis.call('EXPIRE', KEYS[1], 3600)
+local last = redis.call('LINDEX', KEYS[2], 0)
+local before = last and tonumber(string.match(last, '^%d+')) or 0
+if now - before >= 60000 or now < before then
+  redis.call('LPUSH', KEYS[2], sample)
+  redis.call('LTRIM', KEYS[2], 0, ARGV[3] - 1)
+end
+redis.call('EXPIRE', KEYS[2], ARGV[4])
+return string.format('%.0f', now)
+"""
+_STATUS = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local at = string.match(redis.call('HGET', KEYS[1], name), '^%d+')
+  if not at or now - tonumber(at) > ARGV[3] * 1000 then redis.call('HDEL', KEYS[1], name) end
+end
+return 1
+"""
+_TIMELINE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local open, closed, stamp = KEYS[1] .. ':open', KEYS[1] .. ':closed', KEYS[1] .. ':stamp'
+local fence, version = tonumber(ARGV[1]), tonumber(ARGV[2])
+local seen_fence, seen_version = string.match(redis.call('GET', stamp) or '', '^(%d+) (%d+)$')
+if seen_fence and (fence < tonumber(seen_fence) or (fence == tonumber(seen_fence) and version < tonumber(seen_version))) then
+  return 0
+end
+redis.call('SET', stamp, string.format('%.0f %.0f', fence, version))
+local held = {}
+for place = 5, #ARGV do held[ARGV[place]] = true end
+local known = redis.call('HGETALL', open)
+for place = 1, #known, 2 do
+  if held[known[place]] then
+    held[known[place]] = nil
+  else
+    redis.call('HDEL', open, known[place])
+    redis.call('LPUSH', closed, known[place] .. ' ' .. known[place + 1] .. ' ' .. string.format('%.0f', now))
+  end
+end
+for name, _ in pairs(held) do redis.call('HSET', open, name, string.format('%.0f', now)) end
+redis.call('LTRIM', closed, 0, ARGV[3] - 1)
+redis.call('EXPIRE', closed, ARGV[4])
+return 1
+"""
+_READ = """
+local time = redis.call('TIME')
+return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), redis.call('HGETALL', KEYS[1])}
+"""
+
+
+class Told(NamedTuple):
+    """What a node said of itself last: ``age`` seconds ago, by Redis's clock."""
+
+    age: float
+    document: Mapping[str, Any]
+
+
+class Held(NamedTuple):
+    """A chunk that was held in the cache, from when until when (``None``: it still is), in seconds of Redis's clock."""
+
+    chunk: int
+    start: float
+    end: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statuses:
+    """What all nodes said of themselves, by id, and what time it was (seconds of Redis's clock)."""
+
+    now: float
+    nodes: Mapping[str, Told]
+
+
+class Samples:
+    """The samples of one zone.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+
+    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    """
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._speak = redis.register_script(_SPEAK)
+        self._tell = redis.register_script(_TELL)
+        self._status = redis.register_script(_STATUS)
+        self._read = redis.register_script(_READ)
+        self._timeline = redis.register_script(_TIMELINE)
+
+    async def speaks(self, node: str, me: str) -> bool:
+        """Whether the worker ``me`` speaks for its node now, and for the next twelve seconds."""
+        return bool(int(await self._speak(keys=[f"{self._prefix}speaker:{node}"], args=[me, _LEASE])))
+
+    async def silent(self, node: str, me: str) -> None:
+        """The worker ``me`` stops: another one of its node speaks at once."""
+        key = f"{self._prefix}speaker:{node}"
+        if text_of(await self._redis.get(key) or b"") == me:
+            await self._redis.delete(key)
+
+    async def tell(self, node: str, boot: str, counters: Counters) -> float:
+        """Say what a node has counted since its start ``boot``; the time, in seconds of Redis's clock."""
+        key = f"{self._prefix}samples:{node}"
+        document = json.dumps([boot, *counters.values()], separators=(",", ":"))
+        now = await self._tell(keys=[key, f"{key}:minutes"], args=[document, FINE, COARSE, _KEPT])
+        return int(now) / 1000
+
+    async def say(self, node: str, document: Mapping[str, Any]) -> None:
+        """Say how a node is; replaces what it said before."""
+        text = json.dumps(document, separators=(",", ":"))
+        await self._status(keys=[f"{self._prefix}status"], args=[node, text, _KEPT])
+
+    async def gone(self, node: str) -> None:
+        """A node stops: what it said of itself is not missed."""
+        await self._redis.hdel(f"{self._prefix}status", node)
+
+    async def statuses(self) -> Statuses:
+        """How the nodes are, as they said last; those that were silent for two days are forgotten."""
+        now, flat = await self._read(keys=[f"{self._prefix}status"])
+        nodes = {}
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            at, _, document = text_of(text).partition(" ")
+            try:
+                told = json.loads(document)
+                nodes[text_of(name)] = Told(max(0.0, (int(now) - int(at)) / 1000), dict(told))
+            except _UNREADABLE:
+                continue  # another version's
+        return Statuses(int(now) / 1000, nodes)
+
+    async def recent(self, nodes: Iterable[str], count: int = FINE) -> dict[str, list[Sample]]:
+        """The newest ``count`` samples of some nodes, every five seconds, in the order of time."""
+        return await self._samples({name: f"{self._prefix}samples:{name}" for name in nodes}, count)
+
+    async def long(self, nodes: Iterable[str], count: int = COARSE) -> dict[str, list[Sample]]:
+        """The newest ``count`` samples of some nodes, every minute, in the order of time."""
+        return await self._samples({name: f"{self._prefix}samples:{name}:minutes" for name in nodes}, count)
+
+    async def _samples(self, keys: Mapping[str, str], count: int) -> dict[str, list[Sample]]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for key in keys.values():
+            pipeline.lrange(key, 0, count - 1)
+        lists = await pipeline.execute() if keys else []
+        return {name: [*filter(None, map(_sample, reversed(texts)))] for name, texts in zip(keys, lists, strict=True)}
+
+    # --- chunks
+
+    async def held(self, fence: int, version: int, chunks: Mapping[str, Sequence[int]]) -> None:
+        """Note which chunks of which datasets are held under a plan; one that is older than what was noted changes nothing."""
+        names = [f"{dataset}/{chunk}" for dataset, those in chunks.items() for chunk in those]
+        await self._timeline(keys=[f"{self._prefix}timeline"], args=[fence, version, _MOST_CLOSED, _KEPT, *names])
+
+    async def timeline(self, since: float) -> dict[str, list[Held]]:
+        """Which chunks were held, by dataset, in the order of time; what ended before ``since`` (seconds) is left out."""
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hgetall(f"{self._prefix}timeline:open")
+        pipeline.lrange(f"{self._prefix}timeline:closed", 0, _MOST_CLOSED - 1)
+        opened, closed = await pipeline.execute()
+        rows = [f"{text_of(name)} {text_of(start)} -" for name, start in opened.items()] + [
+            text_of(row) for row in closed
+        ]
+        found: dict[str, list[Held]] = {}
+        for row in rows:
+            place, start, end = row.split(" ")
+            dataset, _, chunk = place.rpartition("/")
+            one = Held(int(chunk), int(start) / 1000, None if end == "-" else int(end) / 1000)
+            if one.end is None or one.end >= since:
+                found.setdefault(dataset, []).append(one)
+        return {dataset: sorted(those, key=lambda one: (one.start, one.chunk)) for dataset, those in found.items()}
+
+
+def _sample(text: bytes | str) -> Sample | None:
+    at, _, document = text_of(text).partition(" ")
+    try:
+        boot, *values = json.loads(document)
+        return Sample(int(at) / 1000, str(boot), Counters.of(values))
+    except _UNREADABLE:
+        return None

@@ -1,0 +1,104 @@
+"""Rates and histories of a fleet, of what its nodes had counted when they said so.
+
+Counters only grow, and begin at 0 when a node is started; a node that was started between two samples has counted what the later
+one says. What lies between two samples belongs to the step in which the later one was taken: at an end of a history up to one
+interval of samples may be missing, and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.model.counters import Counters, Sample
+
+WINDOW = 60.0
+"""Seconds: what "now" is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second, over about the last minute. ``hit_ratio`` is of bytes; ``None`` when nothing was sent."""
+
+    requests: float = 0.0
+    cache_bytes: float = 0.0
+    origin_bytes: float = 0.0
+    origin_requests: float = 0.0
+    hit_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step of a history, which begins at ``at``, and what was counted in it."""
+
+    at: float
+    counted: Counters
+
+
+def ratio(counted: Counters) -> float | None:
+    """The share of bytes that came from the cache; ``None`` when none were sent."""
+    return counted.cache_bytes / counted.sent_bytes if counted.sent_bytes else None
+
+
+def gained(before: Sample, after: Sample) -> Counters:
+    """What a node counted between two of its samples."""
+    same = after.counters.since(before.counters) if after.boot == before.boot else None
+    return after.counters if same is None else same
+
+
+def total(samples: Sequence[Sample]) -> Counters:
+    """What was counted between the first and the last of a node's samples, in the order of time."""
+    counted = Counters()
+    for before, after in itertools.pairwise(samples):
+        counted = counted.plus(gained(before, after))
+    return counted
+
+
+def lately(samples: Sequence[Sample], now: float, window: float = WINDOW) -> tuple[Counters, float]:
+    """What a node counted within about the last ``window`` seconds, and in how many.
+
+    Args:
+        samples: of one node, in the order of time.
+        now: seconds, by the clock of the samples.
+        window: seconds.
+    """
+    within = [sample for sample in samples if sample.at >= now - window]
+    if len(within) < 2:
+        return Counters(), 0.0
+    return total(within), within[-1].at - within[0].at
+
+
+def rates(nodes: Iterable[Sequence[Sample]], now: float) -> Rates:
+    """The rates of a fleet: the sum over its nodes, each over the time for which it has said something."""
+    together, per_second = Counters(), Counters()
+    for samples in nodes:
+        counted, seconds = lately(samples, now)
+        if seconds > 0:
+            together = together.plus(counted)
+            per_second = per_second.plus(Counters.of([value / seconds for value in counted.values()]))
+    return Rates(
+        per_second.requests,
+        per_second.cache_bytes,
+        per_second.origin_bytes,
+        per_second.origin_requests,
+        ratio(together),
+    )
+
+
+def history(nodes: Iterable[Sequence[Sample]], start: float, step: float, count: int) -> list[Point]:
+    """What a fleet counted, in ``count`` steps of ``step`` seconds from ``start`` on.
+
+    Args:
+        nodes: the samples of each, in the order of time.
+        start: seconds.
+        step: seconds.
+        count: of steps.
+    """
+    counted = [Counters()] * count
+    for samples in nodes:
+        for before, after in itertools.pairwise(samples):
+            place = int((after.at - start) // step)
+            if 0 <= place < count:
+                counted[place] = counted[place].plus(gained(before, after))
+    return [Point(start + place * step, each) for place, each in enumerate(counted)]

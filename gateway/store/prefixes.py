@@ -1,0 +1,64 @@
+"""What the index holds below a prefix, for operators; forgetting it is ``Store.forget_prefix``."""
+
+from __future__ import annotations
+
+from functools import partial
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from gateway.store.disk import Disk
+from gateway.store.failures import DiskFault
+
+_LAST = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+
+
+class Held(NamedTuple):
+    """How many objects, and how many bytes of them are in the cache; blobs that objects share count for each."""
+
+    objects: int = 0
+    bytes: int = 0
+
+    def plus(self, other: Held) -> Held:
+        """Both together."""
+        return Held(self.objects + other.objects, self.bytes + other.bytes)
+
+
+class Prefixes:
+    """Look-ups by prefix in one node's index."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def held(self, origin: str, bucket: str, prefix: str) -> Held:
+        """What is stored of an origin's bucket below a prefix; nothing while the disk is down."""
+        try:
+            return await self._disk.read(partial(held, origin=origin, bucket=bucket, prefix=prefix))
+        except DiskFault:
+            return Held()
+
+
+def held(connection: Connection, origin: str, bucket: str, prefix: str) -> Held:
+    """``Prefixes.held``, on a connection."""
+    statement = (
+        "SELECT count(DISTINCT o.id), coalesce(sum(blobs.size), 0) FROM objects o "
+        "JOIN object_blocks b ON b.object_id = o.id JOIN blobs ON blobs.digest = b.digest "
+        "WHERE o.origin = ? AND o.bucket = ? AND o.key >= ?"
+    )
+    arguments = [origin, bucket, prefix]
+    if (end := after(prefix)) is not None:
+        statement += " AND o.key < ?"
+        arguments.append(end)
+    row = connection.execute(statement, arguments).fetchone()
+    return Held(int(row[0]), int(row[1]))
+
+
+def after(prefix: str) -> str | None:
+    """The smallest text that is larger than every text with this prefix, in the order of UTF-8; ``None`` when there is none."""
+    for place in range(len(prefix) - 1, -1, -1):
+        following = ord(prefix[place]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= _LAST:
+            return prefix[:place] + chr(following)
+    return None

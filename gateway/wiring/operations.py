@@ -1,0 +1,192 @@
+"""What a worker needs for operations: the node's watch, verifications and warm-ups, and the board that the pages are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.admin.board import Board, BoardParts
+from gateway.admin.operations import Operations
+from gateway.admin.overrides import Overrides
+from gateway.admin.warmup_runner import WarmupRunner
+from gateway.admin.warmups import Warmups, Workshop
+from gateway.api.peer.operations import PeerOperations
+from gateway.api.s3.auth import Authenticator
+from gateway.api.v1.batch import check_rights
+from gateway.config import Settings
+from gateway.engine.engine import Engine
+from gateway.engine.explain import Explainer
+from gateway.engine.purge import Purges
+from gateway.engine.registrations import Registrations
+from gateway.engine.verifying import Verifications
+from gateway.engine.warm_dataset import Shelf
+from gateway.engine.warm_objects import WarmObjects
+from gateway.engine.watch import Itself, Seen, Watch
+from gateway.fleet.connection import commands
+from gateway.fleet.datasets import DatasetTable
+from gateway.fleet.errands import Errands
+from gateway.fleet.invalidations import Invalidations
+from gateway.fleet.leadership import Leadership
+from gateway.fleet.samples import Samples
+from gateway.model.keys import Principal
+from gateway.origin.client import OriginClient
+from gateway.policies.datasets import USABLE
+from gateway.wiring.admin import Administration, has_catalog
+from gateway.wiring.fleet import Fleet, Start
+from gateway.wiring.live import Live
+from gateway.wiring.manager import Management
+
+_PATIENCE = 2.0
+"""Seconds for one command to Redis."""
+_LEASE = 10.0
+"""Seconds for which a worker that died is believed to run the warm-ups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The worker's services that operations stand on."""
+
+    settings: Settings
+    start: Start
+    fleet: Fleet
+    management: Management
+    engine: Engine
+    channel: Invalidations
+    origin: OriginClient
+    authenticator: Authenticator
+    live: Live
+    admin: Administration
+
+    @property
+    def me(self) -> str:
+        """This node's id."""
+        return self.fleet.membership.me
+
+
+@dataclass(frozen=True, slots=True)
+class Fleetwide:
+    """What is done on this node, and on others by asking them."""
+
+    purges: Purges
+    explainer: Explainer
+    objects: WarmObjects
+
+    def peers(self) -> PeerOperations:
+        """What other nodes may ask."""
+        return PeerOperations(self.purges, self.explainer, self.objects)
+
+
+def fleetwide(ground: Ground) -> Fleetwide:
+    """The parts that other nodes ask for."""
+    engine = ground.engine
+    services = engine.services
+
+    def origins() -> list[str]:
+        return [origin.name for origin in ground.live.effective.origins]
+
+    return Fleetwide(
+        Purges(services.store, origins, services.fleet, ground.me),
+        engine.explainer(ground.me),
+        WarmObjects(engine, services.fleet),
+    )
+
+
+def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations, stack: AsyncExitStack) -> Operations:
+    """Watch this node, do what operators ask of it, and show what the fleet says; the stack ends it."""
+    membership, parts = ground.fleet.membership, ground.management.parts
+    redis = commands(ground.start.redis, _PATIENCE)
+    stack.push_async_callback(redis.aclose)
+    worker = f"{ground.me}/{uuid.uuid4().hex}"
+    samples = Samples(redis, membership.prefix)
+    watch = Watch(samples, Itself(ground.me, ground.start.boot, worker), _seen(ground, registrations))
+    verifications = Verifications(
+        Errands(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
+    )
+    table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
+    board = Board(BoardParts(samples, parts, membership, watch, table, registrations.registry.folders))
+    find = _finder(ground.authenticator)
+    shelf = Shelf(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
+    workshop = Workshop(
+        find, ground.origin, everywhere.objects, shelf, lambda: ground.engine.services.rules, _capacity(ground)
+    )
+    warmups = Warmups(ground.admin.catalog, workshop)
+    _loop(watch.run(), stack, watch.stop)
+    _loop(verifications.run(), stack)
+    if has_catalog(ground.settings):
+        catalog = ground.admin.catalog
+        _loop(Overrides(catalog, parts.plans, lambda: watch.speaks).run(), stack)
+        # Where each node has a catalog of its own, each has warm-ups of its own.
+        whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
+        lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)
+        runner = WarmupRunner(warmups.table, lease, worker, workshop.make, lambda: not membership.conflict)
+        _loop(runner.run(), stack, runner.stop)
+    return Operations(
+        board,
+        everywhere.purges,
+        everywhere.explainer,
+        warmups,
+        verifications,
+        find,
+        lambda: ground.engine.services.rules,
+    )
+
+
+def _seen(ground: Ground, registrations: Registrations) -> Seen:
+    channel, parts = ground.channel, ground.management.parts
+
+    def redis() -> str:
+        return "" if channel.healthy else f"{channel.unreachable}: cached objects are checked with the origin"
+
+    def reload() -> str:
+        return ground.live.refused
+
+    def catalog() -> str:
+        problem = ground.admin.follower.problem
+        return f"the catalog cannot be used: {problem}" if problem else ""
+
+    return Seen(
+        store=ground.engine.services.store,
+        contents=registrations.registry.contents,
+        plan=lambda: parts.plans.plan,
+        stopping=lambda: ground.fleet.membership.stopping,
+        redis=redis,
+        fleet=ground.fleet.problem,
+        catalog=catalog,
+        reload=reload,
+    )
+
+
+def _finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
+    def find(access_key_id: str) -> Principal | None:
+        account = authenticator.find(access_key_id)
+        return None if account is None or account.expires_at <= time.time() else account.principal
+
+    return find
+
+
+def _capacity(ground: Ground) -> Callable[[], int]:
+    return lambda: int(USABLE * ground.management.planned.capacity)
+
+
+async def _nothing() -> None:
+    return
+
+
+def _loop(
+    work: Coroutine[Any, Any, None], stack: AsyncExitStack, stop: Callable[[], Awaitable[None]] = _nothing
+) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+
+    async def end() -> None:
+        while not task.done():
+            task.cancel()
+            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
+            await asyncio.wait([task], timeout=0.1)
+        await stop()
+
+    stack.push_async_callback(end)

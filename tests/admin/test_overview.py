@@ -1,0 +1,145 @@
+"""The zone on one page: numbers that are the metrics', from whichever gateway, while nodes and Redis come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
+from tests.scenarios.world import content, eventually
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
+    """Two nodes."""
+    with zone(tmp_path_factory.mktemp("overview")) as made:
+        made.heard()
+        yield made
+
+
+def metrics_of(world: Zone) -> dict[str, int]:
+    """What the totals of the overview are to be."""
+    cached = [world.metric("larder_sent_bytes_total", outcome=outcome) for outcome in ("HIT", "STALE")]
+    hits = [world.metric("larder_requests_total", outcome=outcome) for outcome in ("HIT", "STALE")]
+    return {
+        "requests": int(world.metric("larder_requests_total")),
+        "hits": int(sum(hits)),
+        "sent_bytes": int(world.metric("larder_sent_bytes_total") + world.metric("larder_batch_bytes_total")),
+        "origin_bytes": int(world.metric("larder_origin_received_bytes_total")),
+        "saved_bytes": int(sum(cached) + world.metric("larder_batch_bytes_total", result="hit")),
+        "batch_items": int(world.metric("larder_batch_items_total")),
+        "batch_hits": int(world.metric("larder_batch_items_total", result="hit")),
+    }
+
+
+def test_totals_are_the_metrics_and_the_same_from_every_gateway(world: Zone) -> None:
+    """Rule: after a known workload each gateway's overview has the sums of all nodes' metrics; rates and history follow."""
+    paths = [f"/bucket/overview/{number}" for number in range(6)]
+    for path in paths:
+        world.origin.put(path, content(10_000, path))
+    for _ in range(2):
+        for number, path in enumerate(paths):
+            world.read(number % 2, path)
+    wanted = metrics_of(world)
+    assert wanted["requests"] == 12
+    assert wanted["saved_bytes"] == 60_000
+    for node in world.nodes:
+        shown = eventually(
+            lambda node=node: get(node, "/overview"), lambda page: page["total"] == wanted, f"totals of {wanted}"
+        )
+        assert shown["now"]["requests_per_second"] > 0
+        assert shown["now"]["hit_ratio"] == pytest.approx(0.5)
+        assert [each["id"] for each in shown["nodes"]] == ["node-0", "node-1"]
+        assert {each["state"] for each in shown["nodes"]} == {"READY"}
+        assert sum(each["bytes"] for each in shown["nodes"]) == 60_000
+        past = get(node, "/overview/history?hours=1")
+        assert sum(point["saved_bytes"] for point in past["points"]) == 60_000
+        assert len(past["points"]) * past["step_seconds"] == 3600
+
+
+def test_the_read_token_shows_everything_and_changes_nothing(world: Zone) -> None:
+    """Rule: with the read token every list is shown, and every change refused."""
+    node = world.nodes[0]
+    for path in (
+        "/overview",
+        "/overview/history",
+        "/nodes",
+        "/datasets",
+        "/jobs",
+        "/plan",
+        "/warmups",
+        "/verifications",
+        "/problems",
+    ):
+        assert admin(node, "GET", path, token=READ_TOKEN).status == 200, path
+    for path in ("/nodes/node-0/drain", "/purge", "/warmups", "/verifications"):
+        reply = admin(node, "POST", path, {}, token=READ_TOKEN)
+        assert (reply.status, reply.code) == (403, "ReadOnlyToken")
+    assert admin(node, "GET", "/overview", token="another").status == 401
+
+
+def test_history_is_bounded(world: Zone) -> None:
+    """Rule: two days are at most 720 points; more hours, or none, are refused by the parameter's name."""
+    past = get(world.nodes[0], "/overview/history?hours=48")
+    assert len(past["points"]) == 720
+    assert past["step_seconds"] == 240
+    for hours in ("0", "49", "x"):
+        reply = admin(world.nodes[0], "GET", f"/overview/history?hours={hours}")
+        assert (reply.status, reply.code) == (400, "InvalidRequest")
+        assert "hours" in reply.json["detail"]
+
+
+def test_with_redis_lost_what_was_known_is_shown(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Rule: without Redis the overview is answered with what was known last, says so as a problem, and recovers with Redis."""
+    with zone(tmp_path_factory.mktemp("lost"), fleet={"expire": "60s"}) as world:
+        world.heard()
+        world.redis.kill()
+        page = eventually(lambda: get(world.nodes[0], "/overview"), lambda page: page["problems"], "the problem")
+        assert page["problems"][0]["severity"] == "error"
+        assert "Redis" in page["problems"][0]["what"]
+        assert [node["id"] for node in page["nodes"]] == ["node-0", "node-1"]
+        world.redis.start()
+        eventually(lambda: get(world.nodes[0], "/overview")["problems"], lambda found: not found, "no problem any more")
+
+
+def test_a_failing_origin_and_a_killed_node_are_problems_with_remedies(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Rule: the page says that the origin fails, on which node, and that a node is gone without a word; a stopped one is not
+    missed."""
+    with zone(tmp_path_factory.mktemp("troubles"), fleet={"expire": "1s"}) as world:
+        world.heard()
+        survivor, dies = world.nodes
+        with world.origin.away():
+            for number in range(8):
+                world.nodes[0].connection()
+                assert _status(world, f"/bucket/away/{number}") >= 500
+            found = eventually(
+                lambda: get(survivor, "/problems")["items"],
+                lambda items: any("origin" in each["what"] for each in items),
+                "the origin's trouble",
+            )
+        assert all(each["remedy"] for each in found)
+        assert any("origin" in each["what"] and each["node"] == "node-0" for each in found)
+        dies.kill()
+        gone = eventually(
+            lambda: [each for each in get(survivor, "/problems")["items"] if "is gone" in each["what"]],
+            bool,
+            "the missing node",
+        )
+        assert gone[0]["node"] == "node-1"
+        assert [node["id"] for node in get(survivor, "/overview")["nodes"]] == ["node-0"]
+
+
+def _status(world: Zone, path: str) -> int:
+    connection = world.nodes[0].connection()
+    signed = (
+        world.nodes[0]
+        .client()
+        .generate_presigned_url("get_object", Params={"Bucket": path.split("/")[1], "Key": path.split("/", 2)[2]})
+    )
+    connection.request("GET", signed.removeprefix(world.nodes[0].endpoint))
+    status: int = connection.getresponse().status
+    connection.close()
+    return status

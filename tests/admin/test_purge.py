@@ -1,0 +1,100 @@
+"""Purge by prefix: forgotten on every node, nothing changed at the origin, and said how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.admin.operations_world import Zone, admin, get, post, zone
+from tests.scenarios.world import content
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
+    """Two nodes."""
+    with zone(tmp_path_factory.mktemp("purge")) as made:
+        yield made
+
+
+def filled(world: Zone, prefix: str, count: int = 8) -> list[str]:
+    """Objects that are in the caches of their homes."""
+    paths = [f"/bucket/{prefix}{number}" for number in range(count)]
+    for path in paths:
+        world.origin.put(path, content(1000, path))
+        world.read(0, path)
+    return paths
+
+
+def test_a_purge_is_felt_on_every_node(world: Zone) -> None:
+    """Rule: what was changed behind the gateway's back is read anew after a purge, whichever gateway was asked; other keys
+    stay."""
+    paths, others = filled(world, "val/"), filled(world, "valve/")
+    assert {world.read(1, path) for path in [*paths, *others]} == {"HIT"}
+    for path in paths:
+        world.origin.put(path, content(1000, path + " anew"))
+    done = post(world.nodes[1], "/purge", {"bucket": "bucket", "prefix": "val/"})
+    assert (done["objects"], done["bytes"], done["complete"]) == (8, 8000, True)
+    assert [node["node"] for node in done["nodes"]] == ["node-0", "node-1"]
+    assert all(node["objects"] for node in done["nodes"])
+    puts = world.origin.count("PUT")
+    assert {world.read(0, path) for path in paths} == {"MISS; reason=cold"}
+    assert {world.read(0, path) for path in others} == {"HIT"}
+    assert world.origin.count("PUT") == puts
+    assert world.origin.count("DELETE") == 0
+
+
+def test_a_dry_run_only_counts(world: Zone) -> None:
+    """Rule: a dry run says what would be forgotten, forgets nothing, and is not in the audit log."""
+    paths = filled(world, "dry/")
+    before = len(get(world.nodes[0], "/audit?action=purge")["items"])
+    done = post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "dry/", "dry_run": True})
+    assert (done["objects"], done["bytes"], done["dry_run"]) == (8, 8000, True)
+    assert {world.read(1, path) for path in paths} == {"HIT"}
+    assert len(get(world.nodes[0], "/audit?action=purge")["items"]) == before
+
+
+def test_a_purge_is_audited(world: Zone) -> None:
+    """Rule: who purged what is in the audit log."""
+    post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "audited/"})
+    entry = get(world.nodes[1], "/audit?action=purge&limit=1")["items"][0]
+    assert (entry["actor"], entry["target"]) == ("admin", "bucket/audited/")
+
+
+@pytest.mark.parametrize("prefix", ["", "ä/\u4e2d\U0001f600", "100%_/", "a\nb", "<b>", "\U0010ffff"])
+def test_any_text_is_a_prefix(world: Zone, prefix: str) -> None:
+    """Rule: prefixes are compared character by character, whatever they mean to SQL, XML, HTML or a shell."""
+    key = f"{prefix}key"
+    world.origin.s3.put("strange", key, b"x" * 100)
+    world.origin.s3.put("strange", "zother", b"x" * 100)
+    for name in (key, "zother"):
+        world.nodes[0].client().get_object(Bucket="strange", Key=name)["Body"].read()
+    done = post(world.nodes[0], "/purge", {"bucket": "strange", "prefix": prefix})
+    assert done["objects"] == (2 if prefix == "" else 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"prefix": "x"}, "bucket"),
+        ({"bucket": "b"}, "prefix"),
+        ({"bucket": "../b", "prefix": ""}, "bucket"),
+        ({"bucket": 7, "prefix": ""}, "bucket"),
+        ({"bucket": "b", "prefix": "x" * 1025}, "prefix"),
+        ({"bucket": "b", "prefix": "", "dryrun": True}, "dryrun"),
+    ],
+)
+def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str) -> None:
+    """Rule: a purge that is not clear is refused by the field, and nothing is forgotten."""
+    reply = admin(world.nodes[0], "POST", "/purge", body)
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
+    assert field in reply.json["detail"]
+
+
+def test_a_node_that_cannot_be_asked_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Rule: the answer says which node has not forgotten, and that the purge is not complete."""
+    with zone(tmp_path_factory.mktemp("half"), fleet={"expire": "60s"}) as world:
+        world.nodes[1].kill()
+        done = post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": ""})
+        assert done["complete"] is False
+        assert [bool(node["failure"]) for node in done["nodes"]] == [False, True]
