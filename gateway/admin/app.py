@@ -63,7 +63,7 @@ class AdminApp:
         self.api.include_router(router, prefix=PREFIX)
         for route in router.routes:
             if isinstance(route, APIRoute):
-                self._methods.append((compile_path(PREFIX + route.path)[0], set(route.methods)))
+                self._methods.append((compile_path(PREFIX + route.path)[0], set(route.methods or ())))
 
     @staticmethod
     def handles(path: str) -> bool:

@@ -168,7 +168,7 @@ def _rotated(row: CredentialRow, asked: Rotation, now: float, revision: int) -> 
     old = row.credential
     end = datetime.fromtimestamp(now + asked.grace, UTC).isoformat()
     changes = {
-        "secret_access_key": asked.secret_access_key or _new_secret(),
+        "secret_access_key": asked.secret_access_key.get_secret_value() if asked.secret_access_key else _new_secret(),
         "previous_secret_access_key": old.secret_access_key if asked.grace else "",
         "previous_expires": end if asked.grace else "",
     }

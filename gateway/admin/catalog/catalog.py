@@ -120,8 +120,9 @@ class Catalog:
                 raise CatalogUnavailable(f"{self.database.path}: {error.strerror}") from None
         await migrate(self.database)
         async with self.database.writing() as connection:
-            named = meta.c.name == "key"
-            check = await connection.scalar(select(meta.c.value).where(named).with_for_update())
+            # The row of the key is not there yet when it has to be locked.
+            await connection.execute(select(meta).where(meta.c.name == "version").with_for_update())
+            check = await connection.scalar(select(meta.c.value).where(meta.c.name == "key"))
             vault = await asyncio.to_thread(self._find_vault, check)
             if check is None:
                 await connection.execute(insert(meta).values(name="key", value=vault.check()))
@@ -142,8 +143,8 @@ class Catalog:
         return vault
 
     async def _changed(self) -> None:
-        with suppress(CatalogUnavailable):
-            # The change is kept, whatever becomes of the look; the next one sees it.
+        with suppress(CatalogUnavailable, ConfigError):
+            # The change is kept, whatever becomes of the look; the next one sees it, or says why it cannot.
             await self.look()
         for teller in self._tellers:
             await teller()

@@ -1,0 +1,123 @@
+"""The admin application over a real catalog, asked through ASGI, with what a worker does with the catalog behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from gateway.admin.app import AdminApp
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.endpoints import ROUTERS
+from gateway.admin.parts import AdminParts
+from gateway.admin.tokens import Tokens
+from gateway.api.s3.auth import Authenticator
+from gateway.config import AdminSettings, Credential, Origin, Rule, Settings
+from gateway.model.errors import S3Error
+from gateway.testing.signed_requests import Signer
+from gateway.wiring.live import Changing, Live
+
+KEY = "b3VyLW93bi10ZXN0LWtleS1vZi0zMi1ieXRlcy0hISE="
+TOKEN = "admin-token"
+READ_TOKEN = "read-token"
+ADDRESS = "http://gateway.test/bucket/key"
+
+
+class Clock:
+    """Seconds since the epoch, standing still until a test moves it; begins now, as signatures are made now."""
+
+    def __init__(self) -> None:
+        self.at = float(int(time.time()))
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.at
+
+
+class _Origins:
+    """In the place of the connections to origins: remembers what it was given."""
+
+    origins: tuple[Origin, ...] = ()
+
+    async def replace(self, origins: tuple[Origin, ...], _credentials: object) -> None:
+        """Take over."""
+        self.origins = origins
+
+
+async def _settle(_endpoints: dict[str, str]) -> None:
+    """There is no cache."""
+
+
+class AdminWorld:
+    """One worker's admin application, and what is in force behind it."""
+
+    def __init__(self, catalog: Catalog, clock: Clock, file: Settings) -> None:
+        self.catalog = catalog
+        self.clock = clock
+        self.authenticator = Authenticator(file)
+        self.services = SimpleNamespace(rules=None)
+        self.origins = _Origins()
+        changing = Changing(self.authenticator, self.services, self.origins, _settle)  # type: ignore[arg-type]
+        self.live = Live(file, changing)
+        catalog.follow(self.live.use_catalog)
+        parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
+        self.app = AdminApp(Tokens(file.admin), parts)
+        self.app.api.state.reach = None
+        for router in ROUTERS:
+            self.app.include(router)
+        self.http: httpx.AsyncClient
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, url: str, key: str, file: Settings | None = None) -> AsyncIterator[AdminWorld]:
+        """A worker over the catalog at ``url``."""
+        clock = Clock()
+        catalog = Catalog(url, key, clock)
+        world = cls(catalog, clock, file or settings())
+        try:
+            await catalog.look()
+            transport = httpx.ASGITransport(world.app, client=("192.0.2.7", 4711))
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway.test", headers=headers) as http:
+                world.http = http
+                yield world
+        finally:
+            await catalog.close()
+
+    async def ask(self, method: str, path: str, status: int, body: Any = None, **headers: str) -> Any:
+        """What is answered, after a check of the status; names of headers with "_" for "-"."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = {} if body is None else {"json": body}
+        response = await self.http.request(method, f"/admin{path}", headers=named, **content)
+        assert response.status_code == status, response.text
+        if status >= 400:
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.json()["status"] == status
+        return response.json() if response.content else None
+
+    async def create(self, **fields: Any) -> Any:
+        """A new credential, with its secret."""
+        return await self.ask("POST", "/credentials", 201, fields)
+
+    def refusal(self, key: str, secret: str, way: str = "header") -> str:
+        """The S3 code with which a request that is signed so is refused; empty when it is accepted."""
+        request = getattr(Signer(key, secret), way)("GET", ADDRESS)
+        try:
+            self.authenticator.authenticate(request, self.clock())
+        except S3Error as error:
+            return error.code
+        return ""
+
+
+def settings(*credentials: Credential, rules: tuple[Rule, ...] = ()) -> Settings:
+    """A file with one origin, called default, and these credentials and rules."""
+    return Settings(
+        origins=(Origin(endpoint="http://127.0.0.1:1"),),
+        credentials=credentials,
+        rules=rules,
+        admin=AdminSettings(token=TOKEN, read_token=READ_TOKEN),
+    )

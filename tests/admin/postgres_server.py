@@ -1,0 +1,132 @@
+"""A PostgreSQL of the tests' own: on a free port of 127.0.0.1, in a temporary directory, stopped by its pid."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Self
+
+import asyncpg
+
+from tests.origins.processes import free_port, wait_until
+
+SOON = 60.0
+USER = "larder"
+
+
+class PostgresServer:
+    """A cluster that forgets everything when it is left; the port stays the same over restarts."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._home = Path(tempfile.mkdtemp(prefix="larder-pg-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        shutil.chown(self._home, *(_owner() or (None, self._home.stat().st_gid)))
+        data = str(self._home / "data")
+        options = ["-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        subprocess.run([_program("initdb"), *options], check=True, capture_output=True, cwd="/", **_as_owner())
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What is thrown away need not be written out before.
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        self._process = subprocess.Popen(
+            [_program("postgres"), "-D", str(self._home / "data"), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            **_as_owner(),
+        )
+        wait_until(self._answers, SOON, "the start of PostgreSQL")
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop it at once; connections break."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(SOON)
+            self._process = None
+
+    def database(self) -> str:
+        """A new database; its URL, as ``database.url`` wants it."""
+        name = f"catalog_{uuid.uuid4().hex}"
+        self.ask(f"CREATE DATABASE {name}")
+        return f"postgresql+asyncpg://{USER}@127.0.0.1:{self.port}/{name}"
+
+    def ask(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """The rows that a statement gives."""
+        return [tuple(row) for row in _run(self._ask(statement, database))]
+
+    async def _ask(self, statement: str, database: str) -> list[Any]:
+        connection = await asyncpg.connect(
+            host="127.0.0.1", port=self.port, user=USER, database=database, timeout=10, ssl=False
+        )
+        try:
+            rows: list[Any] = await connection.fetch(statement)
+            return rows
+        finally:
+            await connection.close()
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.ask("SELECT 1"))
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine, whether or not this thread has a running loop."""
+    result: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as error:  # handed on to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def _owner() -> tuple[int, int] | None:
+    """PostgreSQL refuses to run as root: the user that its package made runs it then."""
+    if os.geteuid() != 0:
+        return None
+    entry = pwd.getpwnam("postgres")
+    return entry.pw_uid, entry.pw_gid
+
+
+def _as_owner() -> dict[str, Any]:
+    owner = _owner()
+    return {} if owner is None else {"user": owner[0], "group": owner[1], "extra_groups": []}
+
+
+def _program(name: str) -> str:
+    """Debian keeps the programs of each version in a folder of its own, off PATH."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
+    if found is None:
+        raise FileNotFoundError(f"{name} is missing; make system-packages installs it")
+    return found

@@ -1,0 +1,344 @@
+"""The catalog: changes that are whole, secrets that are sealed, and what happens when the database is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.admin.actor import Actor
+from gateway.admin.catalog import database, migrating
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.following import PAUSE, Follower
+from gateway.admin.catalog.schema import audit, credentials, meta, metadata, tenants
+from gateway.admin.catalog.snapshot import Snapshot
+from gateway.model.errors import ConfigError
+from tests.admin.admin_world import KEY, AdminWorld, Clock
+from tests.admin.postgres_server import PostgresServer
+
+ACTOR = Actor("admin", "192.0.2.7", "request-1")
+TENANT = {"name": "vision", "description": "", "enabled": True, "created_at": 0.0}
+
+
+async def add_tenant(catalog: Catalog, name: str = "vision") -> None:
+    """A change."""
+    async with catalog.changes.change(ACTOR, "tenants.create", name) as change:
+        await change.connection.execute(insert(tenants).values(**{**TENANT, "name": name}, revision=change.revision))
+
+
+async def lines(catalog: Catalog) -> list[str]:
+    """What the audit log names, in order."""
+    async with catalog.database.reading() as connection:
+        return list((await connection.execute(select(audit.c.target).order_by(audit.c.id))).scalars())
+
+
+async def test_gateways_that_start_together_begin_one_catalog(catalog_url: str, catalog_key: str) -> None:
+    """Rule: all workers of a new deployment start at once; the tables are made once, and all have the same key."""
+    catalogs = [Catalog(catalog_url, catalog_key, Clock()) for _ in range(6)]
+    try:
+        snapshots = await asyncio.gather(*(catalog.look() for catalog in catalogs))
+        assert [snapshot.version for snapshot in snapshots] == [0] * 6
+        sealed = catalogs[0].vault.seal("somebody", {"secret": "x"})
+        assert [catalog.vault.open("somebody", sealed) for catalog in catalogs] == [{"secret": "x"}] * 6
+    finally:
+        for catalog in catalogs:
+            await catalog.close()
+
+
+async def test_the_migrations_make_what_the_code_expects(admin: AdminWorld) -> None:
+    """Rule: schema.py and the migrations say the same, or a new column works on the author's machine only."""
+
+    def differences(connection: Connection) -> list[object]:
+        return list(compare_metadata(MigrationContext.configure(connection), metadata))
+
+    async with admin.catalog.database.reading() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_a_migration_that_fails_half_way_leaves_nothing(
+    catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: the tables of a migration are made together with the note that they were made, or not at all."""
+    upgrade = migrating._upgrade
+
+    def breaking(connection: Connection) -> tuple[str, str]:
+        upgrade(connection)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(migrating, "_upgrade", breaking)
+    broken = Catalog(catalog_url, catalog_key, Clock())
+    with pytest.raises(KeyboardInterrupt):
+        await broken.look()
+    async with broken.database.reading() as connection:
+        assert await connection.run_sync(migrating.revision_of) == ""
+    await broken.close()
+    monkeypatch.undo()
+    whole = Catalog(catalog_url, catalog_key, Clock())
+    assert (await whole.look()).version == 0
+    await whole.close()
+
+
+async def test_a_catalog_of_a_newer_version_is_refused(admin: AdminWorld, catalog_url: str, catalog_key: str) -> None:
+    """Rule: a gateway that does not know what is in the catalog does not guess."""
+    async with admin.catalog.database.writing() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    older = Catalog(catalog_url, catalog_key, Clock())
+    with pytest.raises(ConfigError, match="newer version of Larder"):
+        await older.look()
+    await older.close()
+
+
+async def test_a_change_that_fails_leaves_nothing(admin: AdminWorld) -> None:
+    """Rule: neither its rows, nor its line in the audit log, nor a new version."""
+    catalog = admin.catalog
+
+    async def fail() -> None:
+        async with catalog.changes.change(ACTOR, "tenants.create", "vision") as change:
+            await change.connection.execute(insert(tenants).values(**TENANT, revision=change.revision))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    assert await catalog.look() == Snapshot(0)
+    assert await lines(catalog) == []
+
+
+async def test_changes_at_the_same_time_come_one_after_the_other(admin: AdminWorld) -> None:
+    """Rule: each has a number of its own, and its line in the audit log."""
+    await asyncio.gather(*(add_tenant(admin.catalog, f"t{number}") for number in range(8)))
+    snapshot = await admin.catalog.look()
+    assert snapshot.version == 8
+    assert sorted(row.revision for row in snapshot.tenants.values()) == list(range(1, 9))
+    assert sorted(await lines(admin.catalog)) == sorted(snapshot.tenants)
+
+
+async def test_another_worker_sees_a_change_when_it_looks(
+    admin: AdminWorld, catalog_url: str, catalog_key: str
+) -> None:
+    """Rule: whoever follows is told what is new, once."""
+    other = Catalog(catalog_url, catalog_key, Clock())
+    heard: list[int] = []
+
+    async def hear(snapshot: Snapshot) -> None:
+        heard.append(snapshot.version)
+
+    other.follow(hear)
+    await other.look()
+    await add_tenant(admin.catalog)
+    await other.look()
+    await other.look()
+    assert heard == [0, 1]
+    assert list((await other.latest()).tenants) == ["vision"]
+    await other.close()
+
+
+async def test_whoever_follows_looks_twice_a_second(admin: AdminWorld) -> None:
+    """Rule: half a second is the longest that a revocation waits to be seen, whether or not Redis is there."""
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            raise asyncio.CancelledError
+        await add_tenant(admin.catalog)
+
+    seen = admin.catalog.last
+    assert seen is not None
+    other = Follower(admin.catalog, wait)
+    with suppress(asyncio.CancelledError):
+        await other.run()
+    assert waited == [PAUSE, PAUSE]
+    assert PAUSE <= 0.5
+    assert admin.catalog.last is not None
+    assert admin.catalog.last.version == seen.version + 1
+
+
+async def test_being_told_is_quicker_than_looking(admin: AdminWorld) -> None:
+    """Rule: who is woken looks at once, and does not wait for his turn."""
+    follower = Follower(admin.catalog)
+    follower.wake()
+    await asyncio.wait_for(follower._pause(3600), 30)
+
+
+async def test_a_secret_is_sealed_to_its_owner(admin: AdminWorld) -> None:
+    """Rule: who can write to the database, and has no key, cannot give one key the secret of another."""
+    for name in ("one", "other"):
+        await admin.create(access_key_id=name)
+    async with admin.catalog.changes.change(ACTOR, "test", "test") as change:
+        secrets = await change.connection.scalar(
+            select(credentials.c.secrets).where(credentials.c.access_key_id == "one")
+        )
+        await change.connection.execute(update(credentials).values(secrets=secrets))
+    with pytest.raises(ConfigError, match="has secrets of credentials/one at credentials/other"):
+        await Catalog.look(admin.catalog)
+
+
+async def test_another_key_is_refused_at_the_start(admin: AdminWorld, catalog_url: str) -> None:
+    """Rule: a gateway with the wrong key would know nobody, so it says so and does not start."""
+    wrong = Catalog(catalog_url, KEY[::-1].replace("=", "A")[:43] + "=", Clock())
+    with pytest.raises(ConfigError, match=r"is not the key that this catalog was begun with"):
+        await wrong.look()
+    await wrong.close()
+
+
+async def test_a_lost_key_file_is_not_made_anew(tmp_path: Path) -> None:
+    """Rule: with a new key, everything that was sealed would be lost without a word."""
+    url, file = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}", tmp_path / "catalog.db.key"
+    first = Catalog(url, "", Clock())
+    await first.look()
+    await first.close()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.unlink()
+    second = Catalog(url, "", Clock())
+    with pytest.raises(ConfigError, match=r"catalog\.db\.key: is missing.*restore it"):
+        await second.look()
+    assert not file.exists()
+    await second.close()
+
+
+async def test_no_secret_is_in_the_database(
+    admin: AdminWorld, catalog_url: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Rule: what is sealed is sealed everywhere: in rows, in the audit log, in answers kept for Idempotency-Key."""
+    told = [
+        "tell-own-secret-1234",
+        "tell-next-secret-567",
+        "tell-origin-secret",
+        "tell-origin-token",
+        "tell-store-secret",
+    ]
+    body = {
+        "access_key_id": "vision",
+        "secret_access_key": told[0],
+        "origin_access_key_id": "OK",
+        "origin_secret_access_key": told[2],
+        "origin_session_token": told[3],
+    }
+    await admin.ask("POST", "/credentials", 201, body, Idempotency_Key="1")
+    rotation = {"grace": 60, "secret_access_key": told[1]}
+    await admin.ask("POST", "/credentials/vision/rotate", 200, rotation, Idempotency_Key="2")
+    await admin.ask(
+        "POST", "/origins", 201,
+        {"name": "o", "endpoint": "http://127.0.0.1:2", "access_key_id": "SK", "secret_access_key": told[4]},
+    )  # fmt: skip
+    await admin.ask("DELETE", "/credentials/vision", 204)
+    if catalog_url.startswith("sqlite"):
+        content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    else:
+        name = catalog_url.rpartition("/")[2]
+        content = repr([postgres.ask(f"SELECT * FROM {table}", name) for table in metadata.tables]).encode()
+    assert b"vision" in content
+    assert [secret for secret in told if secret.encode() in content] == []
+
+
+async def test_what_was_read_last_stays_while_the_catalog_is_away(tmp_path: Path) -> None:
+    """Rule: looking fails, and changes nothing; a change is refused as a whole; when it is back, all goes on."""
+    file, away = tmp_path / "catalog.db", tmp_path / "elsewhere"
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
+        secret = (await world.create(access_key_id="vision"))["secret_access_key"]
+        await world.ask("POST", "/credentials/vision/revoke", 200)
+        file.rename(away)
+        with pytest.raises(CatalogUnavailable):
+            await world.catalog.look()
+        assert not file.exists()
+        assert world.refusal("vision", secret) == "InvalidAccessKeyId"
+        assert len((await world.ask("GET", "/credentials", 200))["items"]) == 1
+        problem = await world.ask("POST", "/tenants", 503, {"name": "t"})
+        assert problem["code"] == "ServiceUnavailable"
+        away.rename(file)
+        await world.ask("POST", "/tenants", 201, {"name": "t"})
+
+
+async def test_an_empty_file_in_the_place_of_the_catalog_is_no_catalog(tmp_path: Path) -> None:
+    """Rule: who empties the file has not given revoked keys back."""
+    file = tmp_path / "catalog.db"
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
+        secret = (await world.create(access_key_id="vision"))["secret_access_key"]
+        await world.ask("POST", "/credentials/vision/revoke", 200)
+        file.write_bytes(b"")
+        with pytest.raises(CatalogUnavailable):
+            await world.catalog.look()
+        assert world.refusal("vision", secret) == "InvalidAccessKeyId"
+
+
+async def test_a_catalog_that_was_restored_is_read_again(tmp_path: Path) -> None:
+    """Rule: a backup has an older version, which is another one than the last, and so is read."""
+    file = tmp_path / "catalog.db"
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
+        await world.create(access_key_id="kept")
+        backup = file.read_bytes()
+        await world.create(access_key_id="lost")
+        (tmp_path / "new").write_bytes(backup)
+        os.replace(tmp_path / "new", file)
+        assert list((await world.catalog.look()).credentials) == ["kept"]
+
+
+async def test_a_database_that_takes_no_writes_is_said_to_be_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: another process that holds the lock for too long makes a change fail as a whole, and reads go on."""
+    monkeypatch.setattr(database, "PATIENCE", 0.1)
+    file = tmp_path / "catalog.db"
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
+        with sqlite3.connect(file, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            problem = await world.ask("POST", "/tenants", 503, {"name": "t"})
+            other.execute("ROLLBACK")
+        other.close()
+        assert "locked" in problem["detail"]
+        assert (await world.ask("GET", "/tenants", 200))["items"] == []
+
+
+async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
+    """Rule: what was read last stays in force, changes are refused, and all goes on when it answers again."""
+    with PostgresServer() as server:
+        async with AdminWorld.opened(server.database(), KEY) as world:
+            secret = (await world.create(access_key_id="vision"))["secret_access_key"]
+            follower = Follower(world.catalog)
+            await follower.look()
+            server.stop()
+            await follower.look()
+            assert "cannot be reached" in follower.problem
+            assert world.refusal("vision", secret) == ""
+            await world.ask("POST", "/credentials/vision/revoke", 503)
+            assert world.refusal("vision", secret) == ""
+            server.start()
+            await world.ask("POST", "/credentials/vision/revoke", 200)
+            await follower.look()
+            assert follower.problem == ""
+            assert world.refusal("vision", secret) == "InvalidAccessKeyId"
+
+
+async def test_a_version_is_read_as_a_whole(
+    catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a look that meets a change has all of it or nothing."""
+    monkeypatch.setattr(database, "PATIENCE", 0.5)
+    catalog = Catalog(catalog_url, catalog_key, Clock())
+    await catalog.look()
+    async with catalog.database.reading() as connection:
+        assert await _version(connection) == "0"
+        await _try_to_change(catalog)
+        assert await _version(connection) == "0"
+        assert (await connection.execute(select(tenants))).all() == []
+    await catalog.close()
+
+
+async def _version(connection: AsyncConnection) -> str:
+    found = await connection.scalar(select(meta.c.value).where(meta.c.name == "version"))
+    return str(found)
+
+
+async def _try_to_change(catalog: Catalog) -> None:
+    """On SQLite, who reads is waited for."""
+    with suppress(CatalogUnavailable):
+        await add_tenant(catalog)

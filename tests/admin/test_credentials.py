@@ -1,0 +1,322 @@
+"""Access keys: made, listed, changed, rotated, revoked; with what requests signed by them are answered then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Credential, load_settings
+from gateway.model.errors import ConfigError
+from tests.admin.admin_world import AdminWorld, settings
+
+OF_FILE = Credential(access_key_id="filed/key", secret_access_key="the secret of the file", tenant="old")
+GRACE = 300.0
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A catalog in a file."""
+    return f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
+
+
+@pytest.fixture
+async def world(url: str) -> AsyncIterator[AdminWorld]:
+    """The admin application over it."""
+    async with AdminWorld.opened(url, "") as opened:
+        yield opened
+
+
+async def test_a_key_is_in_force_as_soon_as_it_is_made(admin: AdminWorld) -> None:
+    """Rule: the gateway that answers knows the key already; the secret is in the answer, and made well."""
+    made = await admin.create()
+    assert len(made["access_key_id"]) == 20
+    assert len(made["secret_access_key"]) >= 40
+    assert admin.refusal(made["access_key_id"], made["secret_access_key"]) == ""
+    assert admin.refusal(made["access_key_id"], "another secret") == "SignatureDoesNotMatch"
+
+
+async def test_a_secret_is_told_once(admin: AdminWorld) -> None:
+    """Rule: neither lists, nor the credential itself, nor the audit log have it, also after a change."""
+    made = await admin.create(access_key_id="vision", origin_access_key_id="OK", origin_secret_access_key="at-origin")
+    await admin.ask("PATCH", "/credentials/vision", 200, {"origin_secret_access_key": "at-origin-2"})
+    rotated = await admin.ask("POST", "/credentials/vision/rotate", 200, {})
+    told = [await admin.ask("GET", path, 200) for path in ("/credentials", "/credentials/vision", "/audit")]
+    text = json.dumps(told)
+    assert made["secret_access_key"] not in text
+    assert rotated["secret_access_key"] not in text
+    assert "at-origin" not in text
+
+
+async def test_both_secrets_are_valid_until_the_grace_ends(admin: AdminWorld) -> None:
+    """Rule: in every way of signing, and to the second; clients can be given the new secret one by one."""
+    old = (await admin.create(access_key_id="vision"))["secret_access_key"]
+    rotated = await admin.ask("POST", "/credentials/vision/rotate", 200, {"grace": GRACE})
+    new = rotated["secret_access_key"]
+    for way in ("header", "presigned", "presigned_v2"):
+        assert admin.refusal("vision", old, way) == ""
+        assert admin.refusal("vision", new, way) == ""
+    admin.clock.at += GRACE - 1
+    assert admin.refusal("vision", old) == ""
+    admin.clock.at += 1
+    for way in ("header", "presigned", "presigned_v2"):
+        assert admin.refusal("vision", old, way) == "SignatureDoesNotMatch"
+        assert admin.refusal("vision", new, way) == ""
+
+
+async def test_without_grace_the_old_secret_ends_at_once(admin: AdminWorld) -> None:
+    """Rule: a secret that leaked is rotated without grace, and one that was rotated twice is not left over."""
+    old = (await admin.create(access_key_id="vision"))["secret_access_key"]
+    middle = (await admin.ask("POST", "/credentials/vision/rotate", 200, {"grace": GRACE}))["secret_access_key"]
+    new = (await admin.ask("POST", "/credentials/vision/rotate", 200, {}))["secret_access_key"]
+    assert [admin.refusal("vision", secret) for secret in (old, middle, new)] == [
+        "SignatureDoesNotMatch",
+        "SignatureDoesNotMatch",
+        "",
+    ]
+
+
+async def test_a_revoked_key_stays_revoked(admin: AdminWorld) -> None:
+    """Rule: whatever is done with it afterwards; to revoke it again changes nothing."""
+    secret = (await admin.create(access_key_id="vision", secret_access_key="a chosen secret of mine"))[
+        "secret_access_key"
+    ]
+    first = await admin.ask("POST", "/credentials/vision/revoke", 200)
+    assert first["revoked"]
+    assert first["problem"] == "it was revoked"
+    assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
+    assert await admin.ask("POST", "/credentials/vision/revoke", 200) == first
+    await admin.ask("PATCH", "/credentials/vision", 200, {"description": "why not"})
+    await admin.ask("POST", "/credentials/vision/rotate", 409, {})
+    await admin.ask("DELETE", "/credentials/vision", 204)
+    await admin.ask("GET", "/credentials/vision", 404)
+    refused = await admin.ask("POST", "/credentials", 409, {"access_key_id": "vision"})
+    assert "revoked" in refused["detail"]
+    assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
+
+
+async def test_a_key_of_the_file_can_be_revoked_and_not_edited(url: str) -> None:
+    """Rule: it is listed with where it is from, whatever it is called; and stays revoked when the file is read again."""
+    async with AdminWorld.opened(url, "", settings(OF_FILE)) as world:
+        listed = await world.ask("GET", "/credentials", 200)
+        assert [(item["access_key_id"], item["source"]) for item in listed["items"]] == [("filed/key", "file")]
+        assert world.authenticator.find("filed/key") is not None
+        await world.ask("POST", "/tenants", 409, {"name": "old"})
+        await world.ask("POST", "/credentials/filed%2Fkey/revoke", 200)
+        assert (await world.ask("GET", "/credentials/filed%2Fkey", 200))["revoked"]
+        assert world.authenticator.find("filed/key") is None
+        world.live.file = settings(OF_FILE)
+        await world.live._apply()
+        assert world.authenticator.find("filed/key") is None
+
+
+async def test_the_file_counts_before_the_catalog(url: str) -> None:
+    """Rule: a key that is in both is the file's, and the catalog's says why it is not in force."""
+    async with AdminWorld.opened(url, "") as world:
+        made = await world.create(access_key_id="both")
+        of_file = Credential(access_key_id="both", secret_access_key="the secret of the file")
+        world.live.file = settings(of_file)
+        await world.live._apply()
+        assert world.refusal("both", made["secret_access_key"]) == "SignatureDoesNotMatch"
+        assert world.refusal("both", of_file.secret_access_key) == ""
+        assert (await world.ask("GET", "/credentials/both", 200))["source"] == "file"
+        await world.ask("PATCH", "/credentials/both", 200, {"read_only": True})
+        conflict = await world.ask("POST", "/credentials", 409, {"access_key_id": "both"})
+        assert "already" in conflict["detail"]
+
+
+async def test_edits_at_the_same_time_do_not_overwrite_one_another(admin: AdminWorld) -> None:
+    """Rule: who read what has changed since gets 412, and what is there now stays."""
+    read = await admin.create(access_key_id="vision")
+    first = await admin.ask("PATCH", "/credentials/vision", 200, {"description": "first"}, If_Match=read["etag"])
+    refused = await admin.ask("PATCH", "/credentials/vision", 412, {"description": "second"}, If_Match=read["etag"])
+    assert refused["code"] == "PreconditionFailed"
+    await admin.ask("DELETE", "/credentials/vision", 412, If_Match=read["etag"])
+    await admin.ask("POST", "/credentials/vision/rotate", 412, {}, If_Match=f"W/{first['etag']}")
+    assert (await admin.ask("GET", "/credentials/vision", 200))["description"] == "first"
+    await admin.ask("PATCH", "/credentials/vision", 200, {"description": "third"}, If_Match=f'"0", {first["etag"]}')
+    await admin.ask("PATCH", "/credentials/vision", 200, {"description": "fourth"}, If_Match="*")
+
+
+async def test_a_request_sent_again_makes_no_second_key(admin: AdminWorld) -> None:
+    """Rule: with an Idempotency-Key, the answer is the same for a day, secret included; then it is another request."""
+    first = await admin.ask("POST", "/credentials", 201, {}, Idempotency_Key="a")
+    assert await admin.ask("POST", "/credentials", 201, {}, Idempotency_Key="a") == first
+    await admin.ask("POST", "/credentials", 409, {"read_only": True}, Idempotency_Key="a")
+    assert len((await admin.ask("GET", "/credentials", 200))["items"]) == 1
+    assert len((await admin.ask("GET", "/audit", 200))["items"]) == 1
+    admin.clock.at += 24 * 3600 + 1
+    assert await admin.ask("POST", "/credentials", 201, {}, Idempotency_Key="a") != first
+
+
+async def test_what_a_key_may_do_can_be_changed(admin: AdminWorld) -> None:
+    """Rule: what is given changes, in force at once, and what is left out stays."""
+    made = await admin.create(access_key_id="vision", allow=["bucket/**"], read_only=True)
+    changed = await admin.ask("PATCH", "/credentials/vision", 200, {"allow": ["other/**"]})
+    assert (changed["allow"], changed["read_only"]) == (["other/**"], True)
+    account = admin.authenticator.find("vision")
+    assert account is not None
+    assert account.principal.allow == ("other/**",)
+    assert account.principal.read_only
+    assert admin.refusal("vision", made["secret_access_key"]) == ""
+    await admin.ask("PATCH", "/credentials/vision", 200, {"expires": "2020-01-01T00:00:00Z"})
+    assert admin.refusal("vision", made["secret_access_key"]) == "ExpiredToken"
+
+
+async def test_a_tenant_that_is_not_enabled_has_no_valid_key(admin: AdminWorld) -> None:
+    """Rule: all its keys are refused at once, and accepted again when it is enabled."""
+    await admin.ask("POST", "/tenants", 201, {"name": "team"})
+    secret = (await admin.create(access_key_id="vision", tenant="team"))["secret_access_key"]
+    await admin.ask("PATCH", "/tenants/team", 200, {"enabled": False})
+    assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
+    assert (await admin.ask("GET", "/credentials/vision", 200))["problem"] == "its tenant is not enabled"
+    await admin.ask("PATCH", "/tenants/team", 200, {"enabled": True})
+    assert admin.refusal("vision", secret) == ""
+
+
+async def test_what_is_named_has_to_exist(admin: AdminWorld) -> None:
+    """Rule: a misspelt tenant would be a new one, and a misspelt origin no origin; each is refused with what to do."""
+    for body, word in (({"tenant": "nobody"}, "POST /-/admin/tenants"), ({"origin": "nowhere"}, "known: default")):
+        refused = await admin.ask("POST", "/credentials", 400, body)
+        assert word in refused["detail"]
+        assert next(iter(body)) in refused["detail"]
+
+
+async def test_what_is_in_use_is_not_removed(admin: AdminWorld) -> None:
+    """Rule: a tenant with keys, and an origin that keys name, stay until these are gone; then they go."""
+    await admin.ask("POST", "/tenants", 201, {"name": "team"})
+    await admin.ask("POST", "/origins", 201, {"name": "archive", "endpoint": "http://127.0.0.1:2"})
+    await admin.create(access_key_id="vision", tenant="team", origin="archive")
+    assert [origin.name for origin in admin.origins.origins] == ["default", "archive"]
+    await admin.ask("DELETE", "/tenants/team", 409)
+    await admin.ask("DELETE", "/origins/archive", 409)
+    await admin.ask("DELETE", "/credentials/vision", 204)
+    await admin.ask("DELETE", "/tenants/team", 204)
+    await admin.ask("DELETE", "/origins/archive", 204)
+    assert [origin.name for origin in admin.origins.origins] == ["default"]
+
+
+STRANGE = [
+    "<script>alert(1)</script>",
+    "nul\0nul",
+    "two\nlines",
+    "emoji 😀",
+    "x" * 10_000,
+    "",
+    "..",
+    "a/b",
+    "a b",
+    "-x",
+    "%2e",
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "more"),
+    [
+        ("/tenants", "name", {}),
+        ("/credentials", "access_key_id", {}),
+        ("/origins", "name", {"endpoint": "http://127.0.0.1:2"}),
+    ],
+)
+async def test_names_that_are_no_names_are_refused(
+    world: AdminWorld, path: str, field: str, more: dict[str, str]
+) -> None:
+    """Rule: by the field's name, before anything is done."""
+    for name in STRANGE:
+        refused = await world.ask("POST", path, 400, {field: name, **more})
+        assert refused["detail"].startswith(f"{field}: "), refused
+    assert (await world.ask("GET", "/audit", 200))["items"] == []
+
+
+async def test_what_people_write_is_kept_as_text(admin: AdminWorld) -> None:
+    """Rule: a description may have any letters and signs, and comes back as it was; but no control characters."""
+    for text in (
+        "<img src=x onerror=alert(1)>",
+        "emoji 😀 and עברית",
+        '"quoted" \\ and; DROP TABLE tenants',
+        "x" * 1000,
+    ):
+        made = await admin.create(description=text)
+        assert (await admin.ask("GET", f"/credentials/{made['access_key_id']}", 200))["description"] == text
+    for text in ("nul\0nul", "two\nlines", "x" * 1001):
+        await admin.ask("POST", "/credentials", 400, {"description": text})
+
+
+WRONG: list[tuple[object, str]] = [
+    ({"colour": "red"}, "colour: there is no such field"),
+    ({"read_only": "perhaps"}, "read_only"),
+    ({"allow": "bucket/**"}, "allow"),
+    ({"allow": [""]}, "allow"),
+    ({"expires": "tomorrow"}, "expires"),
+    ({"secret_access_key": "short"}, "secret_access_key"),
+    ({"origin_access_key_id": "alone"}, "origin_access_key_id and origin_secret_access_key go together"),
+    ([], "body"),
+    ("text", "body"),
+    (None, "body"),
+]
+
+
+async def test_a_wrong_field_is_named(world: AdminWorld) -> None:
+    """Rule: the answer says which field is wrong, and nothing is made."""
+    for body, field in WRONG:
+        refused = await world.ask("POST", "/credentials", 400, body)
+        assert field in refused["detail"]
+    assert (await world.ask("GET", "/credentials", 200))["items"] == []
+
+
+async def test_lists_come_in_pages(admin: AdminWorld) -> None:
+    """Rule: each item is on one page, in order, and what is added behind a page meanwhile is on a later one."""
+    for name in ("d", "b", "a"):
+        await admin.create(access_key_id=name)
+    first = await admin.ask("GET", "/credentials?limit=2", 200)
+    await admin.create(access_key_id="c")
+    second = await admin.ask("GET", f"/credentials?limit=2&cursor={first['next']}", 200)
+    names = [item["access_key_id"] for page in (first, second) for item in page["items"]]
+    assert names == ["a", "b", "c", "d"]
+    assert second["next"] is None
+    for query in (
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "cursor=bad",
+        "cursor=MTc",
+        "cursor=%00",
+        "limits=5",
+        "limit=1&limit=2",
+    ):
+        await admin.ask("GET", f"/credentials?{query}", 400)
+
+
+async def test_the_audit_log_tells_who_did_what(admin: AdminWorld) -> None:
+    """Rule: the last change first, with what was before and after, and from where; by action and by target."""
+    await admin.create(access_key_id="vision")
+    await admin.ask("PATCH", "/credentials/vision", 200, {"read_only": True})
+    await admin.ask("POST", "/credentials/vision/revoke", 200)
+    page = await admin.ask("GET", "/audit?limit=2", 200)
+    rest = await admin.ask("GET", f"/audit?limit=2&cursor={page['next']}", 200)
+    entries = page["items"] + rest["items"]
+    assert [entry["action"] for entry in entries] == ["credentials.revoke", "credentials.change", "credentials.create"]
+    assert {(entry["actor"], entry["address"], entry["target"]) for entry in entries} == {
+        ("admin", "192.0.2.7", "vision")
+    }
+    assert (entries[1]["before"]["read_only"], entries[1]["after"]["read_only"]) == (False, True)
+    assert entries[2]["before"] is None
+    assert len({entry["request_id"] for entry in entries}) == 3
+    assert len((await admin.ask("GET", "/audit?action=credentials.revoke", 200))["items"]) == 1
+    assert (await admin.ask("GET", "/audit?target=nobody", 200))["items"] == []
+    for query in ("cursor=LTE", "cursor=IngI", "target=%00", f"cursor={'M' * 40}"):
+        await admin.ask("GET", f"/audit?{query}", 400)
+
+
+def test_a_previous_secret_needs_its_end(tmp_path: Path) -> None:
+    """Rule: in a file too, a secret that was rotated is accepted until a time, and not for ever by oversight."""
+    path = tmp_path / "larder.toml"
+    path.write_text(
+        '[[origins]]\nendpoint = "http://127.0.0.1:1"\n'
+        '[[credentials]]\naccess_key_id = "a"\nsecret_access_key = "s"\nprevious_secret_access_key = "p"\n'
+    )
+    with pytest.raises(ConfigError, match="previous_secret_access_key and previous_expires go together"):
+        load_settings(path)

@@ -1,0 +1,167 @@
+"""Rules that operators set: their order, what they hide, and whether there is anything that they match."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.admin.reach import Reach
+from gateway.config import Origin, Rule
+from gateway.model.errors import OriginUnavailable
+from gateway.origin.client import OriginClient
+from gateway.policies.covering import covers, hidden_by
+from gateway.policies.rules import IMMUTABLE
+from gateway.testing.origin import OriginThread
+from gateway.testing.origin_auth import User
+from tests.admin.admin_world import AdminWorld, settings
+
+OF_FILE = Rule(match="data/**", freshness=10.0)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[AdminWorld]:
+    """A gateway whose file has a rule."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
+    async with AdminWorld.opened(url, "", settings(rules=(OF_FILE,))) as opened:
+        yield opened
+
+
+async def test_the_catalogs_rules_come_first(world: AdminWorld) -> None:
+    """Rule: they count before the file's, which hold for the rest; in force when the answer is there."""
+    before = await world.ask("GET", "/rules", 200)
+    assert [(item["match"], item["source"]) for item in before["items"]] == [("data/**", "file")]
+    asked = {"items": [{"match": "data/fixed/**", "freshness": "immutable"}]}
+    after = await world.ask("PUT", "/rules", 200, asked, If_Match=before["etag"])
+    assert [(item["match"], item["source"]) for item in after["items"]] == [
+        ("data/fixed/**", "catalog"),
+        ("data/**", "file"),
+    ]
+    assert world.services.rules.for_path("data/fixed/a").freshness == IMMUTABLE
+    assert world.services.rules.for_path("data/other").freshness == 10.0
+    await world.ask("PUT", "/rules", 200, {"items": []})
+    assert world.services.rules.for_path("data/fixed/a").freshness == 10.0
+
+
+async def test_two_people_do_not_overwrite_each_others_rules(world: AdminWorld) -> None:
+    """Rule: the etag is of the whole list, also of an empty one, and never that of an earlier list."""
+    read = await world.ask("GET", "/rules", 200)
+    changed = await world.ask("PUT", "/rules", 200, {"items": [{"match": "a/**"}]}, If_Match=read["etag"])
+    await world.ask("PUT", "/rules", 412, {"items": []}, If_Match=read["etag"])
+    emptied = await world.ask("PUT", "/rules", 200, {"items": []}, If_Match=changed["etag"])
+    assert len({read["etag"], changed["etag"], emptied["etag"]}) == 3
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"match": ""},
+        {"match": "a/**", "freshness": "sometimes"},
+        {"match": "a/**", "grant": -1},
+        {"match": "a/**", "stale_if_error": 1e300},
+        {"match": "a/**", "authorization": "all"},
+        {"match": "a/**", "cashe": True},
+        {"match": "nul\0"},
+        {"freshness": "immutable"},
+    ],
+)
+async def test_wrong_rules_are_refused(world: AdminWorld, rule: dict[str, object]) -> None:
+    """Rule: naming the rule and the field; the rules stay as they were, all of them."""
+    refused = await world.ask("PUT", "/rules", 400, {"items": [{"match": "good/**"}, rule]})
+    assert refused["detail"].startswith("items.1")
+    assert len((await world.ask("GET", "/rules", 200))["items"]) == 1
+
+
+async def test_a_rule_that_never_counts_is_reported(world: AdminWorld) -> None:
+    """Rule: by the place of the one that matches all of it first."""
+    rules = ["data/**", "data/train/*.jpg", "other/**"]
+    listed = await world.ask("PUT", "/rules", 200, {"items": [{"match": match} for match in rules]})
+    problems = [item["problem"] for item in listed["items"]]
+    assert problems == ["", "rule 0 matches all of it first", "", "rule 0 matches all of it first"]
+
+
+async def test_which_rule_counts_for_an_object(world: AdminWorld) -> None:
+    """Rule: the first that matches, of the catalog's or of those that are to be tried; none: the defaults."""
+    asked = {"bucket": "data", "key": "train/1", "reach": False}
+    assert (await world.ask("POST", "/rules/check", 200, asked))["position"] == 0
+    tried = {**asked, "items": [{"match": "other/**"}, {"match": "data/train/*"}]}
+    assert (await world.ask("POST", "/rules/check", 200, tried))["position"] == 1
+    assert (await world.ask("POST", "/rules/check", 200, {**asked, "bucket": "elsewhere"}))["position"] is None
+    await world.ask("POST", "/rules/check", 400, {"bucket": "data"})
+    assert (await world.ask("GET", "/audit", 200))["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "covered"),
+    [
+        ("**", "any/*.jpg", True),
+        ("a/**", "a/b/*.jpg", True),
+        ("a/**", "a/b", True),
+        ("a/**", "a/**", True),
+        ("a/*", "a/b", True),
+        ("a/*", "a/b/c", False),
+        ("a/**", "ab/c", False),
+        ("a/b/**", "a/**", False),
+        ("a/*.jpg", "a/x*.jpg", False),
+        ("a/b**", "a/bc/*", True),
+        ("a/[x]**", "a/x", True),
+    ],
+)
+def test_when_a_glob_covers_another(wide: str, narrow: str, covered: bool) -> None:
+    """Rule: only what is certain is said: "no" may mean that it is not plain."""
+    assert covers(wide, narrow) is covered
+
+
+def test_hidden_rules_are_those_behind_what_covers_them() -> None:
+    """Rule: the earliest one that hides it is named; a rule does not hide what comes before it."""
+    assert hidden_by(["a/b", "a/**", "a/b", "**", "c/**"]) == {2: 0, 4: 3}
+
+
+async def test_what_rules_match_at_the_origin() -> None:
+    """Rule: a rule whose objects exist, one that matches nothing, and one of which that is not known are told apart."""
+    thread = OriginThread([User("OK", "origin-secret")])
+    with thread as origin:
+        for key in ("train/1.jpg", "train/a b&c/2.jpg"):
+            origin.put("data", key, b"x")
+        named = Origin(endpoint=origin.endpoint, access_key_id="OK", secret_access_key="origin-secret")
+        client = OriginClient((named,), (), now=time.time)
+        reach = Reach(client)
+        try:
+            verdicts = {
+                glob: (await reach.of(glob, named)).verdict
+                for glob in (
+                    "data/**",
+                    "data/train/a b&c/*",
+                    "data/test/**",
+                    "data/train/*.png",
+                    "none/**",
+                    "*/train/**",
+                )
+            }
+            assert (await reach.of("data/train/a b&c/*", named)).example == "data/train/a b&c/2.jpg"
+        finally:
+            await client.close()
+    assert verdicts == {
+        "data/**": "matches",
+        "data/train/a b&c/*": "matches",
+        "data/test/**": "nothing",
+        "data/train/*.png": "nothing",
+        "none/**": "nothing",
+        "*/train/**": "unknown",
+    }
+
+
+async def test_an_origin_that_is_away_leaves_it_open(world: AdminWorld) -> None:
+    """Rule: what cannot be asked is not said to be nothing, and a hidden rule is not asked for."""
+
+    class Away:
+        async def send(self, *_: object) -> None:
+            """Nobody there."""
+            raise OriginUnavailable("refused")
+
+    world.app.api.state.reach = Reach(Away())  # type: ignore[arg-type]
+    checked = await world.ask("POST", "/rules/check", 200, {"items": [{"match": "data/x/**"}, {"match": "data/x/y"}]})
+    assert [item["verdict"] for item in checked["items"]] == ["unknown", "hidden", "unknown"]
+    assert "cannot be reached" in checked["items"][0]["why"]
