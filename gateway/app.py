@@ -20,6 +20,8 @@ from typing import Any
 
 from gateway import metrics
 from gateway.admin.app import AdminApp
+from gateway.admin.openapi import describe_all
+from gateway.admin.pages import add_pages
 from gateway.admin.reach import Reach
 from gateway.api.ops import Lifecycle, ops_app
 from gateway.api.peer.app import PEER, PeerApp
@@ -193,6 +195,8 @@ class Larder:
         )
         self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
+        add_pages(self._ops)
+        describe_all(self._ops, self._admin.app.api)
         self._loop(_every(_REFRESH, refresh))
         await self._settle(keeper)
 

@@ -85,8 +85,9 @@ def history(hours: int = 6) -> dict[str, Any]:
         part = number * step / (hours * 3600)
         if 0.62 < part < 0.66:
             continue
-        ratio = 0.95 - 0.6 * math.exp(-9 * part) - 0.02 * (1 + math.sin(part * 70)) + (0.008 if number % 3 else -0.01)
-        sent = 3.2e9 + 5e8 * math.sin(part * 9) + 2e8 * math.sin(part * 61)
+        noise = math.sin(number * 1.7) * math.sin(number * 0.31 + 1) + 0.6 * math.sin(number * 0.057)
+        ratio = 0.94 - 0.6 * math.exp(-11 * part) - 0.12 * math.exp(-(((part - 0.45) / 0.03) ** 2)) + 0.012 * noise
+        sent = 3.2e9 + 4e8 * math.sin(part * 9) + 1.2e8 * noise
         points.append(
             {
                 "at": stamp(start + timedelta(seconds=number * step)),
@@ -102,7 +103,7 @@ def history(hours: int = 6) -> dict[str, Any]:
 
 def _chunks(start: datetime, hours: int) -> list[dict[str, Any]]:
     order = [2, 9, 0, 5, 1, 8, 3, 6, 4, 7]
-    turn = timedelta(hours=hours) / (len(order) - 0.6)
+    turn = timedelta(hours=hours) / (len(order) - 1.5)
     spans = []
     for place, chunk in enumerate(order):
         begun, ended = start + turn * (place - 1), start + turn * (place + 1)

@@ -43,7 +43,7 @@ def called(page: Page, module: str, function: str, *arguments: Any) -> Any:
         ("perSecond", [0, 0.04, 31.2], ["0 /s", "<0.1 /s", "31 /s"]),
         ("seconds", [0.0412, 0.251, 1.91], ["41.2 ms", "251 ms", "1.91 s"]),
         ("duration", [0.9, 59.9, 3600, 90_061], ["0 s", "59 s", "1 h 0 min", "1 d 1 h"]),
-        ("short", ["6.00 GB/s", "100 %", "1.50 kB"], ["6 GB/s", "100 %", "1.50 kB"]),
+        ("short", ["6.00 GB/s", "100 %", "1.50 kB"], ["6 GB/s", "100 %", "1.5 kB"]),
     ],
 )  # fmt: skip
 def test_numbers_are_written_for_people(page: Page, function: str, given: list[Any], written: list[str]) -> None:

@@ -31,6 +31,10 @@ function create(dataset) {
   return node;
 }
 
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 function chunkWords({ units, complete, loading, active, marked }) {
   const words = [];
   if (active >= 0) words.push(`chunk ${active} in use`);
@@ -41,8 +45,8 @@ function chunkWords({ units, complete, loading, active, marked }) {
   return words.length > 0 ? `Of ${units} chunks: ${words.join(", ")}.` : `Of ${units} chunks none is here yet.`;
 }
 
-function sizeWords({ id, items, bytes: size }) {
-  return [id, items !== null && `${count(items)} items`, size !== null && bytes(size)].filter(Boolean).join(" · ");
+function sizeWords({ id, names, items, bytes: size }) {
+  return [names.length > 0 && id, items !== null && `${count(items)} items`, size !== null && bytes(size)].filter(Boolean).join(" · ");
 }
 
 function update(node, dataset) {
@@ -51,9 +55,9 @@ function update(node, dataset) {
   setText(parts.name, nameOf(dataset));
   setText(parts.size, sizeWords(dataset));
   setText(parts.mode, mode(dataset.caching));
-  const granted = dataset.granted > 0 ? `${bytes(dataset.granted)} of space, as ` : "";
+  const granted = dataset.granted > 0 ? `${bytes(dataset.granted)} of space` : "";
   const reason = dataset.caching === null ? "" : why(dataset.why);
-  setText(parts.why, granted ? `${granted}${reason}` : reason.charAt(0).toUpperCase() + reason.slice(1));
+  setText(parts.why, granted && reason ? `${granted}, as ${reason}` : granted || capital(reason));
   parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is cached`);
   parts.chunks.hidden = !chunked;
   if (chunked) setText(parts.chunks, chunkWords(dataset.chunks));

@@ -41,7 +41,7 @@ export function count(value) {
 
 export function perSecond(value) {
   if (!isNumber(value)) return NONE;
-  const digits = value > 0 && value < 9.95 ? value.toFixed(1) : count(value);
+  const digits = value > 0 && value < 0.05 ? "<0.1" : value > 0 && value < 9.95 ? value.toFixed(1) : count(value);
   return `${digits}${GAP}/s`;
 }
 
@@ -89,7 +89,7 @@ export function when(text, now = new Date()) {
 
 // On an axis zeros behind the point say nothing.
 export function short(text) {
-  return text.replace(/\.0+(?=\D)/, "");
+  return text.replace(/(\.\d*?)0+(?=\D)/, "$1").replace(/\.(?=\D)/, "");
 }
 
 export const UNITS = { bytes, rate, count, persecond: perSecond, share };

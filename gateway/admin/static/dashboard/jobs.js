@@ -25,6 +25,11 @@ function benefit(job) {
   return job.benefit < 1.05 ? "none" : `${job.benefit.toFixed(job.benefit < 9.95 ? 1 : 0)}\u00a0×`;
 }
 
+function heard(silent) {
+  if (typeof silent !== "number") return "–";
+  return silent < 1 ? "just now" : `${duration(silent)} ago`;
+}
+
 function update(node, job) {
   const { parts } = node;
   setText(parts.name, job.job);
@@ -37,7 +42,7 @@ function update(node, job) {
   setText(parts.within, job.t_hit > 0 ? seconds(job.t_hit) : "–");
   setText(parts.benefit, benefit(job));
   parts.benefit.classList.toggle("gain", job.benefit >= 1.05);
-  setText(parts.heard, typeof job.silent_seconds === "number" ? `${duration(job.silent_seconds)} ago` : "–");
+  setText(parts.heard, heard(job.silent_seconds));
   parts.heard.classList.toggle("silent", job.silent_seconds >= SILENT);
 }
 

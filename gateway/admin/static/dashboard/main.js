@@ -17,6 +17,7 @@ import { showSummary } from "./summary.js";
 
 const EVERY = 2_000;
 const HISTORY_EVERY = 30_000;
+const HISTORY_AGAIN = 10_000;
 const TOKEN = "larder-token";
 
 const page = {
@@ -68,6 +69,7 @@ async function refreshHistory(turn, at) {
     showHistory(past, hours, at);
   } catch (failure) {
     if (failure instanceof Unauthorized || failure instanceof Closed) throw failure;
+    page.historyDue = performance.now() + HISTORY_AGAIN;
     showNoHistory(failure.message);
   }
 }

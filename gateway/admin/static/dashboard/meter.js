@@ -6,7 +6,7 @@ export function meter(label) {
   const fill = element("span", { class: "fill" });
   const bar = element("span", { class: "meter", "aria-hidden": "true" }, fill);
   const words = element("span", { class: "words" });
-  const node = element("span", { class: "metered" }, element("span", { class: "unseen" }, `${label}: `), bar, words);
+  const node = element("span", { class: "metered" }, element("span", { class: "unseen" }, `${label}: `), words, bar);
   return {
     node,
     show(share, text) {

@@ -14,6 +14,7 @@ function create() {
     redis: cell("Redis"), version: cell("Version", true), up: cell("Up", true),
   };
   cells.cache.append(fill.node);
+  cells.cache.classList.add("wide");
   const head = element("th", { role: "rowheader", scope: "row" }, name, address);
   const node = element("tr", { role: "row" }, head, ...Object.values(cells));
   node.parts = { name, address, fill, ...cells };

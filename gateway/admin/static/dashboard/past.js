@@ -33,11 +33,13 @@ export function showHistory(history, hours, at) {
   // A step that has not ended yet counts, but its rates would be shown as a fall.
   const ended = points.filter((point) => point.time + step <= at);
   const note = byId("no-history");
-  note.hidden = points.some((point) => point.requests_per_second > 0 || point.saved_bytes > 0);
+  const any = points.some((point) => point.requests_per_second > 0 || point.saved_bytes > 0);
+  note.hidden = any;
+  byId("charts").hidden = !any;
   setText(note, "There is no history yet; the first figures come within a minute.");
   ratioChart.show(ended, from, at, step);
   rateChart.show(ended, from, at, step);
-  const saved = points.length > 0 ? points.reduce((sum, point) => sum + (point.saved_bytes ?? 0), 0) : null;
+  const saved = any ? points.reduce((sum, point) => sum + (point.saved_bytes ?? 0), 0) : null;
   showWindow(hours, overallRatio(points), saved);
   showChunks(history.chunks ?? {}, from, at);
 }
