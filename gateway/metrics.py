@@ -43,6 +43,11 @@ ORIGIN_FAILURES = Counter(
     "invalid (not HTTP)",
     ["kind"],
 )
+ORIGIN_IN_FLIGHT = Gauge(
+    "larder_origin_requests_in_flight",
+    "Requests to origins under way, to the end of their answers; those that wait for a free connection too",
+    multiprocess_mode="livesum",
+)
 ORIGIN_LATENCY = Histogram(
     "larder_origin_seconds",
     "Seconds until the head of an origin's answer was there, waiting for a free connection included",
@@ -238,7 +243,7 @@ CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and cr
 
 ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS, AUTH_FAILURES,
-    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, ACTIVE_FILLS,
+    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, ACTIVE_FILLS,
     FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS,
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,

@@ -26,7 +26,7 @@ from yarl import URL
 
 from gateway import __version__
 from gateway.config import Credential, Origin
-from gateway.metrics import ORIGIN_FAILURES, ORIGIN_LATENCY, ORIGIN_REQUESTS
+from gateway.metrics import ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
 from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
@@ -97,8 +97,13 @@ class _Link:
             ),
         )
 
+    def began(self) -> None:
+        self.active += 1
+        ORIGIN_IN_FLIGHT.inc()
+
     def ended(self) -> None:
         self.active -= 1
+        ORIGIN_IN_FLIGHT.dec()
 
     def url(self, raw_path: str, query: str) -> URL:
         if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path) or not _is_plain(query):
@@ -213,14 +218,14 @@ class OriginClient:
 
 
 async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> OriginResponse:
-    link.active += 1
+    link.began()
     try:
         if upload is None:
             response = await _ask(link.session, method, url, pairs)
         else:
             response = await _send_body(link.session, method, url, pairs, upload)
     except BaseException as error:
-        link.active -= 1
+        link.ended()
         if upload and upload.failure:
             raise upload.failure from None
         if isinstance(error, (ClientError, OSError)):
@@ -229,7 +234,7 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         raise
     if not 200 <= response.status < 600:  # no final answer of HTTP (RFC 9110 section 15), so none to be passed on
         response.close()
-        link.active -= 1
+        link.ended()
         ORIGIN_FAILURES.labels("invalid").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     return OriginResponse(response, upload, link.ended)

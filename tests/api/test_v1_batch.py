@@ -111,6 +111,14 @@ def test_the_index_form_has_an_exact_length_and_its_records_add_up(running: Runn
     assert len(reply.body) == start + at + 32
 
 
+def test_how_long_batches_take_is_counted(running: Running, cold: Stock) -> None:
+    """Rule: a batch that is understood is timed by its mode, to the end of its answer; one that is refused is not."""
+    before = running.metric("larder_batch_seconds_count", mode="exact")
+    assert cold.ask(running, [0, 1]).status == 200
+    assert cold.ask(running, [10**6]).status == 400
+    assert running.metric("larder_batch_seconds_count", mode="exact") == before + 1
+
+
 def test_frames_add_up(running: Running, cold: Stock) -> None:
     """Rule: with something to fetch: frames in chunks, and an end record that counts and checks them."""
     cold.read(running, [1, 2])

@@ -24,6 +24,7 @@ from gateway.store.datasets.registry import Registration, Registry
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, bodies_of, shelved, until
+from tests.fleet.conftest import counted
 
 UNITS = 5
 
@@ -128,10 +129,13 @@ async def rotating(desk: Desk, bodies: Sequence[bytes] | None = None, **chunks: 
 
 async def test_the_chunk_to_come_is_loaded_and_nothing_else(desk: Desk) -> None:
     """Rule: each item of the chunk is read once, with nobody asking for it, and the node says when all are there."""
+    before = counted("larder_preloaded_bytes_total")
     data = await rotating(desk, loading=2)
     await desk.loaded(data, 2)
     assert data.resident == desk.chunk(data, 2)
     assert data.reads() == len(data.resident)
+    lengths = data.registration.content.lengths[sorted(data.resident)]
+    assert counted("larder_preloaded_bytes_total") == before + int(lengths.sum())
     assert desk.told[data.registration.content.id].resident == len(data.resident)
 
 

@@ -23,7 +23,7 @@ from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.invalidations import Invalidations, NullInvalidations
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
-from tests.fleet.conftest import until
+from tests.fleet.conftest import counted, until
 
 KEY = ObjectKey("default", "b", "schön/\n😀")
 PATIENT = Timing(publish=60, answer=60, silence=60, connect=60, dead=60)
@@ -156,17 +156,20 @@ async def test_a_stop_in_the_middle_of_an_announcement_leaves_nobody_waiting() -
     running.cancel()
     await asyncio.wait_for(announcing, 30)
     assert announcer.unannounced == 1
+    assert counted("larder_invalidations_late_total", what="unannounced") >= 1
 
 
 async def test_a_stop_ends_the_wait_for_answers(redis_server: EmbeddedRedis) -> None:
     """An announcement that is taken and not yet answered ends with its worker, as unanswered."""
     async with workers(redis_server.url) as (writer, other):
+        before = counted("larder_invalidations_late_total", what="unanswered")
         other.may_forget.clear()
         announcing = asyncio.create_task(writer.channel.announce([KEY]))
         await other.asked.wait()
         await writer.channel.stop()
         await asyncio.wait_for(announcing, 30)
         assert writer.channel.unanswered == 1
+        assert counted("larder_invalidations_late_total", what="unanswered") == before + 1
         other.may_forget.set()
 
 

@@ -21,6 +21,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Phase, Plan
 from gateway.policies.probing import PhaseTotals
+from tests.fleet.conftest import counted
 from tests.fleet.waiting import eventually
 
 Z = "larder:z:"
@@ -103,6 +104,22 @@ async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
     assert (order.caching, order.chunks.loading) == (CachingMode.CHUNKED, 3)
     assert second.plan.datasets == first.plan.datasets
     assert second.plan.jobs["t/j"].cache
+
+
+async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:
+    """Rule: jobs by phase, datasets by treatment and the space given away are gauges; what the leader changes is counted."""
+    before = {what: counted("larder_plan_changes_total", what=what) for what in ("allocated", "judged", "loaded")}
+    probes = counted("larder_job_phases_total", phase="steady")
+    leader = worker(redis, "a")
+    await with_a_chunk(redis, leader)
+    assert counted("larder_jobs", phase="steady") == 1
+    assert counted("larder_jobs", phase="probe-miss") == 0
+    assert counted("larder_jobs_using_cache") == 1
+    assert counted("larder_planned_datasets", caching="chunked") == 1
+    assert counted("larder_planned_bytes") == leader.plan.datasets[D].granted > 0
+    after = {what: counted("larder_plan_changes_total", what=what) for what in before}
+    assert {what: after[what] - before[what] for what in before} == {"allocated": 1, "judged": 1, "loaded": 2}
+    assert counted("larder_job_phases_total", phase="steady") == probes + 1
 
 
 async def test_a_chunk_is_complete_when_every_ready_node_has_it(redis: Redis) -> None:

@@ -1,0 +1,79 @@
+"""The alert rules: that Prometheus takes them, that they ask for what there is, and when they fire."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway import metrics
+from tests.deploy.promql import ROOT, promtool, series, spoken, unknown, values
+
+RULES = ROOT / "deploy/prometheus/alerts.yml"
+PLAYED = ROOT / "tests/deploy/alerts_played.yml"
+
+
+@pytest.fixture(scope="module")
+def alerts() -> list[dict[str, Any]]:
+    """Every alert."""
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def test_prometheus_takes_rules_and_configuration() -> None:
+    """Rule: promtool has nothing against the rules, nor against the configuration that names them."""
+    done = promtool("check", "config", ROOT / "deploy/prometheus/prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(_names())} rules found" in done.stdout
+
+
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    """Rule: played through with made-up series, each story of alerts_played.yml ends as it says."""
+    done = promtool("test", "rules", PLAYED)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_stories_are_of_most_alerts() -> None:
+    """Rule: more than half of the alerts are played through, with their texts."""
+    stories = yaml.safe_load(PLAYED.read_text())["tests"]
+    played = {each["alertname"] for story in stories for each in story["alert_rule_test"] if each["exp_alerts"]}
+    assert played <= set(_names())
+    assert 2 * len(played) > len(_names())
+
+
+def test_every_alert_asks_for_what_the_gateway_has(alerts: list[dict[str, Any]]) -> None:
+    """Rule: metrics, labels and the values that labels are compared with exist in the gateway."""
+    words = spoken()
+    wrong = {
+        alert["alert"]: found
+        for alert in alerts
+        if (found := [*unknown(alert["expr"]), *(values(alert["expr"]) - words)])
+    }
+    assert wrong == {}
+
+
+def test_every_alert_leads_to_its_entry_of_the_runbook(alerts: list[dict[str, Any]]) -> None:
+    """Rule: each has summary, description, severity, and an entry of docs/operations.md under its name; none is left over."""
+    runbook = (ROOT / "docs/operations.md").read_text().partition("\n## Runbook\n")[2].partition("\n## ")[0]
+    entries = set(re.findall(r"^### (Larder\w+)$", runbook, re.MULTILINE))
+    assert entries == {alert["alert"] for alert in alerts}
+    for alert in alerts:
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert alert["annotations"]["runbook"] == f"docs/operations.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["summary"]
+        assert alert["annotations"]["description"].endswith(".")
+
+
+def test_the_runbook_names_metrics_that_exist() -> None:
+    """Rule: what a page tells an operator to look at is there."""
+    wrong, known = {}, {*series(), *(metric._name for metric in metrics.ALL)}
+    for page in (ROOT / "docs").glob("*.md"):
+        named = set(re.findall(r"`(larder_\w+)(?=[`{])", page.read_text()))
+        if missing := sorted(named - known):
+            wrong[page.name] = missing
+    assert wrong == {}
+
+
+def _names() -> list[str]:
+    return re.findall(r"^ +- alert: (\w+)$", RULES.read_text(), re.MULTILINE)

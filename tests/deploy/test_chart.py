@@ -1,0 +1,241 @@
+"""The Helm chart: rendered by Helm, held against Kubernetes' schemas and against what the gateway makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from gateway import __version__
+from gateway.config import load_settings
+from tests.deploy.charts import CHART, NAMESPACE, ROOT, SECRETS, Rendered, environment_of, render
+from tests.docs.blocks import blocks
+
+PAGE = ROOT / "docs/deploy.md"
+KUBERNETES = ("1.27", "1.32")
+CLIENTS = [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}]
+EGRESS = [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]
+
+
+def of_the_page() -> dict[str, Any]:
+    """The values of docs/deploy.md."""
+    (text,) = (block.text for block in blocks(PAGE) if block.said("file") == "my-values.yaml")
+    values: dict[str, Any] = yaml.safe_load(text)
+    return values
+
+
+VALUES: dict[str, Mapping[str, Any]] = {
+    "defaults": {"secrets": SECRETS},
+    "of docs/deploy.md": of_the_page(),
+    "one node": {"replicas": 1},
+    "a directory of each machine": {"secrets": SECRETS, "cache": {"storage": {"kind": "hostPath"}}},
+    "gone with the pod": {"secrets": SECRETS, "cache": {"storage": {"kind": "emptyDir"}}},
+    "TLS": {"secrets": SECRETS, "tls": {"secretName": "larder-tls"}, "serviceMonitor": {"enabled": True}},
+    "migrations": {"secrets": SECRETS, "migrate": True},
+    "policies": {"secrets": SECRETS, "networkPolicy": {"clients": CLIENTS, "egress": EGRESS}},
+    "no policy": {"secrets": SECRETS, "networkPolicy": {"enabled": False}},
+    "where pods go": {
+        "secrets": SECRETS,
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "high",
+        "podAnnotations": {"team": "storage"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "service": {"type": "LoadBalancer", "annotations": {"internal": "true"}},
+    },
+    "monitoring": {
+        "secrets": SECRETS,
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+}
+
+
+@pytest.fixture(params=VALUES, scope="module")
+def rendered(request: pytest.FixtureRequest) -> Rendered:
+    """The chart with each of these values."""
+    return render(VALUES[request.param])
+
+
+def test_helm_has_nothing_to_say() -> None:
+    """Rule: ``helm lint`` finds neither errors nor warnings."""
+    found = helm_python.lint(str(CHART))
+    assert [each for each in found["messages"] if each["severity"] in ("warning", "error")] == []
+
+
+def test_kubernetes_would_take_it(rendered: Rendered) -> None:
+    """Rule: every document is what the schemas of the oldest supported and of a new Kubernetes say, with no field unknown."""
+    ours = [each for each in rendered.documents if "monitoring.coreos.com" not in each["apiVersion"]]
+    assert len(ours) >= 6
+    for document in ours:
+        for version in KUBERNETES:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_parts_name_one_another(rendered: Rendered) -> None:
+    """Rule: selectors find the pods, mounts have volumes, and what is referred to is there, or is the user's."""
+    spec, pod = rendered.one("StatefulSet")["spec"], rendered.pod
+    labels, inner = pod["metadata"]["labels"], pod["spec"]
+    names = {(each["kind"], each["metadata"]["name"]) for each in rendered.documents}
+    selectors = [
+        spec["selector"]["matchLabels"],
+        rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+    ]
+    selectors += [each["spec"]["selector"] for each in rendered.documents if each["kind"] == "Service"]
+    selectors += [each["labelSelector"]["matchLabels"] for each in inner["topologySpreadConstraints"]]
+    assert all(selector and selector.items() <= labels.items() for selector in selectors)
+    assert ("Service", spec["serviceName"]) in names
+    assert rendered.one("Service", spec["serviceName"])["spec"]["clusterIP"] == "None"
+    assert ("ServiceAccount", inner["serviceAccountName"]) in names
+    volumes = {each["name"]: each for each in inner["volumes"]}
+    volumes |= {each["metadata"]["name"]: each for each in spec.get("volumeClaimTemplates", [])}
+    for container in [*inner["containers"], *inner.get("initContainers", [])]:
+        assert {each["name"] for each in container["volumeMounts"]} == volumes.keys()
+    assert ("ConfigMap", volumes["config"]["configMap"]["name"]) in names
+
+
+def test_each_node_accepts_its_configuration(rendered: Rendered, tmp_path: Path) -> None:
+    """Rule: file and environment of a pod make a node that is called as the pod, reached by its name, and kept on its volume."""
+    file = tmp_path / "larder.toml"
+    file.write_text(rendered.one("ConfigMap")["data"]["larder.toml"])
+    given = environment_of(rendered.gateway, "larder-1") | secret_environment(rendered)
+    del given["POD_NAME"]
+    settings = load_settings(file, given)
+    scheme = "https" if settings.server.tls_cert else "http"
+    assert settings.fleet.node == "larder-1"
+    assert settings.fleet.advertise == f"{scheme}://larder-1.larder-nodes.{NAMESPACE}.svc.cluster.local:9000"
+    assert settings.in_fleet == (rendered.one("StatefulSet")["spec"]["replicas"] > 1)
+    (mounted,) = (each["mountPath"] for each in rendered.gateway["volumeMounts"] if each["name"] == "cache")
+    assert settings.cache.dir.startswith(f"{mounted}/")
+    assert rendered.gateway["ports"] == [{"name": "s3", "containerPort": settings.server.port}]
+    grace = rendered.pod["spec"]["terminationGracePeriodSeconds"]
+    waited = int(rendered.gateway["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert grace >= waited + settings.server.drain + 10
+
+
+def secret_environment(rendered: Rendered) -> dict[str, str]:
+    """What a container is given from its Secret: of the chart, or as docs/deploy.md makes it."""
+    if "envFrom" not in rendered.gateway:
+        return {}
+    if rendered.has("Secret"):
+        return SECRETS
+    (text,) = (block.text for block in blocks(PAGE) if "kubectl create secret" in block.text)
+    given = dict(re.findall(r"--from-literal=(\w+)=\"([^\"]*)\"", text))
+    given = {name: "5e" * 32 if value == "$(openssl rand -hex 32)" else value for name, value in given.items()}
+    assert "LARDER_FLEET__SECRET" in given
+    return given
+
+
+def test_nothing_may_do_more_than_it_must(rendered: Rendered) -> None:
+    """Rule: no root, no capability, no writable root file system, no token of Kubernetes, in every container."""
+    inner = rendered.pod["spec"]
+    assert inner["automountServiceAccountToken"] is False
+    assert inner["securityContext"]["runAsNonRoot"] is True
+    assert inner["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert f"--uid {inner['securityContext']['runAsUser']} " in (ROOT / "deploy/docker/Dockerfile").read_text()
+    for container in [*inner["containers"], *inner.get("initContainers", [])]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"]
+        assert container["resources"]["limits"]
+
+
+def test_probes_ask_what_they_are_for(rendered: Rendered) -> None:
+    """Rule: being alive is /-/healthz, taking requests is /-/readyz; a start may take ten minutes."""
+    container = rendered.gateway
+    scheme = "HTTPS" if any(each["name"] == "tls" for each in container["volumeMounts"]) else "HTTP"
+    for name, path in (("startupProbe", "healthz"), ("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
+        assert container[name]["httpGet"] == {"path": f"/-/{path}", "port": "s3", "scheme": scheme}
+    assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 600
+
+
+def test_secrets_are_nowhere_but_in_the_secret() -> None:
+    """Rule: a value of ``secrets`` stands in the Secret, encoded, and in no other document nor in the notes."""
+    rendered = render({"secrets": SECRETS | {"LARDER_ADMIN__TOKEN": "telltale"}})
+    assert "telltale" not in str(rendered.documents) + rendered.notes
+    assert rendered.gateway["envFrom"] == [{"secretRef": {"name": "larder"}}]
+    assert rendered.one("Secret")["data"]["LARDER_ADMIN__TOKEN"] == "dGVsbHRhbGU="
+
+
+def test_a_changed_secret_restarts_and_a_changed_file_does_not() -> None:
+    """Rule: secrets are environment, so the pods change with them; the file is read again by itself."""
+    before = render({"secrets": SECRETS}).pod
+    assert render({"secrets": SECRETS | {"LARDER_ADMIN__TOKEN": "new"}}).pod != before
+    assert render({"secrets": SECRETS, "config": '[[origins]]\nendpoint = "http://other"\n'}).pod == before
+
+
+def test_two_releases_do_not_meet() -> None:
+    """Rule: names and selectors carry the release's name; one that already says larder is not told so twice."""
+    documents = render({"secrets": SECRETS}, release="second").documents
+    assert {each["metadata"]["name"] for each in documents} == {"second-larder", "second-larder-nodes"}
+    selector = render({"secrets": SECRETS}, release="second").one("StatefulSet", "second-larder")["spec"]["selector"]
+    assert selector["matchLabels"]["app.kubernetes.io/instance"] == "second"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replica": 3}, "replica"),
+        ({"secrets": SECRETS, "cache": {"capacity": "a lot"}}, "capacity"),
+        ({"secrets": SECRETS, "cache": {"storage": {"kind": "nfs"}}}, "kind"),
+        ({"secrets": SECRETS, "server": {"workers": 0}}, "workers"),
+        ({"secrets": SECRETS, "fleet": {"zone": "rack 12"}}, "zone"),
+        ({"secrets": {"FLEET_SECRET": "x"}}, "FLEET_SECRET"),
+        ({"secrets": SECRETS | {"LARDER_FLEET__SECRET": "short"}}, "LARDER_FLEET__SECRET"),
+        ({"replicas": 2}, "LARDER_FLEET__SECRET"),
+        ({"replicas": 2, "secrets": {"LARDER_FLEET__SECRET": SECRETS["LARDER_FLEET__SECRET"]}}, "LARDER_REDIS__URL"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(values: Mapping[str, Any], said: str) -> None:
+    """Rule: names that do not exist, values that no gateway takes, and a fleet without secret or Redis are refused by name."""
+    with pytest.raises(helm_python.HelmError, match=said):
+        render(values)
+
+
+def test_prometheus_is_told_where_and_what() -> None:
+    """Rule: the operator's ServiceMonitor asks each node by itself; its PrometheusRule has the alerts of deploy/prometheus."""
+    rendered = render(VALUES["monitoring"])
+    monitor = rendered.one("ServiceMonitor")["spec"]
+    asked = [
+        each["metadata"]["name"]
+        for each in rendered.documents
+        if each["kind"] == "Service"
+        and monitor["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+    ]
+    assert asked == ["larder-nodes"]
+    assert monitor["endpoints"][0]["path"] == "/-/metrics"
+    assert rendered.one("Service", "larder-nodes")["metadata"]["labels"][monitor["jobLabel"]].startswith("larder")
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+    assert rendered.one("PrometheusRule")["spec"] == rules
+
+
+def test_the_network_lets_in_who_should_come() -> None:
+    """Rule: the nodes themselves always; beside them the namespace, or whom ``clients`` names instead."""
+    own = {
+        "podSelector": {
+            "matchLabels": render({"secrets": SECRETS}).one("StatefulSet")["spec"]["selector"]["matchLabels"]
+        }
+    }
+    usual = render(VALUES["defaults"]).one("NetworkPolicy")["spec"]
+    chosen = render(VALUES["policies"]).one("NetworkPolicy")["spec"]
+    assert (usual["policyTypes"], usual["ingress"][0]["from"]) == (["Ingress"], [own, {"podSelector": {}}])
+    assert chosen["policyTypes"] == ["Ingress", "Egress"]
+    assert chosen["ingress"][0]["from"] == [own, *CLIENTS]
+    assert chosen["egress"] == EGRESS
+    assert not render(VALUES["no policy"]).has("NetworkPolicy")
+
+
+def test_the_image_is_of_this_version() -> None:
+    """Rule: without a tag of the user's, the image is that of the chart's appVersion, which is the gateway's version."""
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == __version__
+    assert render({"secrets": SECRETS}).gateway["image"] == f"larder-gateway:{__version__}"

@@ -1,0 +1,250 @@
+"""What is counted, moved by what a gateway does: by processes where users have processes, else by the part that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from aiohttp import ClientConnectorDNSError
+from aiohttp.client_reqrep import ConnectionKey
+
+from gateway import __version__, metrics
+from gateway.config import Origin
+from gateway.model.errors import OriginUnavailable
+from gateway.origin.client import OriginClient
+from gateway.origin.response import kind_of
+from gateway.testing.origin import OriginThread
+from gateway.wiring.vitals import late, show_memory
+from tests.deploy.promql import series
+from tests.fleet.conftest import counted
+from tests.gateways import Running, Settings, fleet, gateway
+from tests.origin.raw_server import AS_ALICE, EMPTY, RawServer, client_for, origin_at
+from tests.origins.processes import free_port, wait_until
+from tests.scenarios.redis_server import RedisServer
+
+BODY = b"bytes that are read more than once"
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway that has missed, hit, written, and been started again on its cache."""
+    home = tmp_path_factory.mktemp("used")
+    with OriginThread() as origin:
+        origin.put("bucket", "key", BODY)
+        settings = Settings(origin.endpoint, home / "cache", rules=({"match": "**", "freshness": "immutable"},))
+        with gateway(settings, home) as before:
+            before.client().get_object(Bucket="bucket", Key="key")["Body"].read()
+            wait_until(lambda: before.metric("larder_cache_blobs") == 1, 60, "the object in the cache")
+        with gateway(settings, home) as running:
+            client = running.client()
+            client.put_object(Bucket="bucket", Key="other", Body=b"new")
+            for _ in range(2):
+                assert client.get_object(Bucket="bucket", Key="key")["Body"].read() == BODY
+            yield running
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "least"),
+    [
+        ("larder_origin_seconds_count", {"method": "PUT"}, 1),
+        ("larder_invalidation_seconds_count", {}, 2),
+        ("larder_connections", {}, 1),
+        ("larder_connections_opened_total", {}, 2),
+        ("larder_verified_blobs_total", {}, 1),
+        ("larder_open_blob_files", {}, 1),
+        ("larder_ready", {}, 1),
+        ("larder_memory_bytes", {}, 10_000_000),
+        ("larder_event_loop_lag_seconds_count", {}, 1),
+        ("larder_build_info", {"version": __version__}, 1),
+        ("larder_manager_leading", {}, 1),
+        ("larder_ring_changes_total", {}, 1),
+    ],
+)
+def test_a_gateway_that_is_used_counts(used: Running, name: str, labels: dict[str, str], least: float) -> None:
+    """Rule: what a single gateway does in its ordinary life is counted."""
+    wait_until(lambda: used.metric(name, **labels) >= least, 60, f"{name} of at least {least}")
+
+
+def test_every_series_that_an_alert_waits_for_is_there_from_the_start(used: Running) -> None:
+    """Rule: a counter whose rise is told of shows 0 before it rises, or its first rise could not be seen."""
+    connection = used.connection()
+    connection.request("GET", "/-/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    for counter, label, value in (
+        ("larder_config_reloads_total", "result", "refused"),
+        ("larder_fleet_conflicts_total", "reason", "secret"),
+        ("larder_invalidations_late_total", "what", "unanswered"),
+        ("larder_peer_requests_total", "result", "unavailable"),
+        ("larder_origin_failures_total", "kind", "timeout"),
+    ):
+        assert f'{counter}{{{label}="{value}"}} 0.0' in text
+    for counter in ("larder_shed_requests_total", "larder_corrupt_blobs_total", "larder_evicted_bytes_total"):
+        assert f"\n{counter} 0.0\n" in text
+
+
+def test_connections_are_counted_while_they_last(used: Running) -> None:
+    """Rule: the gauge goes up with a connection and down with its end."""
+    before = used.metric("larder_connections")
+    more = [used.connection() for _ in range(3)]
+    for connection in more:
+        connection.connect()
+    wait_until(lambda: used.metric("larder_connections") >= before + 3, 60, "three connections more")
+    for connection in more:
+        connection.close()
+    wait_until(lambda: used.metric("larder_connections") <= before, 60, "their end")
+
+
+def test_a_worker_that_died_is_left_out(tmp_path: Path) -> None:
+    """Rule: what a killed worker had under way, its memory and its states are no part of the node's any more; its counts are."""
+    with (
+        OriginThread() as origin,
+        gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running,
+    ):
+        origin.put("bucket", "key", BODY)
+        (folder,) = (tmp_path / "cache/run").glob("metrics-*")
+        client = running.client()
+        client.get_object(Bucket="bucket", Key="key")["Body"].read()
+        before = running.metric("larder_requests_total")
+
+        def pids() -> set[int]:
+            return {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_livesum_*.db")}
+
+        wait_until(lambda: len(pids()) == 2, 60, "the gauges of both workers")
+        victim = min(pids())
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: victim not in pids() and len(pids()) == 2, 60, "another worker in its place")
+        assert running.metric("larder_requests_total") >= before
+
+
+def test_what_nodes_do_for_one_another_is_counted(tmp_path: Path) -> None:
+    """Rule: answers and bytes of other nodes; and who does not answer any more is counted as left out."""
+    with RedisServer() as redis, OriginThread() as origin:
+        names = [f"key-{number}" for number in range(16)]
+        for name in names:
+            origin.put("bucket", name, BODY)
+        with fleet(origin.endpoint, redis.url, 2, tmp_path, fleet={"expire": "60s"}) as (first, second):
+            for name in names:
+                first.client().get_object(Bucket="bucket", Key=name)["Body"].read()
+            assert first.metric("larder_peer_seconds_count") > 0
+            assert first.metric("larder_peer_received_bytes_total") >= len(BODY)
+            assert first.metric("larder_peer_suspects_total") == 0
+            changes = first.metric("larder_ring_changes_total")
+            second.kill()
+            for name in names:
+                assert first.client().get_object(Bucket="bucket", Key=name)["Body"].read() == BODY
+            assert first.metric("larder_peer_suspects_total", why="silent") > 0
+            assert first.metric("larder_ring_changes_total") > changes
+
+
+async def unreachable(origin: Origin) -> None:
+    """Ask an origin that cannot answer; the body is read too."""
+    client = await client_for(origin)
+    try:
+        with pytest.raises(OriginUnavailable):
+            await read(client)
+    finally:
+        await client.close()
+
+
+async def read(client: OriginClient) -> None:
+    """A GET with its body."""
+    response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+    await response.read(1000)
+
+
+async def test_requests_to_origins_are_under_way_to_the_end_of_their_answers() -> None:
+    """Rule: the gauge has a request until its answer is released, and after a failure it has none."""
+    before = counted("larder_origin_requests_in_flight")
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        response = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        assert counted("larder_origin_requests_in_flight") == before + 1
+        response.release()
+        await client.close()
+    await refusing()
+    assert counted("larder_origin_requests_in_flight") == before
+
+
+async def refusing() -> None:
+    """Nobody listens."""
+    await unreachable(origin_at(f"http://127.0.0.1:{free_port()}"))
+
+
+async def cutting() -> None:
+    """The body ends before its length."""
+    async with RawServer([[b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"]]) as server:
+        await unreachable(origin_at(server.endpoint))
+
+
+async def babbling() -> None:
+    """The answer is no HTTP."""
+    async with RawServer([[b"220 mail.example ESMTP\r\n\r\n"]]) as server:
+        await unreachable(origin_at(server.endpoint))
+
+
+async def without_tls() -> None:
+    """An https:// address of a server that speaks plain HTTP."""
+
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        await unreachable(origin_at(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+
+
+async def silent() -> None:
+    """The head comes, the body does not."""
+    async with RawServer([[b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", b"x" * 10]]) as server:
+        await unreachable(origin_at(server.endpoint, read_timeout="50ms"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "failing"),
+    [("connect", refusing), ("broken", cutting), ("invalid", babbling), ("tls", without_tls), ("timeout", silent)],
+)
+async def test_failures_of_origins_are_counted_by_kind(kind: str, failing: Callable[[], Awaitable[None]]) -> None:
+    """Rule: what is wrong with the way to an origin can be told from what is wrong with the origin."""
+    before = counted("larder_origin_failures_total", kind=kind)
+    await failing()
+    assert counted("larder_origin_failures_total", kind=kind) == before + 1
+
+
+def test_a_name_that_is_not_found_is_a_kind_of_its_own() -> None:
+    """Rule: DNS is told from a server that does not listen, although both are failures to connect."""
+    key = ConnectionKey("larder.invalid", 80, False, True, None, None, None)
+    failure = ClientConnectorDNSError(cast(ConnectionKey, key), OSError("no such name"))
+    assert kind_of(failure) == "dns"
+
+
+def test_the_loop_is_late_by_what_a_wait_took_longer() -> None:
+    """Rule: only what is beyond the time that was asked for counts, and it counts in full."""
+    before = counted("larder_event_loop_lag_seconds_sum")
+    with late(3600.0):
+        pass
+    assert counted("larder_event_loop_lag_seconds_sum") == before
+    with late(-3600.0):
+        pass
+    assert counted("larder_event_loop_lag_seconds_sum") >= before + 3600
+
+
+def test_without_proc_there_is_no_memory_to_tell(tmp_path: Path) -> None:
+    """Rule: where the system has no /proc, the gauge keeps silent instead of failing the gateway."""
+    metrics.MEMORY.set(7)
+    show_memory(tmp_path / "statm")
+    assert counted("larder_memory_bytes") == 7
+    (tmp_path / "statm").write_text("900 3 1 1 0 1 0\n")
+    show_memory(tmp_path / "statm")
+    assert counted("larder_memory_bytes") == 3 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_every_label_has_few_values() -> None:
+    """Rule: no metric has more than four labels, and none that names what clients or operators choose."""
+    chosen = {"bucket", "key", "tenant", "dataset", "digest", "job", "node", "path", "access_key", "user", "url"}
+    assert {name for name, labels in series().items() if len(labels) > 4 or labels & chosen} == set()

@@ -1,0 +1,72 @@
+"""TLS with an authority of one's own: docs/deploy.md as it is typed, and a fleet whose nodes speak HTTPS to each other."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.origin import OriginThread
+from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks
+from tests.docs.terminal import Terminal
+from tests.gateways import fleet
+from tests.origins.processes import free_port
+from tests.scenarios.redis_server import RedisServer
+
+PAGE = ROOT / "docs/deploy.md"
+CHAIN = {"AWS_ACCESS_KEY_ID": "origin-key-a", "AWS_SECRET_ACCESS_KEY": "origin-secret-a"}
+
+
+def typed() -> list[Block]:
+    """The blocks of the page that a reader types, or puts into a file, without a cluster and without being root."""
+    return [
+        block
+        for block in blocks(PAGE)
+        if block.said("not run") is None and (block.language in RUNNABLE or block.said("file") is not None)
+    ]
+
+
+def test_the_page_can_be_typed(tmp_path: Path) -> None:
+    """Rule: what the page says of TLS works: an authority, a certificate, curl that believes it or does not, and boto3."""
+    with OriginThread() as origin:
+        origin.put("datasets", "imagenet/0001.jpg", b"a photograph")
+        swaps = {"https://s3.eu-west-1.amazonaws.com": origin.endpoint, "9000": str(free_port())}
+        terminal = Terminal(tmp_path, swaps, CHAIN)
+        try:
+            for block in typed():
+                terminal.type(block)
+        finally:
+            terminal.close()
+    assert len(typed()) > 8
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """A folder in which the page's commands have made an authority and a certificate."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    for block in typed():
+        if block.said("file") == "names.cnf":
+            (folder / "names.cnf").write_text(block.text)
+        elif block.text.startswith("openssl "):
+            subprocess.run(["bash", "-ec", block.text], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_nodes_believe_one_another_by_their_authority(
+    authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: with HTTPS and SSL_CERT_FILE gateways are one cache: each object is read from the origin once."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.crt"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority / "ca.crt"))
+    tls = {"tls_cert": str(authority / "tls.crt"), "tls_key": str(authority / "tls.key")}
+    with RedisServer() as redis, OriginThread() as origin:
+        for number in range(8):
+            origin.put("bucket", f"key-{number}", b"bytes")
+        with fleet(origin.endpoint, redis.url, 2, tmp_path, server=tls) as nodes:
+            for client in [node.client() for node in nodes]:
+                for number in range(8):
+                    assert client.get_object(Bucket="bucket", Key=f"key-{number}")["Body"].read() == b"bytes"
+            assert sum(node.metric("larder_origin_requests_total", method="GET") for node in nodes) == 8
+            assert sum(node.metric("larder_peer_requests_total", result="unavailable") for node in nodes) == 0
