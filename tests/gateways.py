@@ -157,8 +157,8 @@ def s3_client(endpoint: str, key: str, secret: str, **config: Any) -> Any:
     )
 
 
-def start(settings: Settings, home: Path) -> Running:
-    """Start ``larder-gateway serve`` and wait until it is ready; the caller stops it."""
+def start(settings: Settings, home: Path, *, unready: bool = False) -> Running:
+    """Start ``larder-gateway serve`` and wait until it is ready, or answers that it is not; the caller stops it."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / "larder.toml"
     config.write_text(settings.toml())
@@ -177,19 +177,22 @@ def start(settings: Settings, home: Path) -> Running:
         process.wait(STOP_WITHIN)
         raise RuntimeError(f"the gateway did not start: {log.read_text()}")
     running = Running(process, line.split("listening on ")[1].strip(), config, log)
-    wait_until(lambda: _ready(running) or process.poll() is not None, START_WITHIN, "the gateway's readiness")
+    statuses = (200, 503) if unready else (200,)
+    wait_until(
+        lambda: _readiness(running) in statuses or process.poll() is not None, START_WITHIN, "the gateway's readiness"
+    )
     if process.poll() is not None:
         raise RuntimeError(f"the gateway ended at start: {log.read_text()}")
     return running
 
 
-def _ready(running: Running) -> bool:
+def _readiness(running: Running) -> int:
     connection = running.connection()
     try:
         connection.request("GET", "/-/readyz")
-        return connection.getresponse().status == 200
+        return connection.getresponse().status
     except OSError:
-        return False
+        return 0
     finally:
         connection.close()
 
