@@ -177,7 +177,8 @@ def age(seconds: object) -> str | None:
     """Seconds for people: ``"3 d 4 h"``, ``"12 min 5 s"``."""
     if not isinstance(seconds, int | float):
         return None
-    left, parts = int(seconds), []
+    left = int(seconds)
+    parts: list[str] = []
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
         if left >= length or (unit == "s" and not parts):
             parts.append(f"{left // length} {unit}")

@@ -22,7 +22,9 @@ from gateway.commands.output import console, note, number, size
 EVERY = 0.5
 """Seconds between two questions."""
 _LINE_EVERY = 10.0
-_OUTAGE = 120.0
+OUTAGE = 120.0
+"""Seconds that a gateway may be away."""
+State = Mapping[str, Any]
 _PASSING = frozenset({502, 503, 504})
 
 
@@ -48,48 +50,56 @@ class Teller(Protocol):
         """There is news, or none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Time:
+    """How time is told and spent: seconds that never go back, and a pause of some seconds."""
+
+    now: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
 def watch(
-    ask: Callable[[], Mapping[str, Any]],
-    step: Callable[[Mapping[str, Any]], Step],
-    ended: Callable[[Mapping[str, Any]], bool],
-) -> Mapping[str, Any]:
+    ask: Callable[[], State], step: Callable[[State], Step], ended: Callable[[State], bool], clock: Time | None = None
+) -> State:
     """Ask until it has ended, and tell; gives the last answer.
 
     Args:
         ask: gives the state now.
         step: makes of it what is told.
         ended: whether nothing more comes.
+        clock: another than the machine's.
 
     Raises:
         Unreachable: there was no answer for two minutes.
         Refused: the gateway said no.
     """
-    with _teller() as teller:
+    used = clock or Time()
+    with _teller(used) as teller:
         while True:
-            state = _patiently(ask)
+            state = _patiently(ask, used)
             teller.tell(step(state))
             if ended(state):
                 return state
-            time.sleep(EVERY)
+            used.pause(EVERY)
 
 
-def _patiently(ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+def _patiently(ask: Callable[[], State], clock: Time) -> State:
     """An answer, though the gateway may be restarting."""
-    since = time.monotonic()
+    since = clock.now()
     while True:
         try:
             return ask()
         except (Unreachable, Refused) as error:
             passing = isinstance(error, Unreachable) or error.status in _PASSING
-            if not passing or time.monotonic() - since > _OUTAGE:
+            if not passing or clock.now() - since > OUTAGE:
                 raise
-        time.sleep(EVERY)
+        clock.pause(EVERY)
 
 
 @contextmanager
-def _teller() -> Iterator[Teller]:
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield _Lines()
+def _teller(clock: Time) -> Iterator[Teller]:
+    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield _Lines(clock)
         return
     columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
     with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
@@ -106,18 +116,20 @@ class _Bar:
     def tell(self, step: Step) -> None:
         """Redraw it."""
         self._progress.update(self._task, completed=step.done, total=step.total, description=step.text)
+        self._progress.refresh()
 
 
 class _Lines:
     """Writes a line when enough time has passed, so that a log stays short."""
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _LINE_EVERY
+    def __init__(self, clock: Time) -> None:
+        self._clock = clock
+        self._next = clock.now() + _LINE_EVERY
 
     def tell(self, step: Step) -> None:
         """Write it, if it is time to."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LINE_EVERY
+        if self._clock.now() >= self._next:
+            self._next = self._clock.now() + _LINE_EVERY
             part = f"{step.done / step.total:.0%}  " if step.total else ""
             note(f"{part}{step.text}")
 

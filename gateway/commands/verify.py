@@ -81,6 +81,7 @@ def _remotely(options: Namespace) -> int:
         if name is None:
             name = str(admin.ask("POST", "verifications", {"nodes": options.node} if options.node else {})["id"])
         try:
+            note(f"verification {name}")
             ended = watch(lambda: admin.get(path("verifications", name)), _step, _is_over)
         except KeyboardInterrupt:
             note(f"\nit goes on; to watch it: {hint('verify', '--remote', '--watch', name)}")

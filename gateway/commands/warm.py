@@ -90,6 +90,7 @@ def _follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
         note(f"it goes on; {_ways_back(name)}")
         return 0
     try:
+        note(f"warm-up {name}")
         ended = watch(lambda: admin.get(path("warmups", name)), _step, lambda state: state.get("state") not in _GOING)
     except KeyboardInterrupt:
         note(f"\nthe warm-up goes on; {_ways_back(name)}")
