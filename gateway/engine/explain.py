@@ -98,13 +98,13 @@ class Explainer:
         """What this node knows of an object."""
         services, store = self._services, self._services.store
         usable, since = store.usable, services.trusted_since()
-        record = await store.lookup(key)
-        if record is None:
+        entry = await self._reads.known(key)
+        if entry is None or not entry.has_bytes:
             return Knowledge(self._me, usable, since < math.inf)
-        grants = await store.grants(record.row_id)
-        blocks = await store.blocks(record.row_id, 0, record.block_count - 1)
+        record = entry.record
+        resident = {**await store.blocks(record.row_id, 0, record.block_count - 1), **entry.blobs}
         rule = services.rules.for_path(key.path)
-        granted = self._reads.widest_grant(identity.name, rule, grants.get(identity.name))
+        granted = self._reads.widest_grant(identity.name, rule, entry.grants.get(identity.name))
         standing = Standing(record.confirmed_at, granted, since)
         return Knowledge(
             node=self._me,
@@ -117,7 +117,7 @@ class Explainer:
             fresh_until=_bounded(record.confirmed_at + rule.freshness),
             granted_until=None if granted is None else _bounded(granted + rule.grant),
             blocks=record.block_count,
-            resident=len(blocks),
+            resident=len(resident),
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
         )
 

@@ -159,7 +159,7 @@ class Reads:
             return Forward(Reason.RULE)
         reason: Reason | None = None
         for _attempt in range(_ATTEMPTS):
-            entry = await self._known(ask.key)
+            entry = await self.known(ask.key)
             if entry is None:
                 found = await self._from_origin(ask, rule)
                 if found is not None:
@@ -174,7 +174,7 @@ class Reads:
                 return checked
         return Forward(Reason.WRITE_RACE, miss=True)
 
-    async def _known(self, key: ObjectKey) -> Entry | None:
+    async def known(self, key: ObjectKey) -> Entry | None:
         """The entry of an object, from memory or from the index.
 
         Between asking the index and its answer somebody else may have put an entry there, of which fills already know; so
@@ -199,7 +199,7 @@ class Reads:
     async def resident(self, ask: Ask) -> tuple[Entry, float] | None:
         """An object that can be given to this reader at once and whole; and how many seconds ago that was confirmed."""
         rule = self._services.rules.for_path(ask.key.path)
-        entry = await self._known(ask.key) if rule.cache else None
+        entry = await self.known(ask.key) if rule.cache else None
         if (
             entry is None
             or entry.record.block_count > _LOAD_AT_ONCE

@@ -1,0 +1,99 @@
+"""Taking a node out of the ring while it serves on, and bringing it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.policies.ring import Ring, path_key
+from tests.admin.operations_world import Zone, admin, get, post, zone
+from tests.gateways import finish, fleet_node, members, start, wait_for_fleet
+from tests.scenarios.world import content
+
+BOTH = {"node-0": "READY", "node-1": "READY"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
+    """Two nodes."""
+    with zone(tmp_path_factory.mktemp("drain"), fleet={"expire": "60s"}) as made:
+        yield made
+
+
+def path_at(number: int, name: str) -> str:
+    """A path whose home is a node while both are in the ring."""
+    ring = Ring(dict.fromkeys(BOTH, 1))
+    wanted = f"node-{number}"
+    keys = (f"{name}/{serial}" for serial in range(1000))
+    return next(f"/bucket/{key}" for key in keys if ring.ranked(path_key("bucket", key), 1) == [wanted])
+
+
+def test_a_drained_node_is_home_of_nothing_and_serves_on(world: Zone) -> None:
+    """Rule: everybody sees it LEAVING, what it was home of is read elsewhere, it answers still, and undrain brings it back."""
+    path = path_at(1, "drained")
+    world.origin.put(path, content(1000, path))
+    assert post(world.nodes[0], "/nodes/node-1/drain")["state"] == "LEAVING"
+    wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
+    served = world.nodes[1].metric("larder_peer_requests_served_total", what="object")
+    assert world.read(0, path) == "MISS; reason=cold"
+    assert world.read(1, path) == "HIT"
+    assert world.nodes[1].metric("larder_peer_requests_served_total", what="object") == served
+    assert {node["id"]: node["state"] for node in get(world.nodes[1], "/nodes")["items"]} == members(world.nodes[0])
+    assert post(world.nodes[1], "/nodes/node-1/undrain")["state"] == "READY"
+    wait_for_fleet(world.nodes, BOTH)
+    world.read(0, path)
+    assert world.origin.count("GET", path) == 1, "it is taken over from the node that was home meanwhile"
+
+
+def test_a_redis_that_forgets_brings_no_drained_node_back(world: Zone) -> None:
+    """Rule: what an operator decided holds when Redis was emptied: the node remembers it."""
+    post(world.nodes[0], "/nodes/node-1/drain")
+    wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
+    world.redis.flush()
+    before = int(world.redis.ask("HLEN", "larder:default:nodes"))
+    wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
+    assert before <= 2
+    post(world.nodes[0], "/nodes/node-1/undrain")
+    wait_for_fleet(world.nodes, BOTH)
+
+
+def test_the_last_ready_node_stays_unless_forced(world: Zone) -> None:
+    """Rule: draining the only node that is READY is refused with the remedy; with force it is done, and reads go on."""
+    post(world.nodes[0], "/nodes/node-1/drain")
+    wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
+    reply = admin(world.nodes[0], "POST", "/nodes/node-0/drain", {})
+    assert (reply.status, reply.code) == (409, "Conflict")
+    assert "force" in reply.json["detail"]
+    post(world.nodes[0], "/nodes/node-0/drain", {"force": True})
+    wait_for_fleet(world.nodes, {"node-0": "LEAVING", "node-1": "LEAVING"})
+    world.origin.put("/bucket/alone", content(1000, "alone"))
+    assert [world.read(0, "/bucket/alone"), world.read(0, "/bucket/alone")] == ["MISS; reason=cold", "HIT"]
+    for name in BOTH:
+        post(world.nodes[0], f"/nodes/{name}/undrain")
+    wait_for_fleet(world.nodes, BOTH)
+
+
+def test_what_there_is_not_cannot_be_drained(world: Zone) -> None:
+    """Rule: an unknown node is 404, an unknown field is refused by its name, and nothing is audited of either."""
+    before = get(world.nodes[0], "/audit?action=nodes.drain")["items"]
+    assert admin(world.nodes[0], "POST", "/nodes/nobody/drain", {}).code == "NotFound"
+    reply = admin(world.nodes[0], "POST", "/nodes/node-0/drain", {"forced": True})
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
+    assert get(world.nodes[0], "/audit?action=nodes.drain")["items"] == before
+
+
+def test_a_restart_brings_a_drained_node_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Rule: draining is for this start of the node only."""
+    home = tmp_path_factory.mktemp("again")
+    with zone(home, fleet={"expire": "60s"}) as world:
+        post(world.nodes[0], "/nodes/node-1/drain")
+        wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
+        old = world.nodes[1]
+        settings = fleet_node(world.origin.endpoint, world.redis.url, 1, home, fleet={"expire": "60s"})
+        finish(old)
+        again = start(settings, home / "node-1")
+        try:
+            wait_for_fleet([world.nodes[0], again], BOTH)
+        finally:
+            finish(again)

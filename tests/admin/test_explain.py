@@ -1,0 +1,131 @@
+"""Why a read is no hit, and what the next one will be: said before, and then seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.admin.operations_world import Zone, admin, get, post, zone
+from tests.scenarios.world import content, eventually
+
+RULES = (
+    {"match": "bucket/never/**", "cache": False},
+    {"match": "bucket/always/**", "freshness": "always"},
+    {"match": "bucket/prefix/**", "authorization": "prefix"},
+)
+CREDENTIALS = (
+    {"access_key_id": "GWA", "secret_access_key": "gateway-secret-a", "tenant": "a"},
+    {"access_key_id": "GWP", "secret_access_key": "gateway-secret-p", "tenant": "p", "allow": ["bucket/prefix/**"]},
+    {
+        "access_key_id": "GWB", "secret_access_key": "gateway-secret-b", "tenant": "b",
+        "origin_access_key_id": "origin-key-b", "origin_secret_access_key": "origin-secret-b",
+    },
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
+    """Two nodes."""
+    with zone(tmp_path_factory.mktemp("explain"), rules=RULES, credentials=CREDENTIALS, block_size="64KiB") as made:
+        yield made
+
+
+def explained(world: Zone, key: str, number: int = 0, access_key_id: str = "GWA") -> dict[str, object]:
+    """What a gateway says of the next read."""
+    query = urlencode({"bucket": "bucket", "key": key, "access_key_id": access_key_id})
+    found: dict[str, object] = get(world.nodes[number], f"/explain?{query}")
+    return found
+
+
+def foretold(world: Zone, key: str) -> str:
+    """The header that the next read will have, by what each of the gateways says; all of it while they do not agree."""
+    told = [explained(world, key, number) for number in range(2)]
+    words = {f"{each['outcome']}; reason={each['reason']}" if each["reason"] else str(each["outcome"]) for each in told}
+    return " or ".join(sorted(words))
+
+
+@pytest.mark.parametrize(
+    ("key", "steps"),
+    [
+        ("plain", ["MISS; reason=cold", "HIT", "HIT"]),
+        ("never/kept", ["BYPASS; reason=rule", "BYPASS; reason=rule"]),
+        ("always/asked", ["MISS; reason=cold", "HIT; reason=revalidated", "HIT; reason=revalidated"]),
+    ],
+)
+def test_what_is_foretold_is_what_comes(world: Zone, key: str, steps: list[str]) -> None:
+    """Rule: the words of explain are those of x-larder-cache of the next read, whichever gateway is asked for either."""
+    world.origin.put(f"/bucket/{key}", content(1000, key))
+    for turn, wanted in enumerate(steps):
+        # A reader has its last byte before the object is written down.
+        eventually(
+            lambda: foretold(world, key), lambda words, wanted=wanted: words == wanted, f"{wanted} to be foretold"
+        )
+        assert world.read(turn % 2, f"/bucket/{key}") == wanted
+
+
+def test_blocks_that_are_missing_are_counted(world: Zone) -> None:
+    """Rule: of a large object of which only a part was read, it is said how many blocks are here."""
+    world.origin.put("/bucket/large", content(300_000, "large"))
+    client = world.nodes[0].client()
+    client.get_object(Bucket="bucket", Key="large", Range="bytes=0-10")["Body"].read()
+    told = explained(world, "large", 1)
+    assert (told["outcome"], told["reason"]) == ("MISS", "partial")
+    assert (told["resident_blocks"], told["blocks"]) == (1, 5)
+
+
+def test_a_grant_is_each_readers_own(world: Zone) -> None:
+    """Rule: what was granted to one origin key says nothing of another's; the remedy is named."""
+    world.origin.put("/bucket/theirs", content(1000, "theirs"))
+    world.read(0, "/bucket/theirs")
+    told = explained(world, "theirs", access_key_id="GWB")
+    assert (told["outcome"], told["reason"], told["granted_until"]) == ("HIT", "revalidated", None)
+    assert "prefix" in str(told["change"])
+    assert explained(world, "theirs")["granted_until"] is not None
+
+
+def test_what_an_allow_list_forbids_is_said(world: Zone) -> None:
+    """Rule: a key that may not read the object is told so, not what the cache has of it for others."""
+    told = explained(world, "theirs", access_key_id="GWP")
+    assert (told["outcome"], told["reason"]) == ("BYPASS", "refused")
+    assert "allow" in str(told["change"])
+
+
+def test_the_home_is_named_and_asked(world: Zone) -> None:
+    """Rule: both gateways name one home for an object, and the answer is that node's."""
+    for key in (f"homes/{number}" for number in range(8)):
+        told = [explained(world, key, number) for number in range(2)]
+        assert told[0]["home"] == told[1]["home"] == told[0]["asked"] == told[1]["asked"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["bucket=b&key=k", "bucket=b&access_key_id=GWA", "key=k&access_key_id=GWA", "bucket=../b&key=k&access_key_id=GWA"],
+)
+def test_an_incomplete_question_is_refused_by_its_field(world: Zone, query: str) -> None:
+    """Rule: bucket, key and access key must be there."""
+    assert admin(world.nodes[0], "GET", f"/explain?{query}").code == "InvalidRequest"
+
+
+def test_an_unknown_access_key_is_refused(world: Zone) -> None:
+    """Rule: a key that is not valid is not explained away."""
+    reply = admin(world.nodes[0], "GET", "/explain?bucket=b&key=k&access_key_id=NOBODY")
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
+    post(world.nodes[0], "/credentials/GWP/revoke")
+    reply = admin(world.nodes[0], "GET", "/explain?bucket=b&key=k&access_key_id=GWP")
+    assert reply.code == "InvalidRequest"
+
+
+def test_misses_are_counted_by_reason_with_their_remedies(world: Zone) -> None:
+    """Rule: the counts of a node's misses are its metric's, each with what it means."""
+    for number in range(3):
+        world.origin.put(f"/bucket/counted/{number}", content(100, number))
+        world.read(0, f"/bucket/counted/{number}")
+    wanted = world.nodes[0].metric("larder_requests_total", outcome="MISS", reason="cold")
+    found = eventually(
+        lambda: get(world.nodes[1], "/explain/misses?node=node-0")["items"],
+        lambda items: any((one["reason"], one["count"]) == ("cold", wanted) for one in items),
+        "the misses to be told",
+    )
+    assert all(one["node"] == "node-0" and one["meaning"] for one in found)
