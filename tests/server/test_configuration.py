@@ -192,6 +192,7 @@ def test_check_config_prints_no_secret(tmp_path: Path, capsys: pytest.CaptureFix
         + '[redis]\nurl = "redis://me:hunter2@redis.example:6379/0?password=hunter2"\n[admin]\ntoken = "hunter2"\n'
         + '[fleet]\nsecret = "hunter2hunter2hunter2"\n'
         + '[database]\nurl = "postgresql+asyncpg://me:hunter2@db.example/x"\n'
+        + f'encryption_key = "{"hunter2" * 6}A="\n'
     )  # fmt: skip
     assert main(["check-config", str(path)]) == 0
     told = capsys.readouterr().out
