@@ -83,12 +83,12 @@ class WarmupRunner:
             if not running.task.done() and not await self._table.note(name, self._me, running.progress):
                 await self._stop(name)  # cancelled, or another worker's by now
         self._running = {name: one for name, one in self._running.items() if not one.task.done()}
-        metrics.WARMUPS_RUNNING.set(len(self._running))
         for warmup in await self._table.unfinished():
             if len(self._running) >= AT_ONCE:
                 break
             if warmup.id not in self._running and await self._table.take(warmup.id, self._me):
                 self._begin(warmup)
+        metrics.WARMUPS_RUNNING.set(len(self._running))
 
     async def stop(self) -> None:
         """Let another worker go on at once. Never raises for Redis or the catalog."""
