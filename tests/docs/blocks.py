@@ -72,7 +72,7 @@ def pages() -> list[Path]:
     return sorted(found)
 
 
-def tested_by(page: Path) -> list[str]:
+def named_tests(page: Path) -> list[str]:
     """The test modules that a page names."""
     return _TESTED.findall(page.read_text(encoding="utf-8"))
 

@@ -17,6 +17,7 @@ from tests.docs.blocks import SHELL, Block, prints
 from tests.origins.processes import wait_until
 
 TIMEOUT = 120
+DEFAULT_PORT = "9000"
 STOP_WITHIN = 60
 
 
@@ -35,7 +36,11 @@ class Terminal:
         self._swaps = swaps
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LARDER_"))}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self._environment = inherited | {"PATH": path, "HOME": str(folder), "NO_COLOR": "1"} | dict(environment)
+        own = {"PATH": path, "HOME": str(folder), "NO_COLOR": "1"}
+        if DEFAULT_PORT in swaps:
+            # A page need not write down the port that is the default.
+            own["LARDER_SERVER__PORT"] = swaps[DEFAULT_PORT]
+        self._environment = inherited | own | dict(environment)
         self._background: list[tuple[str, subprocess.Popen[bytes], Path]] = []
 
     def type(self, block: Block) -> None:
