@@ -12,7 +12,7 @@ import yaml
 
 from gateway import metrics
 from gateway.config import Settings, load_settings
-from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks, pages, named_tests
+from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks, named_tests, pages
 
 EVERY = [(page, block) for page in pages() for block in blocks(page)]
 SHORTEST_REASON = 12

@@ -15,7 +15,7 @@ from gateway.demo import data
 from gateway.testing.origin import OriginThread
 from larder import Credentials
 from larder.digest import build
-from tests.docs.blocks import ROOT, RUNNABLE, blocks, pages, named_tests
+from tests.docs.blocks import ROOT, RUNNABLE, blocks, named_tests, pages
 from tests.docs.terminal import Terminal
 from tests.gateways import Settings, gateway
 from tests.origins.processes import free_port
