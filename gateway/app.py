@@ -165,12 +165,7 @@ class Larder:
         services.keeps = management.planned.keeps
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
-        authenticator = Authenticator(settings)
-        live = Live(settings, Changing(authenticator, services, origin, engine.settle_origins))
-        if self._file is not None:
-            self._loop(live.follow_file(self._file))
-        self._admin = Administration(settings, live, Reach(origin))
-        await self._admin.start(self._start, authenticator, stack)
+        authenticator, live = await self._administrate(services, origin, engine)
         self._loop(_ready(keeper, fleet, self._admin.known))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
@@ -199,6 +194,18 @@ class Larder:
         describe_all(self._ops, self._admin.app.api)
         self._loop(_every(_REFRESH, refresh))
         await self._settle(keeper)
+
+    async def _administrate(
+        self, services: Services, origin: OriginClient, engine: Engine
+    ) -> tuple[Authenticator, Live]:
+        """Know who may read what, by the file and by the catalog, from now on."""
+        authenticator = Authenticator(self._settings)
+        live = Live(self._settings, Changing(authenticator, services, origin, engine.settle_origins))
+        if self._file is not None:
+            self._loop(live.follow_file(self._file))
+        self._admin = Administration(self._settings, live, Reach(origin))
+        await self._admin.start(self._start, authenticator, self._stack)
+        return authenticator, live
 
     async def _settle(self, keeper: Keeper) -> None:
         """Be ready, when the cache is recovered or that takes too long to wait for."""

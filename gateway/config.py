@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -26,15 +25,12 @@ from pydantic import (
     model_validator,
 )
 from redis.asyncio import ConnectionPool
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
+from gateway.config_base import Seconds, Section, Size
+from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
-from gateway.model.units import parse_duration, parse_size
-
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=2**60)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
+from gateway.model.units import parse_duration
 
 
 def _parse_freshness(value: str | float) -> str | float:
@@ -47,9 +43,6 @@ Freshness = Annotated[Literal["always", "immutable"] | float, BeforeValidator(_p
 _ENDPOINT = re.compile(r"(?i)https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?/*")
 
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
-_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
-_SENDABLE = re.compile(r"[\x21-\x7e]+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def _has_port_in_range(url: str) -> bool:
@@ -57,19 +50,6 @@ def _has_port_in_range(url: str) -> bool:
         return urlsplit(url).port != 0
     except ValueError:
         return False
-
-
-class Section(BaseModel):
-    """A table of the configuration file: unknown keys are refused, values cannot change after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    @field_validator("*")
-    @classmethod
-    def _printable(cls, value: Any) -> Any:
-        if isinstance(value, str) and _CONTROL.search(value):
-            raise ValueError("contains a control character")
-        return value
 
 
 class ServerSettings(Section):
@@ -202,73 +182,6 @@ class ManagerSettings(Section):
         description="after the first job has finished a chunk, those still in it lose it; longer than a chunk takes to load",
     )
     job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="a job that was silent for so long is gone")
-
-
-_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
-
-
-class DatabaseSettings(Section):
-    """The catalog: tenants, credentials, origins and rules that are changed while gateways run."""
-
-    url: str = Field(
-        "sqlite:///{cache.dir}/catalog.db",
-        description="SQLAlchemy URL of the catalog: sqlite:///PATH for one machine, postgresql+asyncpg://... for a fleet",
-    )
-    encryption_key: str = Field(
-        "",
-        description="key of the catalog's secrets, 32 bytes in URL-safe base64 (openssl rand -base64 32 | tr +/ -_), the same on "
-        "all gateways; empty with SQLite: a file beside the database, made at the first start",
-        repr=False,
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _known_database(cls, url: str) -> str:
-        try:
-            known = make_url(url)
-            backend = known.get_backend_name()
-        except (ArgumentError, ValueError):
-            # Their text may quote the password.
-            raise ValueError('must look like "postgresql+asyncpg://user:password@host:5432/larder"') from None
-        if backend not in _DRIVERS or known.drivername not in (backend, _DRIVERS[backend]):
-            raise ValueError("must start with sqlite:/// or postgresql+asyncpg://")
-        if backend == "sqlite" and known.database in (None, "", ":memory:"):
-            raise ValueError("must name a file, as sqlite:////var/lib/larder/catalog.db")
-        return url
-
-    @field_validator("encryption_key")
-    @classmethod
-    def _a_key(cls, key: str) -> str:
-        if key and not _KEY.fullmatch(key):
-            raise ValueError("must be 32 bytes in URL-safe base64; make one by: openssl rand -base64 32 | tr +/ -_")
-        return key
-
-    @property
-    def sqlite(self) -> bool:
-        """Whether the catalog is a file of this machine."""
-        return self.url.startswith("sqlite")
-
-
-class AdminSettings(Section):
-    """Access to the admin addresses, ``/-/admin``; without a token they are closed."""
-
-    token: str = Field("", description="bearer token that may see and change everything", repr=False)
-    read_token: str = Field("", description="bearer token that may see everything and change nothing", repr=False)
-
-    @field_validator("token", "read_token")
-    @classmethod
-    def _can_be_sent(cls, token: str) -> str:
-        if token and not _SENDABLE.fullmatch(token):
-            raise ValueError(
-                "may have printable ASCII characters only, and no spaces; openssl rand -hex 32 makes a good one"
-            )
-        return token
-
-    @model_validator(mode="after")
-    def _two_tokens(self) -> AdminSettings:
-        if self.token and self.token == self.read_token:
-            raise ValueError("read_token must be another one than token, or it may change everything")
-        return self
 
 
 class LogSettings(Section):
@@ -420,8 +333,7 @@ class Settings(Section):
     @property
     def catalog_url(self) -> str:
         """``database.url`` with its driver, and with ``cache.dir`` in the place of ``{cache.dir}``."""
-        scheme, _, rest = self.database.url.replace("{cache.dir}", self.cache.dir).partition("://")
-        return f"{_DRIVERS[scheme.partition('+')[0]]}://{rest}"
+        return self.database.with_driver.replace("{cache.dir}", self.cache.dir)
 
     @property
     def in_fleet(self) -> bool:

@@ -7,16 +7,21 @@ A page keeps its prose; what stands between ``<!-- generated: NAME -->`` and ``<
 import argparse
 import ast
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gateway import cli, metrics
+from gateway.admin.app import AdminApp
+from gateway.admin.endpoints import ROUTERS
+from gateway.admin.tokens import Tokens
 from gateway.config import Settings
+from gateway.config_catalog import AdminSettings
 from gateway.model import outcomes, units
 from larder import grammar
 
@@ -31,6 +36,7 @@ def pages() -> dict[Path, str]:
         "reasons": _reasons,
         "operator_commands": lambda: _commands(cli.parser(*(command.name for command in cli.COMMANDS))),
         "user_commands": lambda: _commands(grammar.parser()),
+        "admin_endpoints": lambda: admin_endpoints(admin_description()),
     }
     wanted = {}
     for path in sorted(DOCS.glob("*.md")):
@@ -173,6 +179,84 @@ def _named(action: argparse.Action) -> str:
 
 def _help(action: argparse.Action) -> str:
     return (action.help or "").replace("%%", "%")
+
+
+Document = dict[str, Any]
+
+
+def admin_description() -> Document:
+    """The OpenAPI document of everything under /-/admin."""
+    app = AdminApp(Tokens(AdminSettings()), None)
+    for router in ROUTERS:
+        app.include(router)
+    return app.api.openapi()
+
+
+def admin_endpoints(description: Document) -> str:
+    """A section for each tag with its addresses, and at the end the documents that they take and give."""
+    by_tag: dict[str, list[str]] = {}
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            by_tag.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
+    sections = [f"### {tag}\n\n" + "\n".join(operations) for tag, operations in by_tag.items()]
+    schemas = description["components"]["schemas"]
+    documents = [_document(name, schema) for name, schema in sorted(schemas.items()) if "Page_" not in name]
+    return "\n".join([*sections, "### Documents", "", *documents])
+
+
+def _operation(method: str, path: str, operation: Document) -> str:
+    lines = [f"#### `{method.upper()} /-{path}`", "", operation.get("description", operation["summary"]), ""]
+    named = [each for each in operation.get("parameters", []) if each["in"] != "path"]
+    if named:
+        lines += ["| parameter | meaning |", "|---|---|"]
+        lines += [f"| `{each['name']}` ({each['in']}) | {_cell(each.get('description', ''))} |" for each in named]
+        lines.append("")
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    takes = f"Takes {_kind(body)}. " if body else ""
+    good = [(status, answer) for status, answer in operation["responses"].items() if status.startswith("2")]
+    answers = [
+        f"{status} with {_kind(content['schema'])}" if content.get("schema") else status
+        for status, answer in good
+        for content in [answer.get("content", {}).get("application/json", {})]
+    ]
+    return "\n".join([*lines, f"{takes}Answers {' or '.join(answers)}.", ""])
+
+
+def _document(name: str, schema: Document) -> str:
+    about = " ".join(schema.get("description", "").split())
+    lines = [f"#### {name}", "", about, ""] if about else [f"#### {name}", ""]
+    if "properties" in schema:
+        needed = schema.get("required", [])
+        lines += ["| field | type | meaning |", "|---|---|---|"]
+        for field, each in schema["properties"].items():
+            meaning = "; ".join(filter(None, [_shown(each), each.get("description", "")]))
+            wanted = "" if field in needed else ", optional"
+            lines.append(f"| `{field}` | {_cell(_kind(each))}{wanted} | {_cell(meaning)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(schema: Document) -> str:
+    """The first example; nothing where it is empty, or an object that has a section of its own."""
+    example = next(iter(schema.get("examples", [])), None)
+    return "" if example in (None, "", [], {}) or isinstance(example, dict) else f"such as `{json.dumps(example)}`"
+
+
+def _kind(schema: Document) -> str:
+    """The type of a value, in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        if name.startswith("Page_"):
+            inner = name.removeprefix("Page_").strip("_")
+            return f"a page of [{inner}](#{inner.lower()})"
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_kind(each) for each in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}" if "items" in schema else "list"
+    return str(schema.get("type", "any"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
 from gateway.admin.actor import Actor
-from gateway.config import AdminSettings
+from gateway.config_catalog import AdminSettings
 from gateway.model.datasets import ApiError
 
 ACTOR = "larder.actor"

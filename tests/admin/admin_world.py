@@ -16,7 +16,8 @@ from gateway.admin.endpoints import ROUTERS
 from gateway.admin.parts import AdminParts
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
-from gateway.config import AdminSettings, Credential, Origin, Rule, Settings
+from gateway.config import Credential, Origin, Rule, Settings
+from gateway.config_catalog import AdminSettings
 from gateway.model.errors import S3Error
 from gateway.testing.signed_requests import Signer
 from gateway.wiring.live import Changing, Live

@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from gateway.admin.app import LARGEST_BODY, PREFIX, AdminApp
 from gateway.admin.endpoints import ROUTERS
 from gateway.admin.tokens import Tokens
-from gateway.config import AdminSettings, load_settings
+from gateway.config import load_settings
+from gateway.config_catalog import AdminSettings
 from gateway.model.errors import ConfigError
 from tests.admin.admin_world import READ_TOKEN, TOKEN, AdminWorld
 

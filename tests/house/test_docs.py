@@ -87,6 +87,16 @@ def test_every_own_endpoint_is_documented(docs):
     assert {address for address in addresses if f"`{address}`" not in "\n".join(docs.values())} == set()
 
 
+def test_every_admin_endpoint_is_documented(docs, generate_docs):
+    """Each method and address under /-/admin, each document and each field stands in docs/admin-api.md."""
+    description, page = generate_docs.admin_description(), docs["admin-api.md"]
+    operations = [f"#### `{method.upper()} /-{path}`" for path, each in description["paths"].items() for method in each]
+    schemas = {name: each for name, each in description["components"]["schemas"].items() if "Page_" not in name}
+    fields = [f"| `{field}` |" for schema in schemas.values() for field in schema.get("properties", {})]
+    assert "#### `POST /-/admin/credentials`" in operations
+    assert [each for each in [*operations, *(f"#### {name}" for name in schemas), *fields] if each not in page] == []
+
+
 def test_every_make_target_that_is_named_exists(docs, root):
     """A command in README or docs/ can be typed as it stands."""
     prose = "\n".join([*docs.values(), *((root / name).read_text() for name in ("README.md", "CONTRIBUTING.md"))])

@@ -1,0 +1,27 @@
+"""What the tables of a configuration have in common."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from gateway.model.units import parse_duration, parse_size
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=2**60)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Section(BaseModel):
+    """A table of the configuration file: unknown keys are refused, values cannot change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    @field_validator("*")
+    @classmethod
+    def _printable(cls, value: Any) -> Any:
+        if isinstance(value, str) and _CONTROL.search(value):
+            raise ValueError("contains a control character")
+        return value

@@ -1,0 +1,85 @@
+"""The settings of the catalog, and of who may administrate; part of gateway/config.py."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator, model_validator
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from gateway.config_base import Section
+
+_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
+_SENDABLE = re.compile(r"[\x21-\x7e]+")
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+
+
+class DatabaseSettings(Section):
+    """The catalog: tenants, credentials, origins and rules that are changed while gateways run."""
+
+    url: str = Field(
+        "sqlite:///{cache.dir}/catalog.db",
+        description="SQLAlchemy URL of the catalog: sqlite:///PATH for one machine, postgresql+asyncpg://... for a fleet",
+    )
+    encryption_key: str = Field(
+        "",
+        description="key of the catalog's secrets, 32 bytes in URL-safe base64 (openssl rand -base64 32 | tr +/ -_), the same on "
+        "all gateways; empty with SQLite: a file beside the database, made at the first start",
+        repr=False,
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _known_database(cls, url: str) -> str:
+        try:
+            known = make_url(url)
+            backend = known.get_backend_name()
+        except (ArgumentError, ValueError):
+            # Their text may quote the password.
+            raise ValueError('must look like "postgresql+asyncpg://user:password@host:5432/larder"') from None
+        if backend not in _DRIVERS or known.drivername not in (backend, _DRIVERS[backend]):
+            raise ValueError("must start with sqlite:/// or postgresql+asyncpg://")
+        if backend == "sqlite" and known.database in (None, "", ":memory:"):
+            raise ValueError("must name a file, as sqlite:////var/lib/larder/catalog.db")
+        return url
+
+    @field_validator("encryption_key")
+    @classmethod
+    def _a_key(cls, key: str) -> str:
+        if key and not _KEY.fullmatch(key):
+            raise ValueError("must be 32 bytes in URL-safe base64; make one by: openssl rand -base64 32 | tr +/ -_")
+        return key
+
+    @property
+    def with_driver(self) -> str:
+        """The URL, naming the driver that the gateway has for this database."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{_DRIVERS[scheme.partition('+')[0]]}://{rest}"
+
+    @property
+    def sqlite(self) -> bool:
+        """Whether the catalog is a file of this machine."""
+        return self.url.startswith("sqlite")
+
+
+class AdminSettings(Section):
+    """Access to the admin addresses, ``/-/admin``; without a token they are closed."""
+
+    token: str = Field("", description="bearer token that may see and change everything", repr=False)
+    read_token: str = Field("", description="bearer token that may see everything and change nothing", repr=False)
+
+    @field_validator("token", "read_token")
+    @classmethod
+    def _can_be_sent(cls, token: str) -> str:
+        if token and not _SENDABLE.fullmatch(token):
+            raise ValueError(
+                "may have printable ASCII characters only, and no spaces; openssl rand -hex 32 makes a good one"
+            )
+        return token
+
+    @model_validator(mode="after")
+    def _two_tokens(self) -> AdminSettings:
+        if self.token and self.token == self.read_token:
+            raise ValueError("read_token must be another one than token, or it may change everything")
+        return self
