@@ -46,6 +46,9 @@ class GatewayProtocol(asyncio.Protocol):
     """Seconds without a byte of a body that the application waits for."""
     linger_timeout = 10.0
     """Seconds for which an unwanted body is read and dropped."""
+    goodbye_timeout = 5.0
+    """Seconds that the other end of an idle TLS connection has to answer our goodbye. Pools of connections never do, and nobody
+    has to wait for it (RFC 8446 section 6.1); asyncio would, for 30 seconds, and hold up a stop for as long."""
 
     channel: Channel
     transport: asyncio.Transport
@@ -274,7 +277,7 @@ class GatewayProtocol(asyncio.Protocol):
         if self._active is not None or (self._in_head() and self._linger is None):
             self._refuse(Refused("RequestTimeout"))
         else:
-            self.transport.close()
+            self._hang_up()
 
     def _in_head(self) -> bool:
         return self._parser is not None and self._parser.in_head
@@ -283,6 +286,11 @@ class GatewayProtocol(asyncio.Protocol):
         """The server stops: end the connection now, or after the response that is under way."""
         self._pipeline.clear()
         if self._active is None:
-            self.transport.close()
+            self._hang_up()
         else:
             self._active.keep_alive = False
+
+    def _hang_up(self) -> None:
+        self.transport.close()
+        if self._scheme == "https":
+            self.loop.call_later(self.goodbye_timeout, self.transport.abort)

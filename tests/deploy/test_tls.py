@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gateway.testing.origin import OriginThread
 from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks
 from tests.docs.terminal import Terminal
-from tests.gateways import fleet
+from tests.gateways import Settings, fleet, gateway
 from tests.origins.processes import free_port
 from tests.scenarios.redis_server import RedisServer
 
@@ -70,3 +71,19 @@ def test_nodes_believe_one_another_by_their_authority(
                     assert client.get_object(Bucket="bucket", Key=f"key-{number}")["Body"].read() == b"bytes"
             assert sum(node.metric("larder_origin_requests_total", method="GET") for node in nodes) == 8
             assert sum(node.metric("larder_peer_requests_total", result="unavailable") for node in nodes) == 0
+
+
+def test_an_idle_client_does_not_hold_up_a_stop(authority: Path, tmp_path: Path) -> None:
+    """Rule: a client that keeps a TLS connection and reads nothing is not waited for the 30 s that asyncio would."""
+    tls = {"tls_cert": str(authority / "tls.crt"), "tls_key": str(authority / "tls.key")}
+    with (
+        OriginThread() as origin,
+        gateway(Settings(origin.endpoint, tmp_path / "cache", server=tls), tmp_path) as running,
+    ):
+        idle = running.connection()
+        idle.request("GET", "/-/healthz")
+        assert idle.getresponse().read()
+        began = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - began < 20
+        idle.close()
