@@ -41,7 +41,7 @@ _TAGS = {
     "admin: datasets": "What each dataset is given; pin, forbid, quota",
     "admin: jobs": "Training jobs and what they gain",
     "admin: plan": "The manager's decision and what it was made of",
-    "admin: warmups": "Read ahead of the first reader; with progress, cancel and resume",
+    "admin: warm-ups": "Read ahead of the first reader; with progress, cancel and resume",
     "admin: purge": "Forget by prefix; the origin keeps everything",
     "admin: verifications": "Compare what is on disk with its digests",
     "admin: explain": "Why a read was no hit, and what the next one would be",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.browser import figures
-from tests.browser.chromium import PATIENCE, Played
+from tests.browser.chromium import PATIENCE, Played, Watched
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
+from tests.gateways import Running
 
 expect.set_options(timeout=PATIENCE)
 
-PHONE = {"width": 360, "height": 740}
+DESK: ViewportSize = {"width": 1180, "height": 900}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 NOBODY = (401, {"title": "No token", "status": 401, "code": "Unauthorized", "detail": "Send a token."})
 
 
@@ -70,27 +72,38 @@ def opened(window: Any, state: Callable[[Page, Played], None], **options: Any) -
     return page
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_phone_shows_all_of_it(window: Any, state: Callable[[Page, Played], None]) -> None:
-    """Rule: 360 pixels are wide enough in every state, with every table open: nothing is scrolled sideways."""
-    page = opened(window, state, viewport=PHONE)
+@pytest.fixture(scope="module", params=STATES)
+def every(browser: Browser, running: Running, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The dashboard in each of the states, with all tables open."""
+    watched = Watched(browser, running.endpoint, viewport=DESK)
+    page = watched.page
+    page.clock.set_fixed_time(figures.NOW)
+    played = Played(page)
+    page.goto("/-/")
+    request.param(page, played)
     page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert overflow(page) <= 0
+    yield page
+    watched.close()
+
+
+def test_a_phone_shows_all_of_it(every: Page) -> None:
+    """Rule: 360 pixels are wide enough in every state, with every table open: nothing is scrolled sideways."""
+    every.set_viewport_size(PHONE)
+    assert overflow(every) <= 0
+    every.set_viewport_size(DESK)
+    assert overflow(every) <= 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("state", STATES)
-def test_text_stands_out(window: Any, state: Callable[[Page, Played], None], scheme: str) -> None:
+def test_text_stands_out(every: Page, scheme: Literal["light", "dark"]) -> None:
     """Rule: every text has a contrast of 4.5 at least with what is behind it, in every state and both colour schemes."""
-    assert faint_texts(opened(window, state, color_scheme=scheme)) == []
+    every.emulate_media(color_scheme=scheme)
+    assert faint_texts(every) == []
 
 
-@pytest.mark.parametrize("state", [in_trouble, at_the_door])
-def test_the_keyboard_reaches_everything(window: Any, state: Callable[[Page, Played], None]) -> None:
+def test_the_keyboard_reaches_everything(every: Page) -> None:
     """Rule: Tab alone leads to everything that can be used, and what has the focus shows it."""
-    page = opened(window, state)
-    page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert walk_by_tab(page) == (set(), [])
+    assert walk_by_tab(every) == (set(), [])
 
 
 def test_the_keyboard_skips_the_header(window: Any) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
-from tests.browser.chromium import Played
+from tests.browser.chromium import Played, Watched
+from tests.gateways import Running
 
 GAP = "\u00a0"
 
 
-@pytest.fixture
-def page(window: Any) -> Page:
+@pytest.fixture(scope="module")
+def page(browser: Browser, running: Running) -> Iterator[Page]:
     """A page whose modules can be called."""
-    page: Page = window().page
-    Played(page)
-    page.goto("/-/")
-    return page
+    watched = Watched(browser, running.endpoint)
+    Played(watched.page)
+    watched.page.goto("/-/")
+    yield watched.page
+    watched.close()
 
 
 def called(page: Page, module: str, function: str, *arguments: Any) -> Any:

@@ -27,7 +27,9 @@ export class Chart {
     this.#top = top;
     const caption = figure.querySelector("figcaption");
     caption.append(...(series.length > 1 ? [this.#legend()] : []), this.#readout);
-    figure.append(this.#svg, this.#table(caption.firstChild.textContent));
+    const name = caption.firstChild.textContent;
+    this.#svg.setAttribute("aria-label", name);
+    figure.append(this.#svg, this.#table(name));
     this.#svg.addEventListener("pointermove", (event) => this.#point(event));
     this.#svg.addEventListener("pointerleave", () => this.#unpoint());
     new ResizeObserver(() => this.#draw()).observe(figure);

@@ -40,8 +40,8 @@ export function sayUnreachable(reason) {
 
 // Who was at the form goes on reading at the figures, rather than at the top of the page.
 export function close() {
-  if (!byId("board").hidden) return;
+  const inside = byId("door").contains(document.activeElement);
   byId("door").hidden = true;
   byId("board").hidden = false;
-  byId("main").focus({ preventScroll: true });
+  if (inside) byId("main").focus({ preventScroll: true });
 }

@@ -20,6 +20,7 @@ export class Timeline {
     const table = element("table", { class: "plain" }, element("thead", {}, element("tr", {}, ...heads)), this.#body);
     const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Chunks of ${name} as a table` }, table);
     const summary = element("summary", {}, "As a table", element("span", { class: "unseen" }, `: chunks of ${name}`));
+    this.#svg.setAttribute("aria-label", `Chunks of ${name}`);
     this.node = element("div", { class: "timeline" }, element("p", { class: "under" }, "Chunks that were held"), this.#svg, element("details", {}, summary, scroll));
     new ResizeObserver(() => this.#draw()).observe(this.node);
   }
