@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.commands.connection import connected
 from gateway.commands.grammar import asking, describe, pages
-from gateway.commands.output import Column, document, moment, table
+from gateway.commands.output import Column, document, moment, named, table, worded
 
-_COLUMNS = (
-    Column("when"),
-    Column("who"),
-    Column("from"),
-    Column("what"),
-    Column("to"),
-    Column("changed"),
-    Column("request"),
-)
+_COLUMNS = (Column("when"), Column("who"), Column("from"), Column("what"), Column("to"), Column("how"))
 
 
 def add(command: ArgumentParser) -> None:
@@ -28,7 +19,7 @@ def add(command: ArgumentParser) -> None:
         command,
         _audit,
         "Changes that were made through the admin endpoints, the last one first: by which token, from where, and what is\n"
-        "different since. Secrets are not in it.",
+        "different since. Secrets are not in it. --json has the ids of the requests, which the gateways' logs have too.",
         "larder-gateway audit",
         "larder-gateway audit --target GWVISION",
         "larder-gateway audit --action credentials.revoke --limit 0 --json",
@@ -57,20 +48,19 @@ def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
         entry.get("action"),
         entry.get("target") or None,
         _changed(entry.get("before"), entry.get("after")),
-        entry.get("request_id"),
     )
 
 
 def _changed(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str | None:
-    """What is different: ``name: old -> new`` of each field."""
-    old, new = before or {}, after or {}
-    fields = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    said = [f"{name}: {_word(old, name)} -> {_word(new, name)}" for name in fields]
-    return "; ".join(said) or None
+    """What was made, taken away, or is different: ``name: old -> new`` of each such field."""
+    if before is None:
+        return named(after or {})
+    if after is None:
+        return f"was {was}" if (was := named(before)) else None
+    fields = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return "; ".join(f"{name}: {_word(before, name)} -> {_word(after, name)}" for name in fields) or None
 
 
 def _word(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "-" if value in (None, "") else worded(name, value)

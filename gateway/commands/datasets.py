@@ -9,7 +9,20 @@ from typing import Any
 from gateway.commands import jobs
 from gateway.commands.connection import Admin, connected, path
 from gateway.commands.grammar import pages, subcommand, subcommands
-from gateway.commands.output import Column, document, facts, hint, line, listed, number, printable, share, size, table
+from gateway.commands.output import (
+    Column,
+    document,
+    facts,
+    hint,
+    line,
+    listed,
+    named,
+    number,
+    printable,
+    share,
+    size,
+    table,
+)
 from gateway.model.errors import LarderError
 
 _COLUMNS = (
@@ -122,7 +135,7 @@ def _show(options: Namespace) -> int:
             ("granted", size(found.get("granted"))),
             ("resident", share(found.get("resident_share"))),
             ("chunks", _chunks(chunks) if chunks.get("units") else None),
-            ("the manager saw", ", ".join(f"{name} {value}" for name, value in inputs.items()) or None),
+            ("the manager saw", named(inputs)),
         )
     )
     if found.get("jobs"):

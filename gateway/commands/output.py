@@ -49,6 +49,9 @@ STYLES: Mapping[str, str] = {
 """Words with a colour of their own, wherever they stand alone in a cell."""
 
 
+_BYTES = frozenset({"size", "chunk", "granted", "capacity", "bytes"})
+
+
 class Column(NamedTuple):
     """A column's heading, and whether it holds numbers."""
 
@@ -199,3 +202,22 @@ def moment(text: object) -> str | None:
 def listed(values: object) -> str | None:
     """Several things in one cell."""
     return ", ".join(map(str, values)) or None if isinstance(values, list) else None
+
+
+def named(values: Mapping[str, Any]) -> str | None:
+    """``"size 1.2 MB, gain 8.8"``: fields with their values, but for those that are empty."""
+    told = (f"{name} {worded(name, value)}" for name, value in values.items() if value not in (None, "", [], {}))
+    return ", ".join(told) or None
+
+
+def worded(name: str, value: object) -> str:
+    """A field's value as people write it; bytes by the names that fields of bytes have."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    if name in _BYTES:
+        return size(value) or str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

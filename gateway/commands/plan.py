@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.commands.connection import connected
 from gateway.commands.grammar import asking, count, describe
-from gateway.commands.output import Column, document, facts, line, moment, share, size, table
+from gateway.commands.output import Column, document, facts, line, moment, named, share, size, table
 
 _DATASETS = (
     Column("dataset"),
@@ -63,23 +63,21 @@ def _plan(options: Namespace) -> int:
 
 
 def _dataset(name: str, order: Mapping[str, Any], override: object, inputs: Mapping[str, Any]) -> tuple[object, ...]:
-    seen = ", ".join(f"{field} {_word(field, value)}" for field, value in inputs.items())
-    return name[:_DIGITS], order.get("caching"), order.get("why"), size(order.get("granted")), override, seen or None
+    return (
+        name[:_DIGITS],
+        order.get("caching"),
+        order.get("why"),
+        size(order.get("granted")),
+        override or None,
+        named(inputs),
+    )
 
 
 def _change(event: Mapping[str, Any]) -> tuple[object, ...]:
-    how = ", ".join(f"{name} {_word(name, value)}" for name, value in event.items() if name not in _NAMED)
+    how = named({name: value for name, value in event.items() if name not in _NAMED})
     of = event.get("job") or str(event.get("dataset", ""))[:_DIGITS]
-    return _when(event.get("at")), event.get("version"), event.get("what"), of or None, how or None
+    return _when(event.get("at")), event.get("version"), event.get("what"), of or None, how
 
 
 def _when(at: object) -> str | None:
     return moment(datetime.fromtimestamp(at, UTC).isoformat()) if isinstance(at, int | float) else None
-
-
-def _word(name: str, value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    if name in ("size", "chunk", "granted") and isinstance(value, int | float) and value >= 1000:
-        return size(value) or ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,189 @@
+"""What ``larder-gateway`` makes of answers that a healthy gateway rarely gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cli.fake_admin import Asked, problem
+
+NODE: dict[str, Any] = {"node": "n1", "objects": 3, "bytes": 3000, "failure": ""}
+CHECKED: dict[str, Any] = {
+    "node": "n1", "state": "done", "share": 1.0, "blobs": 3, "bytes": 3000, "corrupt": 0, "missing": 0, "orphans": 0,
+    "examples": [], "failure": "",
+}  # fmt: skip
+
+
+def paged(*items: dict[str, Any], size: int = 2) -> Any:
+    """Answers a list in pages."""
+
+    def page(asked: Asked) -> tuple[int, dict[str, Any]]:
+        first = int(asked.query.get("cursor", "0"))
+        last = first + min(size, int(asked.query["limit"]))
+        return 200, {"items": list(items[first:last]), "next": str(last) if last < len(items) else None}
+
+    return page
+
+
+def test_lists_are_read_to_their_end(admin, operator):
+    """Rule: a list has all pages, or so many items as were asked for."""
+    admin.answers["GET nodes"] = paged(*({"id": f"n{number}"} for number in range(5)))
+    assert [node["id"] for node in operator("nodes", "--json").json["items"]] == ["n0", "n1", "n2", "n3", "n4"]
+    assert len(operator("nodes", "--json", "--limit", "3").json["items"]) == 3
+
+
+def test_a_purge_that_a_node_missed(admin, operator):
+    """Rule: a node that could not forget is named with the reason, and makes it a problem."""
+    nodes = [NODE, {"node": "n2", "objects": 0, "bytes": 0, "failure": "does not answer"}]
+    admin.answers["POST purge"] = {"objects": 3, "bytes": 3000, "complete": False, "nodes": nodes}
+    ran = operator("purge", "b/p", "--yes")
+    assert ran.status == 1
+    assert ran.out.splitlines()[2].split(maxsplit=4) == ["n2", "0", "0", "B", "does not answer"]
+    assert admin.asked[-1].body == {"bucket": "b", "prefix": "p", "dry_run": False}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"corrupt": 1, "examples": ["ab/\x1bcd"]}, "n1: ab/\\x1bcd"),
+        ({"state": "failed", "failure": "the node is gone"}, "n1: the node is gone"),
+    ],
+)
+def test_a_verification_that_finds_something(admin, operator, damage, said):
+    """Rule: damage, and a node that could not look, end it with 1 and are named."""
+    name = "cd" * 16
+    admin.answers["POST verifications"] = lambda _: (202, {"id": name, "nodes": []})
+    admin.answers[f"GET verifications/{name}"] = {"id": name, "nodes": [{**CHECKED, **damage}]}
+    ran = operator("verify", "--remote")
+    assert ran.status == 1
+    assert ran.out.splitlines()[-1] == said
+
+
+def test_one_node_is_verified(admin, operator):
+    """Rule: --node says which; without it all are asked."""
+    name = "cd" * 16
+    admin.answers["POST verifications"] = lambda _: (202, {"id": name, "nodes": []})
+    admin.answers[f"GET verifications/{name}"] = {"id": name, "nodes": [CHECKED]}
+    assert operator("verify", "--remote", "--node", "n1", "--node", "n3").status == 0
+    assert operator("verify", "--remote").status == 0
+    assert [asked.body for asked in admin.asked if asked.method == "POST"] == [{"nodes": ["n1", "n3"]}, {}]
+
+
+@pytest.mark.parametrize(
+    "words", [("--node", "n1"), ("--watch", "x"), ("--remote", "--repair"), ("--remote", "--config", "larder.toml")]
+)
+def test_verifying_here_and_there_is_told_apart(operator, words):
+    """Rule: options of one way are wrong usage of the other."""
+    ran = operator("verify", *words)
+    assert ran.status == 2
+    assert "--remote" in ran.err
+
+
+def test_a_dataset_that_is_several(admin, operator):
+    """Rule: a name that several datasets have is not guessed; the ids are told."""
+    admin.answers["GET datasets"] = paged(
+        {"id": "aa" * 6, "names": ["train"]}, {"id": "bb" * 6, "names": ["train", "other"]}
+    )
+    ran = operator("datasets", "pin", "train")
+    assert ran.status == 1
+    assert "aaaaaaaaaaaa, bbbbbbbbbbbb" in ran.err
+    admin.answers["PUT datasets/bbbbbbbbbbbb/override"] = {"mode": "pin"}
+    assert operator("datasets", "pin", "other").status == 0
+    assert operator("datasets", "pin", "bb" * 32).status == 0
+
+
+def test_a_job_that_several_tenants_have(admin, operator):
+    """Rule: which one is meant has to be said, and what to type is shown."""
+    admin.answers["GET jobs"] = paged({"tenant": "a", "job": "run"}, {"tenant": "b's", "job": "run"})
+    ran = operator("jobs", "remove", "run")
+    assert ran.status == 1
+    assert "larder-gateway jobs remove 'b'\"'\"'s/run'" in ran.err
+    admin.answers["DELETE jobs/b%27s/run"] = lambda _: (204, {})
+    assert operator("jobs", "remove", "b's/run").out == "b's/run is forgotten\n"
+
+
+@pytest.mark.parametrize(("job", "said"), [("vision/", "must look like"), ("", "must look like")])
+def test_no_job(operator, job, said):
+    """Rule: what can be no job is wrong usage."""
+    ran = operator("jobs", "remove", job)
+    assert ran.status == 2
+    assert said in ran.err
+
+
+def test_rules_that_somebody_else_changed(admin, operator, tmp_path):
+    """Rule: rules are replaced only as they were read, by their etag; who was faster is not overwritten."""
+    file = tmp_path / "rules.toml"
+    file.write_text('[[rules]]\nmatch = "b/**"\n')
+    admin.answers["GET rules"] = {"items": [], "etag": '"17"'}
+    admin.answers["PUT rules"] = lambda _: problem(412, "PreconditionFailed", "It was changed meanwhile.")
+    ran = operator("rules", "replace", str(file))
+    assert ran.status == 1
+    assert "It was changed meanwhile. (PreconditionFailed)" in ran.err
+    assert admin.asked[-1].headers["if-match"] == '"17"'
+    assert admin.asked[-1].body == {"items": [{"match": "b/**"}]}
+
+
+def test_the_audit_log_says_what_is_different(admin, operator):
+    """Rule: of a change the fields that differ, of what was made or removed its fields; what is empty is left out."""
+    common = {"at": "2026-11-20T20:00:00Z", "actor": "admin", "address": "10.0.0.9", "target": "k", "request_id": "r"}
+    admin.answers["GET audit"] = paged(
+        {**common, "action": "tenants.change", "before": {"enabled": True, "n": "a"}, "after": {"enabled": False, "n": "a"}},
+        {**common, "action": "credentials.create", "before": None, "after": {"tenant": "a", "expires": "", "allow": ["b/**"]}},
+        {**common, "action": "tenants.remove", "before": {"enabled": True}, "after": None},
+    )  # fmt: skip
+    lines = operator("audit", "--action", "x").out.splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines] == [
+        "HOW",
+        "enabled: yes -> no",
+        "tenant a, allow b/**",
+        "was enabled yes",
+    ]
+    assert admin.asked[0].query["action"] == "x"
+
+
+def test_the_reader_that_is_meant(admin, operator):
+    """Rule: explain takes the only key that is in force; with several, one has to be named."""
+    keys = [
+        {"access_key_id": "A", "revoked": False, "problem": ""},
+        {"access_key_id": "B", "revoked": True, "problem": ""},
+    ]
+    admin.answers["GET credentials"] = paged(*keys)
+    admin.answers["GET explain"] = {
+        "outcome": "MISS",
+        "reason": "cold",
+        "explanation": "why",
+        "change": "",
+        "known": False,
+    }
+    assert "MISS cold" in operator("explain", "b/k").out
+    assert admin.asked[-1].query == {"bucket": "b", "key": "k", "access_key_id": "A"}
+    admin.answers["GET credentials"] = paged(keys[0], {**keys[0], "access_key_id": "C"})
+    ran = operator("explain", "b/k")
+    assert ran.status == 2
+    assert "there are 2 in force" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [("explain", "b"), ("explain", "--as", "A"), ("explain", "b/k", "--node", "n"), ("rules", "check", "b")]
+)
+def test_objects_that_are_none(operator, words):
+    """Rule: a bucket alone is no object, and options that mean nothing together are wrong usage."""
+    assert operator(*words).status == 2
+
+
+@pytest.mark.parametrize("content", [None, "", "  \n"])
+def test_a_secret_that_is_not_there(operator, tmp_path, content):
+    """Rule: a file without a secret is wrong usage; nothing is created."""
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_text(content)
+    ran = operator("origins", "create", "o", "--address", "http://x", "--secret-file", str(file))
+    assert ran.status == 2
+    assert "--secret-file" in ran.err
+
+
+def test_secrets_that_a_shell_would_take_apart(admin, operator):
+    """Rule: what is printed for a shell is quoted."""
+    admin.answers["POST credentials"] = lambda _: (201, {"access_key_id": "a b", "secret_access_key": "$(x)'"})
+    assert operator("credentials", "create").out == "AWS_ACCESS_KEY_ID='a b'\nAWS_SECRET_ACCESS_KEY='$(x)'\"'\"''\n"
