@@ -145,6 +145,6 @@ class Preloader:
         length = int(content.lengths[index])
         if isinstance(outcome, StoredItem):
             metrics.CHUNK_ITEMS.labels("loaded").inc()
-            metrics.PRELOADED_BYTES.inc(outcome.blob.ref.size)
+            metrics.PRELOADED_BYTES.inc(outcome.blob.size)
         await self._pace.read(0 if length == UNKNOWN_LENGTH else length)
         return outcome.status if isinstance(outcome, FailedItem) else ItemStatus.OK
