@@ -30,6 +30,8 @@ PATIENCE = 60.0
 _PAGE = 1000
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _TOKEN = re.compile(r"[!-~]+")
+_OTHER_NAME = frozenset({62, 64})
+"""Of OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNAUTHORIZED = (
     "the gateway wants its admin token: name a file with it by --token-file, or set LARDER_ADMIN_TOKEN "
     "(admin.token of its configuration; admin.read_token is enough to look)"
@@ -170,10 +172,7 @@ class Admin:
         causes = [error, *_causes(error)]
         for cause in causes:
             if isinstance(cause, ssl.SSLCertVerificationError):
-                return (
-                    f"{self.endpoint}: its certificate is not trusted here ({cause.verify_message}); "
-                    "SSL_CERT_FILE names the file of another authority's certificate"
-                )
+                return f"{self.endpoint}: its certificate is not trusted here: {_mistrust(cause)}"
             if isinstance(cause, ConnectionRefusedError):
                 return f"{self.endpoint} refuses the connection; is a gateway running there?"
         return f"{self.endpoint} cannot be reached: {str(error) or type(error).__name__}"
@@ -228,6 +227,12 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _mistrust(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in _OTHER_NAME:
+        return "it is for another name; --endpoint must have the one that it is for"
+    return f"{error.verify_message}; SSL_CERT_FILE names the file with the certificate of another authority"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -37,9 +37,10 @@ class Ran:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's variables without any that commands go by, and with these."""
-    ours = ("LARDER_", "AWS_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "TTY_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | variables
+    """This process's variables without any that commands go by, proxies too, and with these."""
+    ours = ("LARDER_", "AWS_", "SSL_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "TTY_")
+    kept = (name for name in os.environ if not name.startswith(ours) and not name.lower().endswith("_proxy"))
+    return {name: os.environ[name] for name in kept} | variables
 
 
 def run(*words: str, program: tuple[str, ...] = OPERATOR, given: str = "", **variables: str) -> Ran:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import run, run_here
 from tests.cli.fake_admin import ILL, TOKEN, problem
 from tests.origins.processes import free_port
+
+CERTIFICATE = Path(__file__).parents[2] / "clients" / "python" / "tests" / "localhost.pem"
 
 
 def test_no_endpoint():
@@ -51,6 +55,20 @@ def test_a_connection_that_breaks_off():
     assert ran.status == 1
     assert endpoint in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_a_private_authority(admin):
+    """Rule: of a certificate of an unknown authority the remedy is told, which then is enough; a wrong name is told as such."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    admin.socket = context.wrap_socket(admin.socket, server_side=True)
+    port, variables = admin.server_address[1], {"LARDER_ADMIN_TOKEN": TOKEN}
+    refused = run_here("status", "--endpoint", f"https://127.0.0.1:{port}", **variables)
+    assert refused.status == 1
+    assert "SSL_CERT_FILE" in refused.err
+    variables["SSL_CERT_FILE"] = str(CERTIFICATE)
+    assert run_here("status", "--endpoint", f"https://127.0.0.1:{port}", **variables).status == 0
+    assert "another name" in run_here("status", "--endpoint", f"https://localhost:{port}", **variables).err
 
 
 def test_no_token(admin):

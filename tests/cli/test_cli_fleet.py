@@ -1,0 +1,70 @@
+"""``larder-gateway`` at two real gateways that are one cache: any of them is asked for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.origin import FakeOrigin, OriginThread
+from tests.batches import bytes_of
+from tests.cli.commands import Ran, run_here
+from tests.gateways import Running, cache_status, fleet, wait_for_fleet
+from tests.scenarios.redis_server import RedisServer
+
+TOKEN = "the-admin-token-of-the-fleet"
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[FakeOrigin]:
+    """A store with some objects."""
+    with OriginThread() as started:
+        for number, body in enumerate(bytes_of(8, 1000, 1)):
+            started.put("photos", f"{number}.jpg", body)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def nodes(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Running]]:
+    """Two nodes."""
+    home: Path = tmp_path_factory.mktemp("cli-fleet")
+    with RedisServer() as redis:
+        extra = f'[admin]\ntoken = "{TOKEN}"\n'
+        with fleet(origin.endpoint, redis.url, 2, home, extra=extra) as started:
+            yield started
+
+
+def operator(node: Running, *words: str, status: int = 0) -> Ran:
+    """Run ``larder-gateway`` at a node."""
+    ran = run_here(*words, LARDER_ENDPOINT=node.endpoint, LARDER_ADMIN_TOKEN=TOKEN)
+    assert ran.status == status, ran
+    return ran
+
+
+def test_a_node_is_drained_from_another(nodes):
+    """Rule: a node that is drained leaves the ring of both, whoever was asked, and is back after undrain."""
+    first, second = nodes
+    assert operator(first, "nodes", "drain", "node-1").out == "node-1 is LEAVING\n"
+    wait_for_fleet(nodes, {"node-0": "READY", "node-1": "LEAVING"})
+    assert "LEAVING" in operator(second, "status").out
+    operator(first, "nodes", "drain", "node-0", status=1)
+    operator(second, "nodes", "undrain", "node-1")
+    wait_for_fleet(nodes, {"node-0": "READY", "node-1": "READY"})
+
+
+def test_what_is_warm_is_purged_on_both(nodes):
+    """Rule: a warm-up puts each object at its home, and purge and verify are told to every node."""
+    first, second = nodes
+    assert "done, 8 of 8 objects" in operator(first, "warm", "photos/", "--as", "GWA").out
+    for number in range(8):
+        assert cache_status(second.client().get_object(Bucket="photos", Key=f"{number}.jpg")).startswith("HIT")
+    assert [node["node"] for node in operator(second, "verify", "--remote", "--json").json["nodes"]] == [
+        "node-0",
+        "node-1",
+    ]
+    done = operator(second, "purge", "photos/", "--yes", "--json").json
+    assert (done["complete"], len(done["nodes"])) == (True, 2)
+    assert done["objects"] >= 8
+    answer = first.client().get_object(Bucket="photos", Key="0.jpg")
+    assert cache_status(answer).startswith("MISS")
