@@ -39,5 +39,5 @@ def set_up(level: str, form: Literal["json", "text"]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("alembic", "botocore", "aiobotocore", "asyncio", "urllib3"):
+    for noisy in ("aiosqlite", "alembic", "botocore", "aiobotocore", "asyncio", "urllib3"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

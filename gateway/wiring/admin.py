@@ -18,9 +18,7 @@ from sqlalchemy import make_url
 
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.database import Database, create_file
 from gateway.admin.catalog.following import Announcements, Follower
-from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.endpoints import ROUTERS
 from gateway.admin.parts import AdminParts
@@ -28,7 +26,6 @@ from gateway.admin.reach import Reach
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
-from gateway.model.errors import ConfigError
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 
@@ -95,27 +92,6 @@ def has_catalog(settings: Settings) -> bool:
     """Whether a catalog has to be read: one is configured, or can be written to, or was there before."""
     tokens = settings.admin.token or settings.admin.read_token
     return bool(tokens) or not settings.database.sqlite or _file_of(settings).exists()
-
-
-async def migrate_catalog(settings: Settings) -> tuple[str, str]:
-    """Bring the tables of the configured catalog up to date; ``larder-gateway migrate`` does this.
-
-    Returns:
-        The revision that was there, empty for a new catalog, and the one that is there now.
-
-    Raises:
-        CatalogUnavailable: the database cannot be reached; nothing was changed.
-        ConfigError: it was written by a newer version of Larder, or its folder cannot be written.
-    """
-    database = Database(settings.catalog_url)
-    try:
-        if database.path is not None:
-            create_file(database.path)
-        return await migrate(database)
-    except OSError as error:
-        raise ConfigError(f"database.url: {database.path}: {error.strerror}") from None
-    finally:
-        await database.close()
 
 
 def _file_of(settings: Settings) -> Path:

@@ -24,6 +24,7 @@ from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.model.errors import ConfigError
 
 Told = Callable[[], Awaitable[None]]
+_CHECK = select(meta.c.value).where(meta.c.name == "key")
 
 
 class Catalog:
@@ -44,6 +45,7 @@ class Catalog:
         self._key = key
         self._vault: Vault | None = None
         self._looking = asyncio.Lock()
+        self._away = False
         self._followers: list[Callable[[Snapshot], Awaitable[None]]] = []
         self._tellers: list[Told] = []
 
@@ -80,15 +82,16 @@ class Catalog:
             ConfigError: what is there cannot be read with this key, or by this version of Larder.
         """
         async with self._looking:
-            if self._vault is None:
-                self._vault = await self._open()
-            async with self.database.reading() as connection:
-                if self.last is not None and self.last.version == await version_of(connection):
-                    return self.last
-                snapshot = await read_snapshot(connection, self._vault)
-            for follower in self._followers:
-                await follower(snapshot)
-            self.last = snapshot
+            try:
+                snapshot = await self._read()
+            except CatalogUnavailable:
+                self._away = True
+                raise
+            self._away = False
+            if snapshot is not self.last:
+                for follower in self._followers:
+                    await follower(snapshot)
+                self.last = snapshot
             return snapshot
 
     async def latest(self) -> Snapshot:
@@ -97,6 +100,9 @@ class Catalog:
         Raises:
             CatalogUnavailable: nothing was read of it yet.
         """
+        if self._away and self.last is not None:
+            # Whoever follows goes on trying; who asks need not wait for the database's silence to end.
+            return self.last
         try:
             return await self.look()
         except CatalogUnavailable:
@@ -107,6 +113,15 @@ class Catalog:
     async def close(self) -> None:
         """Close the database."""
         await self.database.close()
+
+    async def _read(self) -> Snapshot:
+        """What is there now; ``last`` itself when nothing has changed."""
+        if self._vault is None:
+            self._vault = await self._open()
+        async with self.database.reading() as connection:
+            if self.last is not None and self.last.version == await version_of(connection):
+                return self.last
+            return await read_snapshot(connection, self._vault)
 
     async def _open(self) -> Vault:
         """Bring the tables up to date, and find the key that its secrets were sealed with.
@@ -119,10 +134,15 @@ class Catalog:
             except OSError as error:
                 raise CatalogUnavailable(f"{self.database.path}: {error.strerror}") from None
         await migrate(self.database)
+        # One that was begun is only read: a disk that takes no writes any more keeps nobody from knowing who was revoked.
+        async with self.database.reading() as connection:
+            check = await connection.scalar(_CHECK)
+        if check is not None:
+            return await asyncio.to_thread(self._find_vault, check)
         async with self.database.writing() as connection:
             # The row of the key is not there yet when it has to be locked.
             await connection.execute(select(meta).where(meta.c.name == "version").with_for_update())
-            check = await connection.scalar(select(meta.c.value).where(meta.c.name == "key"))
+            check = await connection.scalar(_CHECK)
             vault = await asyncio.to_thread(self._find_vault, check)
             if check is None:
                 await connection.execute(insert(meta).values(name="key", value=vault.check()))

@@ -148,5 +148,6 @@ def create_file(path: Path) -> None:
     Raises:
         OSError: its folder cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600, exist_ok=True)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
