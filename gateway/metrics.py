@@ -256,14 +256,19 @@ ALL = (
     WARMUPS_RUNNING, WARMUPS_ENDED,
 )  # fmt: skip
 
-# A counter that appears with its first event shows no rise then, and an alert on its increase would not fire.
-for _counter, _values in (
-    (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid")),
-    (LATE_INVALIDATIONS, ("unannounced", "unanswered")),
-    (FLEET_CONFLICTS, ("id", "protocol", "secret")),
-    (SUSPECTS, ("silent", "refused")),
-    (PEER_REQUESTS, ("answered", "failed", "refused", "unavailable", "broken")),
-    (CONFIG_RELOADS, ("loaded", "refused")),
-):
-    for _value in _values:
-        _counter.labels(_value)
+
+def _begin_at_zero() -> None:
+    """A counter that appears with its first event shows no rise then, and an alert on its increase would not fire."""
+    for counter, values in (
+        (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid")),
+        (LATE_INVALIDATIONS, ("unannounced", "unanswered")),
+        (FLEET_CONFLICTS, ("id", "protocol", "secret")),
+        (SUSPECTS, ("silent", "refused")),
+        (PEER_REQUESTS, ("answered", "failed", "refused", "unavailable", "broken")),
+        (CONFIG_RELOADS, ("loaded", "refused")),
+    ):
+        for value in values:
+            counter.labels(value)
+
+
+_begin_at_zero()
