@@ -26,12 +26,6 @@ Errors are problem documents (RFC 9457) with a `code` for programs and a `detail
 
 _PREFIX = "admin: "
 _TAGS = {
-    "operations": "Health, readiness, metrics; no token",
-    "datasets": "Register and look up datasets; signed",
-    "batches": "Many items in one request; signed",
-    "blobs": "Bytes by their SHA-256; signed",
-    "jobs": "What training jobs tell and hear; signed",
-    "fleet": "Who is there; signed",
     "admin: overview": "What the dashboard shows",
     "admin: tenants": "Who shares rights",
     "admin: credentials": "Access keys: created, rotated, revoked at once on every gateway",
@@ -47,6 +41,12 @@ _TAGS = {
     "admin: explain": "Why a read was no hit, and what the next one would be",
     "admin: problems": "What is wrong, with its remedy",
     "admin: audit": "Who changed what, and when",
+    "operations": "Health, readiness, metrics; no token",
+    "datasets": "Register and look up datasets; signed",
+    "batches": "Many items in one request; signed",
+    "blobs": "Bytes by their SHA-256; signed",
+    "jobs": "What training jobs tell and hear; signed",
+    "fleet": "Who is there; signed",
 }
 _SCHEMAS = "#/components/schemas/"
 

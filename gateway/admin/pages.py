@@ -1,9 +1,9 @@
 """The dashboard at ``/-/`` and the OpenAPI page at ``/-/docs``: files of this package, and what browsers may do with them.
 
-Both pages are static, the same for everybody, and show nothing without a token: what they show, they ask of ``/-/admin``. So they
-need no authorization. The Content-Security-Policy lets scripts and styles come from this gateway only. On the dashboard a script
-cannot even make HTML out of text (``require-trusted-types-for``): a name that somebody chose is text, whatever is in it. Swagger UI
-does that, and writes styles; it may, on its own page only.
+Both pages are static, the same for everybody, and show nothing without a token: what they show, they ask of ``/-/admin``. So
+they need no authorization. The Content-Security-Policy lets scripts and styles come from this gateway only. On the dashboard a
+script cannot even make HTML out of text (``require-trusted-types-for``): a name that somebody chose is text, whatever is in it.
+Swagger UI does that, and writes styles; it may, on its own page only.
 """
 
 from __future__ import annotations

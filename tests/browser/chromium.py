@@ -46,7 +46,7 @@ class Watched:
     """One window, and what went wrong in it: messages of errors, and requests to other places than the gateway."""
 
     def __init__(self, browser: Browser, home: str, **options: Any) -> None:
-        self.context: BrowserContext = browser.new_context(base_url=home, **options)
+        self.context: BrowserContext = browser.new_context(base_url=home, timezone_id="UTC", **options)
         self.context.set_default_timeout(PATIENCE)
         self.page: Page = self.context.new_page()
         self.errors: list[str] = []

@@ -37,7 +37,9 @@ def api_page(browser: Browser, home: str, to: Path) -> None:
     context = browser.new_context(base_url=home, viewport=DESK)
     page = context.new_page()
     page.goto("/-/docs")
-    page.locator(".opblock").first.wait_for()
+    page.locator("[data-path='/admin/overview']").click()
+    page.locator(".opblock .model-example").first.wait_for()
+    page.evaluate("() => document.querySelector('.scheme-container').scrollIntoView()")
     page.screenshot(path=to)
     context.close()
 

@@ -96,6 +96,24 @@ def test_every_chart_is_a_table_too(window: Any) -> None:
     )
 
 
+def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
+    """Rule: the step that goes on is shown as soon as something is known of it, and left out before that."""
+    page = window().page
+    page.clock.set_fixed_time(figures.NOW)
+    played = Played(page)
+    begun = {"at": figures.stamp(figures.NOW), "hit_ratio": None, "saved_bytes": 0}
+    begun |= dict.fromkeys(("cache_bytes_per_second", "origin_bytes_per_second", "requests_per_second"), 0)
+    past = figures.history(1)
+    played.history = lambda hours: past | {"points": [*past["points"], begun]}
+    page.goto("/-/")
+    newest = page.locator("#rate-chart tbody tr").first
+    expect(newest).to_contain_text("14:29")
+    past["points"].append(past["points"][-1] | {"at": begun["at"]})
+    played.history = lambda hours: past
+    page.get_by_label("1 h", exact=True).check()
+    expect(newest).to_contain_text("14:30")
+
+
 def test_the_hours_are_chosen(window: Any) -> None:
     """Rule: another span of time is asked for at once, and named at the figures that depend on it."""
     page = window().page

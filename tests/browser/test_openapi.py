@@ -31,7 +31,7 @@ def test_addresses_of_both_are_there() -> None:
     both = merged(document("/v1/jobs", "jobs", Job={"x": 1}), document("/admin/jobs", "jobs", Seen={"x": 2}))
     assert set(both["paths"]) == {"/v1/jobs", "/admin/jobs"}
     assert set(both["components"]["schemas"]) == {"Job", "Seen"}
-    assert [tag["name"] for tag in both["tags"]] == ["jobs", "admin: jobs"]
+    assert [tag["name"] for tag in both["tags"]] == ["admin: jobs", "jobs"]
     assert both["info"]["title"] == "/v1/jobs"
 
 

@@ -8,23 +8,26 @@ const HEIGHT = 190;
 const EDGE = { top: 10, right: 12, bottom: 24, left: 64 };
 const ROWS = 48;
 
-// `series`: [{name, key, kind}], kind being "cache" or "origin"; `format` turns a value into text; `top` fixes the axis, if given.
+// `series`: [{name, key, kind}], kind being "cache" or "origin"; `format` turns a value into text. The axis ends at `top`, if given,
+// else at a round number above all values, and above `least`.
 export class Chart {
   #figure;
   #series;
   #format;
   #top;
+  #least;
   #svg = drawn("svg", { role: "img", height: HEIGHT, class: "plot" });
   #readout = element("span", { class: "readout" });
   #body = element("tbody");
   #data = { points: [], from: 0, to: 1, step: 60_000 };
   #place = null;
 
-  constructor(figure, { series, format, top = null }) {
+  constructor(figure, { series, format, top = null, least = 1 }) {
     this.#figure = figure;
     this.#series = series;
     this.#format = format;
     this.#top = top;
+    this.#least = least;
     const caption = figure.querySelector("figcaption");
     caption.append(...(series.length > 1 ? [this.#legend()] : []), this.#readout);
     const name = caption.firstChild.textContent;
@@ -59,7 +62,7 @@ export class Chart {
     const width = Math.floor(this.#figure.clientWidth);
     if (width < 100) return; // not shown
     const { points, from, to, step } = this.#data;
-    const most = Math.max(0, ...points.flatMap((point) => this.#series.map(({ key }) => point[key] ?? 0)));
+    const most = Math.max(this.#least, ...points.flatMap((point) => this.#series.map(({ key }) => point[key] ?? 0)));
     const top = this.#top ?? roundTop(most);
     const x = (time) => EDGE.left + ((time - from) / (to - from)) * (width - EDGE.left - EDGE.right);
     const y = (value) => EDGE.top + (1 - Math.min(value, top) / top) * (HEIGHT - EDGE.top - EDGE.bottom);

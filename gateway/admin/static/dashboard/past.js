@@ -19,6 +19,7 @@ const rateChart = new Chart(byId("rate-chart"), {
     { name: "From the origin", key: "origin_bytes_per_second", kind: "origin" },
   ],
   format: rate,
+  least: 1000,
 });
 
 export function hoursChosen() {
@@ -30,15 +31,15 @@ export function showHistory(history, hours, at) {
   const points = history.points.map((point) => ({ ...point, time: Date.parse(point.at) }));
   const from = at - hours * 3_600_000;
   const step = history.step_seconds * 1000;
-  // A step that has not ended yet counts, but its rates would be shown as a fall.
-  const ended = points.filter((point) => point.time + step <= at);
+  // Of a step that has just begun nothing is known yet, which would be shown as a fall.
+  const known = points.filter((point) => point.time + step <= at || point.requests_per_second > 0 || point.saved_bytes > 0);
   const note = byId("no-history");
   const any = points.some((point) => point.requests_per_second > 0 || point.saved_bytes > 0);
   note.hidden = any;
   byId("charts").hidden = !any;
   setText(note, "There is no history yet; the first figures come within a minute.");
-  ratioChart.show(ended, from, at, step);
-  rateChart.show(ended, from, at, step);
+  ratioChart.show(known, from, at, step);
+  rateChart.show(known, from, at, step);
   const saved = any ? points.reduce((sum, point) => sum + (point.saved_bytes ?? 0), 0) : null;
   showWindow(hours, overallRatio(points), saved);
   showChunks(history.chunks ?? {}, from, at);
