@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, Strict, ValidationError
 
 from gateway.admin.catalog.merging import refused, unusable
 from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
@@ -27,7 +27,7 @@ _PUBLIC = ("tenant", "origin", "origin_access_key_id", "allow", "read_only", "ex
 _ALLOW = Field(
     description='bucket/key globs that the key may touch, as "bucket/train/**"; empty: all', examples=[["datasets/**"]]
 )
-Globs = tuple[Text, ...]
+Globs = Annotated[tuple[Text, ...], Strict(False)]
 
 
 class _Fields(Asked):

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and halves of characters, which no encoding has."""
 
 
 class Asked(BaseModel):
-    """What a request says: a field that does not exist is refused by its name."""
+    """What a request says: a field that does not exist is refused by its name, and a number is no truth value."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 class Answer(BaseModel):
@@ -52,8 +53,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def _printable(text: str) -> str:
-    if _CONTROL.search(text):
-        raise ValueError("contains a control character")
+    if _UNWRITABLE.search(text):
+        raise ValueError("contains a control character, or half of one")
     return text
 
 

@@ -37,6 +37,9 @@ def problem_of(error: Exception) -> Problem:
         return told(ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=_LATER))
     if isinstance(error, RequestValidationError):
         return told(invalid_request(error.errors()))
+    if isinstance(error, HTTPException) and error.status_code == 400:
+        # Nothing of ours raises it: FastAPI does, of a body that is no text.
+        return told(ApiError("InvalidRequest", "body: is not JSON in UTF-8."))
     if isinstance(error, HTTPException) and error.status_code in _OF_HTTP:
         return told(ApiError(_OF_HTTP[error.status_code], headers=error.headers))
     return told(ApiError("InternalError", "The gateway made a mistake; its log says which."))

@@ -34,7 +34,9 @@ _LONGEST = 100 * 366 * 86_400.0
 class NewRule(Configured):
     """How the objects that match are cached; times in seconds, or as "10m"."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"match": "datasets/**", "freshness": "immutable"}]})
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"match": "datasets/**", "freshness": "immutable"}]}
+    )
 
     match: Text = Field(
         min_length=1, description=Configured.model_fields["match"].description, examples=["datasets/**"]

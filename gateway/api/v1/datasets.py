@@ -25,8 +25,8 @@ from gateway.api.v1.documents import (
     Dataset,
     Datasets,
     Items,
-    ProblemDocument,
     SourceRequest,
+    refusals,
 )
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
@@ -45,16 +45,15 @@ from gateway.store.datasets.registry import Registration, Source
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemDocument, "description": meaning}
-    for status, meaning in {
+PROBLEMS = refusals(
+    {
         400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
         403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
         404: "UnknownDataset",
         413: "TooLarge",
         503: "SlowDown, ServiceUnavailable; try again after Retry-After seconds",
-    }.items()
-}
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +287,7 @@ def checks(*parameters: str, body: bool = False) -> list[Any]:
     return [Depends(_caller), Depends(_parameters(*parameters)), *([] if body else [Depends(_without_body)])]
 
 
-router = APIRouter(prefix="/v1", tags=["datasets"], responses=_PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
 
 
 @router.put(

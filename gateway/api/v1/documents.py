@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,6 +73,18 @@ class SourceRequest(BaseModel):
     source: Annotated[
         str, Field(pattern=r"^s3://[^/]+/.+", max_length=2048, examples=["s3://datasets/imagenet/train.digest.parquet"])
     ]
+
+
+PROBLEM: dict[str, Any] = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+"""The body of a refusal, as descriptions have it."""
+
+
+def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """The description of refusals: by status, what is said."""
+    return {
+        status: {"model": ProblemDocument, "description": meaning, "content": PROBLEM}
+        for status, meaning in meanings.items()
+    }
 
 
 class ProblemDocument(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, FastAPI, Request
 from pydantic import BaseModel, Field
 
-from gateway.api.v1.documents import ProblemDocument
+from gateway.api.v1.documents import refusals
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.problems import handle_problems
 from gateway.fleet.membership import Membership
@@ -81,13 +81,12 @@ async def _admitted(request: Request, service: Service) -> None:
 router = APIRouter(
     prefix="/v1",
     tags=["fleet"],
-    responses={
-        status: {"model": ProblemDocument, "description": meaning}
-        for status, meaning in {
+    responses=refusals(
+        {
             400: "InvalidRequest, or S3's codes for a malformed signature",
             403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
-        }.items()
-    },
+        }
+    ),
 )
 
 

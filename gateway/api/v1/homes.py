@@ -16,13 +16,13 @@ import numpy as np
 from fastapi import APIRouter, FastAPI, Query, Response
 
 from gateway.api.v1.batch import check_rights
-from gateway.api.v1.datasets import Asking, Service, checks
+from gateway.api.v1.datasets import PROBLEMS, Asking, Service, checks
 from gateway.model.datasets import ApiError
 
 MOST_KEYS = 1 << 20
 _KEY = 8
 
-router = APIRouter(prefix="/v1", tags=["datasets"])
+router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
 
 
 @router.get(

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from gateway import metrics
 from gateway.api.received import request_body
-from gateway.api.v1.documents import ProblemDocument
+from gateway.api.v1.documents import refusals
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.job_documents import (
     Directives,
@@ -339,10 +339,7 @@ def _takes(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
 
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemDocument, "description": text} for status, text in _MEANINGS.items()
-}
-router = APIRouter(prefix="/v1", tags=["jobs"], responses=_PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
 
 
 @router.post(

@@ -99,9 +99,11 @@ _BLOB = {
             "200": {"description": "the blob", "content": {"application/octet-stream": {"schema": _BINARY}}},
             "206": {"description": "a range of it", "content": {"application/octet-stream": {"schema": _BINARY}}},
         },
+        ("400", "InvalidRequest, or S3's codes for a malformed signature"),
         ("403", "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
         ("404", "NotResident"),
         ("416", "InvalidRange"),
+        ("503", "SlowDown, ServiceUnavailable; try again after Retry-After seconds"),
     ),
 }
 

@@ -1,0 +1,130 @@
+"""All that /-/openapi.json describes, asked by schemathesis of a running gateway: what is answered is what is described."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from gateway.admin.app import AdminApp
+from gateway.admin.endpoints import ROUTERS
+from gateway.admin.openapi import describe_all
+from gateway.admin.tokens import Tokens
+from gateway.api.ops import Lifecycle, ops_app
+from gateway.api.v1.datasets import add_datasets
+from gateway.api.v1.fleet import add_fleet
+from gateway.api.v1.homes import add_homes
+from gateway.api.v1.jobs import add_jobs
+from gateway.config_catalog import AdminSettings
+from gateway.testing.origin import OriginThread
+from gateway.testing.signed_requests import Signer
+from tests.admin.operations_world import ADMIN, TOKEN
+from tests.gateways import Running, Settings, gateway
+
+# Not among them: that what fits a schema is accepted. Whether there is such a node, key or dataset is no schema's business.
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+
+
+def described() -> dict[str, Any]:
+    """What a gateway says of itself, made without one."""
+    nobody: Any = None
+    admin, app = AdminApp(Tokens(AdminSettings()), None), ops_app(Lifecycle(), {}, lambda: None)
+    for router in ROUTERS:
+        admin.include(router)
+    for add in (add_datasets, add_jobs, add_fleet):
+        add(app, nobody)
+    add_homes(app)
+    describe_all(app, admin.api)
+    return app.openapi()
+
+
+schemathesis.serializer.alias("application/vnd.apache.parquet", "application/octet-stream")
+DOCUMENT = described()
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+FEW = settings(max_examples=5, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway with its admin addresses open."""
+    home = tmp_path_factory.mktemp("described")
+    with OriginThread() as origin, gateway(Settings(origin.endpoint, home / "cache", extra=ADMIN), home) as started:
+        yield started
+
+
+class Signed(requests.auth.AuthBase):
+    """Signs a request as it is sent."""
+
+    def __call__(self, prepared: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Put the signature's headers in."""
+        body = prepared.body or b""
+        content = body.encode() if isinstance(body, str) else body
+        assert prepared.method is not None
+        assert prepared.url is not None
+        signed = Signer("GWA", "gateway-secret-a").header(prepared.method, prepared.url, {}, body=content)
+        prepared.headers.update({name.decode(): value.decode() for name, value in signed.headers})
+        return prepared
+
+
+@SCHEMA.include(path_regex="^/admin/").parametrize()
+@FEW
+def test_the_admin_addresses_are_as_described(case: schemathesis.Case, running: Running) -> None:
+    """Rule: whatever is asked, an admin address answers as its description says, and refuses what that forbids."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    case.call_and_validate(base_url=f"{running.endpoint}/-", headers=headers, checks=[*CHECKS, ignored_auth])
+
+
+@SCHEMA.include(path_regex="^/v1/").parametrize()
+@FEW
+def test_the_addresses_of_clients_are_as_described(case: schemathesis.Case, running: Running) -> None:
+    """Rule: whatever is asked of it, an address of clients answers as its description says."""
+    case.call_and_validate(base_url=f"{running.endpoint}/-", auth=Signed(), checks=CHECKS)
+
+
+def test_the_description_is_the_gateways_own(running: Running) -> None:
+    """Rule: what is tested here is what a running gateway serves."""
+    assert requests.get(f"{running.endpoint}/-/openapi.json", timeout=30).json() == json.loads(json.dumps(DOCUMENT))
+
+
+def test_every_schema_has_examples() -> None:
+    """Rule: every field of every admin schema has an example, or is made of schemas that have."""
+    admin = json.dumps([told for path, told in DOCUMENT["paths"].items() if path.startswith("/admin/")])
+    without = [
+        f"{name}.{field}"
+        for name, schema in DOCUMENT["components"]["schemas"].items()
+        if f"#/components/schemas/{name}" in admin
+        for field, told in schema.get("properties", {}).items()
+        if not _has_example(told)
+    ]
+    assert without == []
+
+
+def _has_example(told: Any) -> bool:
+    if told.get("examples") or "const" in told or "enum" in told or "default" in told or "$ref" in told:
+        return True
+    parts = [*told.get("anyOf", ()), *told.get("allOf", ()), *([told["items"]] if "items" in told else ())]
+    parts += [told["additionalProperties"]] if isinstance(told.get("additionalProperties"), dict) else []
+    return any(_has_example(part) for part in parts)
