@@ -10,9 +10,9 @@ import base64
 import os
 import secrets as random_secrets
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Body, Response
 from sqlalchemy import delete, insert, update
 
 from gateway.admin.catalog.changes import Change
@@ -104,9 +104,9 @@ async def rotate_credential(
     access_key_id: str,
     caller: Admin,
     parts: Parts,
-    asked: Rotation,
     once: Idempotent,
     response: Response,
+    asked: Annotated[Rotation, Body()] = Rotation(),  # noqa: B008  # it is never changed
     if_match: IfMatch = None,
 ) -> Any:
     """Make a new secret. With ``grace``, the old one is accepted beside it for so many seconds; without, not at all."""

@@ -54,7 +54,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def _printable(text: str) -> str:
     if _UNWRITABLE.search(text):
-        raise ValueError("contains a control character, or half of one")
+        raise ValueError("contains a control character, or half of a character")
     return text
 
 

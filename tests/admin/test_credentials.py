@@ -14,6 +14,7 @@ from tests.admin.admin_world import AdminWorld, settings
 
 OF_FILE = Credential(access_key_id="filed/key", secret_access_key="the secret of the file", tenant="old")
 GRACE = 300.0
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -243,6 +244,8 @@ async def test_what_people_write_is_kept_as_text(admin: AdminWorld) -> None:
         assert (await admin.ask("GET", f"/credentials/{made['access_key_id']}", 200))["description"] == text
     for text in ("nul\0nul", "two\nlines", "x" * 1001):
         await admin.ask("POST", "/credentials", 400, {"description": text})
+    half = await admin.http.post("/admin/credentials", content=b'{"description": "\\ud83d"}', headers=JSON)
+    assert (half.status_code, half.json()["detail"].partition(":")[0]) == (400, "description")
 
 
 WRONG: list[tuple[object, str]] = [

@@ -30,7 +30,7 @@ from sqlalchemy.pool import NullPool
 
 from gateway.admin.catalog.errors import CatalogUnavailable
 
-PATIENCE = 5.0
+PATIENCE = 3.0
 """Seconds that a statement, a lock or a connection may take."""
 _WRITES = "larder_writes"
 _OURS = (IntegrityError, ProgrammingError, DataError)
