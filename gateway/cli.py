@@ -131,5 +131,5 @@ def _nobody_reads() -> None:
     """Whoever read our output has left; what is still in the buffers must not raise again at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             os.dup2(nowhere, stream.fileno())

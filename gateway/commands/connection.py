@@ -21,13 +21,15 @@ from uuid import uuid4
 import httpx
 
 from gateway import __version__
-from gateway.commands.output import printable
+from gateway.commands.output import hint, printable
 from gateway.commands.secret_file import secret_of
 from gateway.model.errors import ConfigError, LarderError
 
 PATIENCE = 60.0
 """Seconds that a gateway may take for an answer; a purge asks every node before it answers."""
 _PAGE = 1000
+_ONCE = re.compile(r"(tenants|credentials|origins|warmups|verifications|credentials/[^/]+/rotate)")
+"""What is POSTed there is done once for each Idempotency-Key, and answered alike if it is sent again."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _TOKEN = re.compile(r"[!-~]+")
 _OTHER_NAME = frozenset({62, 64})
@@ -117,13 +119,22 @@ class Admin:
         headers = {"If-Match": etag} if etag else {}
         if method == "POST":
             headers["Idempotency-Key"] = str(uuid4())
+        request = self._client.build_request(method, path, params=given, json=body, headers=headers)
         try:
-            answer = self._client.request(method, path, params=given, json=body, headers=headers)
-        except httpx.TimeoutException:
-            raise Unreachable(f"{self.endpoint} does not answer; is that the gateway's address?") from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Unreachable(self._no_answer(error)) from None
-        return self._read(answer)
+            return self._read(self._send(request, again=method == "GET" or _ONCE.fullmatch(path) is not None))
+        except httpx.TransportError as error:
+            sent = method != "GET" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            unsure = f"; whether it was done, {hint('audit')} tells" if sent else ""
+            raise Unreachable(f"{self._no_answer(error)}{unsure}") from None
+
+    def _send(self, request: httpx.Request, *, again: bool) -> httpx.Response:
+        """Send a request; once more if that does no harm and the answer was lost on its way."""
+        try:
+            return self._client.send(request)
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            if not again:
+                raise
+            return self._client.send(request)
 
     def listed(self, path: str, limit: int = 0, **parameters: object) -> Iterator[dict[str, Any]]:
         """The items of a list, page after page; at most ``limit`` of them, 0 being all. Raises as ``ask``."""
@@ -169,8 +180,9 @@ class Admin:
         return ConfigError(f"{self.endpoint} is no Larder gateway: {what}; --endpoint or LARDER_ENDPOINT names one")
 
     def _no_answer(self, error: Exception) -> str:
-        causes = [error, *_causes(error)]
-        for cause in causes:
+        if isinstance(error, httpx.TimeoutException):
+            return f"{self.endpoint} does not answer; is that the gateway's address?"
+        for cause in (error, *_causes(error)):
             if isinstance(cause, ssl.SSLCertVerificationError):
                 return f"{self.endpoint}: its certificate is not trusted here: {_mistrust(cause)}"
             if isinstance(cause, ConnectionRefusedError):

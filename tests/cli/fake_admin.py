@@ -44,6 +44,10 @@ class _Handler(BaseHTTPRequestHandler):
         )
         with self.server.lock:
             self.server.asked.append(asked)
+            if self.server.breaks:
+                self.server.breaks -= 1
+                self.close_connection = True
+                return
             status, document = self.server.answer(asked)
         kind = "application/json" if status < 300 else "application/problem+json"
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -60,7 +64,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class FakeAdmin(ThreadingHTTPServer):
-    """Answers by ``answers``: ``"GET overview"`` to a document, or to a function of the request; notes what it was ``asked``."""
+    """Answers by ``answers``: ``"GET overview"`` to a document, or to a function of the request; notes what it was ``asked``.
+
+    ``breaks``: how many requests are taken and not answered.
+    """
 
     daemon_threads = True
 
@@ -68,6 +75,7 @@ class FakeAdmin(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, Any] = {}
         self.asked: list[Asked] = []
+        self.breaks = 0
         self.lock = threading.Lock()
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
 

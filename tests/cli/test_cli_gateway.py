@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-import threading
 from pathlib import Path
 
 import pytest
@@ -44,17 +42,29 @@ def test_refused_connection():
     assert ran.err == f"larder-gateway: {endpoint} refuses the connection; is a gateway running there?\n"
 
 
-def test_a_connection_that_breaks_off():
-    """Rule: whoever accepts and leaves is a problem without a traceback."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        leaving = threading.Thread(target=lambda: server.accept()[0].close())
-        leaving.start()
-        ran = run_here("status", "--endpoint", endpoint)
-        leaving.join()
-    assert ran.status == 1
-    assert endpoint in ran.err
-    assert "Traceback" not in ran.err
+def test_an_answer_that_was_lost(admin, operator):
+    """Rule: what may be sent twice is, once more and with the same key: a secret that was made is not lost with the answer."""
+    admin.answers["POST credentials"] = lambda _: (201, {"access_key_id": "K", "secret_access_key": "s"})
+    admin.breaks = 1
+    assert "AWS_SECRET_ACCESS_KEY=s" in operator("credentials", "create").out
+    first, second = admin.asked
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    admin.breaks = 1
+    assert operator("status").status == 0
+
+
+def test_answers_that_stay_lost(admin, operator):
+    """Rule: after the second time it is a problem; of a change it is said that it may have been done, and not sent again."""
+    admin.breaks = 2
+    lost = operator("status")
+    assert lost.status == 1
+    assert f"{admin.endpoint} cannot be reached" in lost.err
+    assert "audit" not in lost.err
+    admin.breaks, admin.asked = 1, []
+    unsure = operator("nodes", "drain", "n1")
+    assert unsure.status == 1
+    assert "whether it was done, larder-gateway audit tells" in unsure.err
+    assert len(admin.asked) == 1
 
 
 def test_a_private_authority(admin):
