@@ -52,3 +52,8 @@ def test_a_failed_precondition_of_a_cached_object_counts_as_what_it_was() -> Non
 def test_overload_is_named() -> None:
     """A shed request is told apart from a failing origin."""
     assert outcome_of(as_s3_error(DiskUnavailable("overload"))) == (Outcome.BYPASS, Reason.OVERLOAD)
+
+
+def test_what_the_gateway_does_not_do_is_no_failure_of_the_origin() -> None:
+    """Rule: 501 is the gateway's own refusal: nobody should look for it at the store."""
+    assert outcome_of(S3Error("NotImplemented")) == (Outcome.BYPASS, Reason.INVALID)

@@ -17,7 +17,7 @@ TENANTS = 100
 KEYS = 10_000
 FIRST = 500
 """Enough for each kind of request to have come several times from several tenants."""
-MOST = 1_200
+MOST = 600
 METHODS = ("GET", "HEAD", "DELETE", "OPTIONS", "PROPFIND", "LOCK", "TELLTALE", "GET")
 THREADS = 4
 

@@ -34,7 +34,7 @@ def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
         return error.outcome, error.reason
     if error.code == "SlowDown":
         return Outcome.BYPASS, Reason.OVERLOAD
-    if error.status >= 500:
+    if error.status >= 500 and error.code != "NotImplemented":
         return Outcome.MISS, Reason.ORIGIN_ERROR
     return Outcome.BYPASS, Reason.REFUSED if error.status in (401, 403) else Reason.INVALID
 
