@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -83,7 +84,7 @@ def test_every_series_that_an_alert_waits_for_is_there_from_the_start(used: Runn
         ("larder_peer_requests_total", "result", "unavailable"),
         ("larder_origin_failures_total", "kind", "timeout"),
     ):
-        assert f'{counter}{{{label}="{value}"}} 0.0' in text
+        assert f'\n{counter}{{{label}="{value}"}} ' in text
     for counter in ("larder_shed_requests_total", "larder_corrupt_blobs_total", "larder_evicted_bytes_total"):
         assert f"\n{counter} 0.0\n" in text
 
@@ -133,12 +134,12 @@ def test_what_nodes_do_for_one_another_is_counted(tmp_path: Path) -> None:
                 first.client().get_object(Bucket="bucket", Key=name)["Body"].read()
             assert first.metric("larder_peer_seconds_count") > 0
             assert first.metric("larder_peer_received_bytes_total") >= len(BODY)
-            assert first.metric("larder_peer_suspects_total") == 0
+            suspects = first.metric("larder_peer_suspects_total", why="silent")
             changes = first.metric("larder_ring_changes_total")
             second.kill()
             for name in names:
                 assert first.client().get_object(Bucket="bucket", Key=name)["Body"].read() == BODY
-            assert first.metric("larder_peer_suspects_total", why="silent") > 0
+            assert first.metric("larder_peer_suspects_total", why="silent") > suspects
             assert first.metric("larder_ring_changes_total") > changes
 
 
@@ -191,8 +192,13 @@ async def babbling() -> None:
 async def without_tls() -> None:
     """An https:// address of a server that speaks plain HTTP."""
 
-    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            # What is closed with something unread is reset, and that could overtake the answer.
+            while await reader.read(65536):
+                pass
         writer.close()
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
