@@ -79,7 +79,9 @@ reserve = 0
 token = "an-admin-token"
 
 [[origins]]
-endpoint = "http://127.0.0.1:9"
+endpoint = "ORIGIN"
+access_key_id = "origin-key-a"
+secret_access_key = "origin-secret-a"
 """
 
 
@@ -87,20 +89,24 @@ endpoint = "http://127.0.0.1:9"
 def operations(folder: Path) -> Iterator[Terminal]:
     """A gateway runs whose catalog has a key; what the page says about backup must bring it back."""
     port = str(free_port())
-    (folder / "larder.toml").write_text(CONFIGURATION.replace("PORT", port), encoding="utf-8")
     asked = {"LARDER_ENDPOINT": f"http://127.0.0.1:{port}", "LARDER_ADMIN_TOKEN": "an-admin-token"}
-    terminal = Terminal(folder, {}, asked)
     serve = ("larder-gateway serve --config larder.toml", f"http://127.0.0.1:{port}/-/readyz")
-    try:
-        terminal.start(*serve)
-        terminal.shell("larder-gateway tenants create vision")
-        terminal.shell("larder-gateway credentials create --tenant vision --access-key kept")
-        yield terminal
-        terminal.start(*serve)
-        assert "kept" in terminal.shell("larder-gateway credentials list")
-        terminal.shell("larder-gateway credentials rotate kept")
-    finally:
-        terminal.close()
+    terminal = Terminal(folder, {}, asked)
+    with OriginThread() as origin:
+        origin.put("photos", "train/0001.jpg", b"a photograph")
+        configuration = CONFIGURATION.replace("PORT", port).replace("ORIGIN", origin.endpoint)
+        (folder / "larder.toml").write_text(configuration, encoding="utf-8")
+        try:
+            terminal.start(*serve)
+            terminal.shell("larder-gateway tenants create vision")
+            terminal.shell("larder-gateway credentials create --tenant vision --access-key vision")
+            yield terminal
+            terminal.start(*serve)
+            assert "vision" in terminal.shell("larder-gateway credentials list")
+            # A secret that can be opened: rotating reads the row.
+            terminal.shell("larder-gateway credentials rotate vision")
+        finally:
+            terminal.close()
 
 
 @contextmanager
