@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, Strict, ValidationError
 
-from gateway.admin.catalog.merging import refused, unusable
+from gateway.admin.catalog.merging import Names, names_of, refused, unusable
 from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
 from gateway.admin.catalog.vault import Vault
 from gateway.admin.documents import Answer, Asked, Name, Source, Text, moment
@@ -151,14 +151,28 @@ class NewSecret(Credential):
 
 def credential_documents(file: Settings, catalog: Snapshot) -> dict[str, Credential]:
     """Every credential by its access key, the file's where both have one."""
-    found = {key: described(row, file, catalog) for key, row in catalog.credentials.items()}
+    names = names_of(file, catalog)
+    found = {key: _of_catalog(row, names, catalog) for key, row in catalog.credentials.items()}
     for credential in file.credentials:
         found[credential.access_key_id] = _of_file(credential, catalog)
     return found
 
 
+def credential_document(key: str, file: Settings, catalog: Snapshot) -> Credential | None:
+    """One credential; ``None`` when there is none of this access key."""
+    of_file = next((credential for credential in file.credentials if credential.access_key_id == key), None)
+    if of_file is not None:
+        return _of_file(of_file, catalog)
+    row = catalog.credentials.get(key)
+    return None if row is None else described(row, file, catalog)
+
+
 def described(row: CredentialRow, file: Settings, catalog: Snapshot) -> Credential:
     """The document of a credential of the catalog; ``catalog`` may be older than the row."""
+    return _of_catalog(row, names_of(file, catalog), catalog)
+
+
+def _of_catalog(row: CredentialRow, names: Names, catalog: Snapshot) -> Credential:
     revocation = catalog.revocations.get(row.credential.access_key_id)
     return Credential(
         **_public(row.credential),
@@ -168,7 +182,7 @@ def described(row: CredentialRow, file: Settings, catalog: Snapshot) -> Credenti
         rotated_at=None if row.rotated_at is None else moment(row.rotated_at),
         created_at=moment(row.created_at),
         source="catalog",
-        problem=unusable(row, file, catalog),
+        problem=unusable(row, names, catalog),
         etag=etag_of(max(row.revision, revocation.revision if revocation else 0)),
     )
 

@@ -17,7 +17,7 @@ from sqlalchemy import delete, insert, update
 
 from gateway.admin.catalog.changes import Change
 from gateway.admin.catalog.schema import credentials, revocations
-from gateway.admin.catalog.snapshot import CredentialRow, Snapshot, read_snapshot
+from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
 from gateway.admin.credential_documents import (
     Credential,
     CredentialChange,
@@ -25,6 +25,7 @@ from gateway.admin.credential_documents import (
     NewSecret,
     Rotation,
     audited,
+    credential_document,
     credential_documents,
     described,
     row_values,
@@ -58,7 +59,7 @@ async def create_credential(
     async def work(change: Change) -> dict[str, Any]:
         configured = asked.configured(asked.access_key_id or _new_key(), asked.secret_access_key or _new_secret())
         change.target = configured.access_key_id
-        snapshot = await read_snapshot(change.connection, parts.catalog.vault)
+        snapshot = await parts.catalog.read(change.connection)
         _check_new(configured, parts, snapshot)
         row = CredentialRow(configured, asked.description, parts.catalog.now(), None, change.revision)
         await change.connection.execute(insert(credentials).values(**row_values(row, parts.catalog.vault)))
@@ -71,7 +72,7 @@ async def create_credential(
 @router.get("/credentials/{access_key_id:path}", summary="Show a credential")
 async def show_credential(access_key_id: str, _caller: Reader, parts: Parts, response: Response) -> Credential:
     """One credential, without its secret."""
-    document = credential_documents(parts.file(), await parts.catalog.latest()).get(access_key_id)
+    document = credential_document(access_key_id, parts.file(), await parts.catalog.latest())
     if document is None:
         raise _unknown(access_key_id)
     response.headers["ETag"] = document.etag
@@ -129,8 +130,8 @@ async def rotate_credential(
 async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, response: Response) -> Credential:
     """Refuse a key from now on, everywhere and for ever; also one of the configuration file. Repeating it changes nothing."""
     async with parts.catalog.changes.change(caller, "credentials.revoke", access_key_id) as change:
-        snapshot = await read_snapshot(change.connection, parts.catalog.vault)
-        document = credential_documents(parts.file(), snapshot).get(access_key_id)
+        snapshot = await parts.catalog.read(change.connection)
+        document = credential_document(access_key_id, parts.file(), snapshot)
         if document is None:
             raise _unknown(access_key_id)
         if document.revoked:
@@ -138,8 +139,8 @@ async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, res
         else:
             change.before, change.after = {"revoked": False}, {"revoked": True}
             await _revoke(access_key_id, parts, change)
-            after = await read_snapshot(change.connection, parts.catalog.vault)
-            document = credential_documents(parts.file(), after)[access_key_id]
+            after = await parts.catalog.read(change.connection)
+            document = credential_document(access_key_id, parts.file(), after) or document
     response.headers["ETag"] = document.etag
     return document
 
@@ -179,7 +180,7 @@ def _check_new(configured: Configured, parts: AdminParts, snapshot: Snapshot) ->
     key = configured.access_key_id
     if key in snapshot.revocations:
         raise ApiError("Conflict", f"access_key_id: {key!r} was revoked once, and stays so; choose another.")
-    if key in credential_documents(parts.file(), snapshot):
+    if credential_document(key, parts.file(), snapshot) is not None:
         raise ApiError(
             "Conflict", f"access_key_id: there is a credential {key!r} already; choose another, or rotate that one."
         )
@@ -206,9 +207,8 @@ async def _editable(
 ) -> tuple[CredentialRow, Snapshot]:
     """A credential of the catalog that is what the caller thinks it is."""
     file = parts.file()
-    snapshot = await read_snapshot(change.connection, parts.catalog.vault)
-    document = credential_documents(file, snapshot).get(key)
-    if document is None:
+    snapshot = await parts.catalog.read(change.connection)
+    if credential_document(key, file, snapshot) is None:
         raise _unknown(key)
     if key not in snapshot.credentials:
         raise ApiError(

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, update
 
 from gateway.admin.catalog.changes import Change
 from gateway.admin.catalog.schema import origins
-from gateway.admin.catalog.snapshot import OriginRow, Snapshot, read_snapshot
+from gateway.admin.catalog.snapshot import OriginRow, Snapshot
 from gateway.admin.catalog.vault import Vault
 from gateway.admin.documents import Answer, Asked, Name, Source, Text, moment
 from gateway.admin.once import Idempotent, change_once
@@ -121,7 +121,7 @@ async def create_origin(caller: Admin, parts: Parts, asked: NewOrigin, once: Ide
 
     async def work(change: Change) -> dict[str, Any]:
         change.target = asked.name
-        file, snapshot = parts.file(), await read_snapshot(change.connection, parts.catalog.vault)
+        file, snapshot = parts.file(), await parts.catalog.read(change.connection)
         if asked.name in origin_documents(file, snapshot):
             raise ApiError(
                 "Conflict", f"name: there is an origin {asked.name!r} already; GET /-/admin/origins lists them."
@@ -185,7 +185,7 @@ def _described(row: OriginRow, file: Settings, catalog: Snapshot) -> Origin:
 
 async def _editable(name: str, parts: AdminParts, change: Change, if_match: str | None) -> tuple[OriginRow, Snapshot]:
     """An origin of the catalog that is what the caller thinks it is."""
-    snapshot = await read_snapshot(change.connection, parts.catalog.vault)
+    snapshot = await parts.catalog.read(change.connection)
     row = snapshot.origins.get(name)
     if row is None:
         if name in origin_documents(parts.file(), snapshot):

@@ -16,7 +16,7 @@ from sqlalchemy import delete, insert, update
 
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.schema import rules as table
-from gateway.admin.catalog.snapshot import Snapshot, read_snapshot
+from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.documents import Answer, Asked, Source, Text
 from gateway.admin.parts import Parts
 from gateway.admin.preconditions import IfMatch, check_if_match, etag_of
@@ -112,7 +112,7 @@ async def replace_rules(
 ) -> RuleList:
     """Replace the catalog's rules by these, in this order; the file's follow them. In force everywhere within a second."""
     async with parts.catalog.changes.change(caller, "rules.replace", "rules") as change:
-        snapshot = await read_snapshot(change.connection, parts.catalog.vault)
+        snapshot = await parts.catalog.read(change.connection)
         check_if_match(if_match, etag_of(snapshot.rules_revision))
         change.before, change.after = _audited(snapshot.rules), _audited(asked.items)
         await change.connection.execute(delete(table))
@@ -120,7 +120,7 @@ async def replace_rules(
             row = {"position": place, "rule": json.dumps(rule.model_dump())}
             await change.connection.execute(insert(table).values(**row))
         await change.connection.execute(update(meta).where(meta.c.name == "rules").values(value=str(change.revision)))
-        after = await read_snapshot(change.connection, parts.catalog.vault)
+        after = await parts.catalog.read(change.connection)
     document = rule_list(parts.file(), after)
     response.headers["ETag"] = document.etag
     return document

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, update
 
 from gateway.admin.catalog.changes import Change
 from gateway.admin.catalog.schema import tenants
-from gateway.admin.catalog.snapshot import Snapshot, TenantRow, read_snapshot
+from gateway.admin.catalog.snapshot import Snapshot, TenantRow
 from gateway.admin.documents import Answer, Asked, Name, Source, Text, moment
 from gateway.admin.once import Idempotent, change_once
 from gateway.admin.paging import Cursor, Limit, Page, paged
@@ -97,7 +97,7 @@ async def create_tenant(caller: Admin, parts: Parts, asked: NewTenant, once: Ide
 
     async def work(change: Change) -> dict[str, Any]:
         change.target = asked.name
-        snapshot = await read_snapshot(change.connection, parts.catalog.vault)
+        snapshot = await parts.catalog.read(change.connection)
         if asked.name in tenant_documents(parts.file(), snapshot):
             raise ApiError(
                 "Conflict", f"name: there is a tenant {asked.name!r} already; GET /-/admin/tenants lists them."
@@ -169,7 +169,7 @@ def _found(name: str, file: Settings, catalog: Snapshot) -> Tenant:
 
 async def _editable(name: str, parts: AdminParts, change: Change, if_match: str | None) -> Tenant:
     """A tenant of the catalog that is what the caller thinks it is."""
-    document = _found(name, parts.file(), await read_snapshot(change.connection, parts.catalog.vault))
+    document = _found(name, parts.file(), await parts.catalog.read(change.connection))
     if document.source == "file":
         raise ApiError(
             "Conflict",

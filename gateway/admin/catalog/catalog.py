@@ -8,20 +8,23 @@ succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wir
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes
 from gateway.admin.catalog.database import Database, create_file
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.schema import meta
-from gateway.admin.catalog.snapshot import Snapshot, read_snapshot, version_of
+from gateway.admin.catalog.snapshot import EMPTY, Snapshot, read_snapshot, version_of
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.model.errors import ConfigError
+
+log = logging.getLogger("larder.admin")
 
 Told = Callable[[], Awaitable[None]]
 _CHECK = select(meta.c.value).where(meta.c.name == "key")
@@ -110,6 +113,15 @@ class Catalog:
                 raise
             return self.last
 
+    async def read(self, connection: AsyncConnection) -> Snapshot:
+        """What the catalog says in a transaction: a change reads what it changes, and what it is checked against, by this.
+
+        Raises:
+            CatalogUnavailable: as ``vault``.
+            ConfigError: as ``look``.
+        """
+        return await read_snapshot(connection, self.vault, self.last or EMPTY)
+
     async def close(self) -> None:
         """Close the database."""
         await self.database.close()
@@ -121,7 +133,7 @@ class Catalog:
         async with self.database.reading() as connection:
             if self.last is not None and self.last.version == await version_of(connection):
                 return self.last
-            return await read_snapshot(connection, self._vault)
+            return await self.read(connection)
 
     async def _open(self) -> Vault:
         """Bring the tables up to date, and find the key that its secrets were sealed with.
@@ -163,8 +175,10 @@ class Catalog:
         return vault
 
     async def _changed(self) -> None:
-        with suppress(CatalogUnavailable, ConfigError):
-            # The change is kept, whatever becomes of the look; the next one sees it, or says why it cannot.
+        try:
             await self.look()
+        except Exception as error:
+            # The change is kept, and so is what it was answered; whoever follows looks again, and says what is wrong.
+            log.warning("a change is kept, and is not in force here yet: %s", error)
         for teller in self._tellers:
             await teller()

@@ -9,30 +9,46 @@ from being used.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
 from gateway.config import Credential, Settings
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What there is: access keys of the file, and origins of both."""
+
+    keys: frozenset[str]
+    origins: frozenset[str]
+
+
+def names_of(file: Settings, catalog: Snapshot) -> Names:
+    """What the file and the catalog have."""
+    of_file = {origin.name for origin in file.origins}
+    keys = frozenset(credential.access_key_id for credential in file.credentials)
+    return Names(keys, frozenset(of_file | catalog.origins.keys()))
+
+
 def merged(file: Settings, catalog: Snapshot) -> Settings:
     """The settings that are in force."""
-    names = {origin.name for origin in file.origins}
-    origins = (*file.origins, *(row.origin for name, row in sorted(catalog.origins.items()) if name not in names))
+    names = names_of(file, catalog)
+    of_file = {origin.name for origin in file.origins}
+    origins = (*file.origins, *(row.origin for name, row in sorted(catalog.origins.items()) if name not in of_file))
     credentials = [credential for credential in file.credentials if not refused(credential, catalog)]
-    credentials += [
-        row.credential for _, row in sorted(catalog.credentials.items()) if not unusable(row, file, catalog)
-    ]
+    credentials += [row.credential for row in catalog.credentials.values() if not unusable(row, names, catalog)]
     changes = {"origins": origins, "credentials": tuple(credentials), "rules": (*catalog.rules, *file.rules)}
     return file.model_copy(update=changes)
 
 
-def unusable(row: CredentialRow, file: Settings, catalog: Snapshot) -> str:
+def unusable(row: CredentialRow, names: Names, catalog: Snapshot) -> str:
     """Why a credential of the catalog is not in force; empty when it is."""
     credential = row.credential
     if reason := refused(credential, catalog):
         return reason
-    if credential.access_key_id in {other.access_key_id for other in file.credentials}:
+    if credential.access_key_id in names.keys:
         return "the configuration file has a credential of this access key, which counts"
-    if credential.origin not in catalog.origins and credential.origin not in {origin.name for origin in file.origins}:
+    if credential.origin not in names.origins:
         return f"there is no origin named {credential.origin!r} any more"
     return ""
 

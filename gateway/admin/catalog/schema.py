@@ -6,7 +6,7 @@ which its entity tag is made; the rules, which change as a whole, have theirs in
 epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
 
 Revocations are rows of their own and stay for ever, also for keys of a configuration file and of credentials that are
-deleted: a key that was revoked never becomes valid again, whatever is created, restored or reloaded.
+deleted: a key that was revoked never becomes valid again, whatever is created or reloaded.
 """
 
 from __future__ import annotations

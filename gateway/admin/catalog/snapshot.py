@@ -30,13 +30,14 @@ class TenantRow:
 
 @dataclass(frozen=True, slots=True)
 class CredentialRow:
-    """A credential with what the configuration has no place for."""
+    """A credential with what the configuration has no place for; ``sealed`` are its secrets as the catalog has them."""
 
     credential: Credential
     description: str
     created_at: float
     rotated_at: float | None
     revision: int
+    sealed: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,13 @@ async def _number(connection: AsyncConnection, name: str) -> int:
     return int(await connection.scalar(select(meta.c.value).where(meta.c.name == name)) or 0)
 
 
-async def read_snapshot(connection: AsyncConnection, vault: Vault) -> Snapshot:
-    """Read the catalog; ``connection`` is in a transaction that sees one moment.
+async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapshot) -> Snapshot:
+    """Read the catalog.
+
+    Args:
+        connection: in a transaction that sees one moment.
+        vault: opens what is sealed.
+        last: what was read before, if anything; credentials that are as they were then are not made again.
 
     Raises:
         ConfigError: something in it is not what this version of Larder, or this key, can read.
@@ -91,16 +97,13 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault) -> Snapshot:
     rows = {}
     for table in (tenants, credentials, revocations, origins, rules):
         rows[table.name] = [dict(row) for row in (await connection.execute(select(table))).mappings()]
-    sealed = [(_owner(name, row), row["secrets"]) for name in _SEALED for row in rows[name]]
-    opened = {owner: vault.known(owner, secrets) for owner, secrets in sealed}
-    vault.forget_all_but(set(sealed))
     try:
         return Snapshot(
             version=await version_of(connection),
             tenants={row["name"]: TenantRow(**row) for row in rows["tenants"]},
-            credentials=_by_name(_credential(row, opened) for row in rows["credentials"]),
+            credentials=_by_name(_credential(row, vault, last) for row in rows["credentials"]),
             revocations={row.pop("access_key_id"): RevocationRow(**row) for row in rows["revocations"]},
-            origins={row["name"]: _origin(row, opened) for row in rows["origins"]},
+            origins={row["name"]: _origin(row, vault) for row in rows["origins"]},
             rules=tuple(
                 Rule(**json.loads(row["rule"])) for row in sorted(rows["rules"], key=lambda row: row["position"])
             ),
@@ -110,25 +113,23 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault) -> Snapshot:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None
 
 
-_SEALED = ("credentials", "origins")
-
-
-def _owner(table: str, row: Mapping[str, Any]) -> str:
-    return f"{table}/{row['access_key_id' if table == 'credentials' else 'name']}"
-
-
 def _by_name(rows: Iterable[CredentialRow]) -> dict[str, CredentialRow]:
     return {row.credential.access_key_id: row for row in rows}
 
 
-def _credential(row: dict[str, Any], opened: Mapping[str, Mapping[str, str]]) -> CredentialRow:
+def _credential(row: dict[str, Any], vault: Vault, last: Snapshot) -> CredentialRow:
+    before = last.credentials.get(row["access_key_id"])
+    # What is sealed again is another text, so equal texts are of one and the same change.
+    if before is not None and (before.sealed, before.revision) == (row["secrets"], row["revision"]):
+        return before
     own = ("access_key_id", "tenant", "origin", "origin_access_key_id", "read_only", "expires", "previous_expires")
     fields = {name: row[name] for name in own} | {"allow": tuple(json.loads(row["allow"]))}
-    credential = Credential(**fields, **opened[_owner("credentials", row)])
-    return CredentialRow(credential, row["description"], row["created_at"], row["rotated_at"], row["revision"])
+    credential = Credential(**fields, **vault.open(f"credentials/{row['access_key_id']}", row["secrets"]))
+    kept = {name: row[name] for name in ("description", "created_at", "rotated_at", "revision")}
+    return CredentialRow(credential, **kept, sealed=row["secrets"])
 
 
-def _origin(row: dict[str, Any], opened: Mapping[str, Mapping[str, str]]) -> OriginRow:
+def _origin(row: dict[str, Any], vault: Vault) -> OriginRow:
     own = ("name", "endpoint", "region", "access_key_id", "connect_timeout", "read_timeout", "max_connections")
-    origin = Origin(**{name: row[name] for name in own}, **opened[_owner("origins", row)])
+    origin = Origin(**{name: row[name] for name in own}, **vault.open(f"origins/{row['name']}", row["secrets"]))
     return OriginRow(origin, row["created_at"], row["revision"])

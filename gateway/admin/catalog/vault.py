@@ -33,7 +33,6 @@ class Vault:
 
     def __init__(self, key: str) -> None:
         self._fernet = Fernet(key)
-        self._opened: dict[str, Secrets] = {}
 
     def seal(self, owner: str, secrets: Secrets) -> str:
         """The text to keep; ``owner`` names what the secrets belong to, such as ``credentials/vision``."""
@@ -53,22 +52,6 @@ class Vault:
             raise ConfigError(f"the catalog has secrets of {found['owner']} at {owner}; restore it from a backup")
         secrets: Secrets = found["secrets"]
         return secrets
-
-    def known(self, owner: str, sealed: str) -> Secrets:
-        """``open``, remembering what was opened last: a catalog is read again as a whole, and has changed in one row.
-
-        Raises:
-            ConfigError: as ``open``.
-        """
-        name = f"{owner}\0{sealed}"
-        if name not in self._opened:
-            self._opened[name] = self.open(owner, sealed)
-        return self._opened[name]
-
-    def forget_all_but(self, names: set[tuple[str, str]]) -> None:
-        """Let go of what is in the catalog no more; ``names`` are the pairs of owner and sealed text that are."""
-        kept = {f"{owner}\0{sealed}" for owner, sealed in names}
-        self._opened = {name: secrets for name, secrets in self._opened.items() if name in kept}
 
     def check(self) -> str:
         """A text by which ``fits`` recognises this key."""

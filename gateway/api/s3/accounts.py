@@ -62,8 +62,9 @@ def accounts_of(settings: Settings) -> Mapping[str, Account]:
     Raises:
         ConfigError: a credential's ``expires`` is not an ISO 8601 time.
     """
+    origins = {origin.name: origin for origin in settings.origins}
     return {
-        credential.access_key_id: account_of(credential, settings.origin(credential.origin))
+        credential.access_key_id: account_of(credential, origins[credential.origin])
         for credential in settings.credentials
     }
 
