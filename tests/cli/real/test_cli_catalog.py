@@ -1,0 +1,147 @@
+"""Tenants, keys, origins, rules and the catalog's tables, as an operator types them at a real gateway."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.cli.commands import run_here
+from tests.cli.real.reads import READER, SOON, served
+from tests.origins.processes import wait_until
+
+
+def test_a_key_from_its_creation_to_its_revocation(operator, running):
+    """Rule: a key that is created works with the lines that were printed, read by a shell; revoked, it works no more."""
+    operator("tenants", "create", "vision", "--description", "the vision group's $HOME")
+    made = operator("credentials", "create", "--tenant", "vision", "--allow", "photos/**", "--read-only")
+    script = f'{made.out}\nprintf "%s\\n%s" "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY"'
+    key, secret = subprocess.check_output(["/bin/sh", "-c", script], text=True).split("\n")
+    wait_until(lambda: served(running, key, secret).startswith(("HIT", "MISS")), SOON, "the new key")
+    operator("credentials", "revoke", key)
+    wait_until(lambda: served(running, key, secret) == "InvalidAccessKeyId", SOON, "the revocation")
+    listed = operator("credentials", "list", "--tenant", "vision")
+    assert "revoked" in listed.out
+    (entry,) = operator("credentials", "--tenant", "vision", "--json").json["items"]
+    assert (entry["access_key_id"], entry["revoked"], entry["read_only"]) == (key, True, True)
+    log = operator("audit", "--target", key)
+    assert "credentials.create" in log.out
+    assert "credentials.revoke" in log.out
+    assert secret not in listed.out + log.out + json.dumps(entry)
+
+
+def test_a_rotation_with_grace(operator, running):
+    """Rule: after a rotation both secrets work for the grace; --json has the new one, once."""
+    made = operator("credentials", "create", "--access-key", "ROTATED", "--json").json
+    wait_until(lambda: served(running, "ROTATED", made["secret_access_key"]).startswith("HIT"), SOON, "the new key")
+    new = operator("credentials", "rotate", "ROTATED", "--grace", "1h", "--json").json
+    assert new["secret_access_key"] != made["secret_access_key"]
+    wait_until(lambda: served(running, "ROTATED", new["secret_access_key"]).startswith("HIT"), SOON, "the new secret")
+    assert served(running, "ROTATED", made["secret_access_key"]).startswith("HIT")
+    operator("credentials", "remove", "ROTATED")
+
+
+def test_a_tenant_that_is_disabled(operator, running):
+    """Rule: a disabled tenant's keys are refused until it is enabled; one that has keys is not removed."""
+    operator("tenants", "create", "sound")
+    secret = operator("credentials", "create", "--tenant", "sound", "--access-key", "SOUND", "--json").json[
+        "secret_access_key"
+    ]
+    wait_until(lambda: served(running, "SOUND", secret).startswith(("HIT", "MISS")), SOON, "the new key")
+    operator("tenants", "disable", "sound")
+    wait_until(lambda: served(running, "SOUND", secret) == "InvalidAccessKeyId", SOON, "the refusal")
+    operator("tenants", "enable", "sound")
+    wait_until(lambda: served(running, "SOUND", secret).startswith("HIT"), SOON, "the service")
+    assert "Conflict" in operator("tenants", "remove", "sound", status=1).err
+    operator("credentials", "remove", "SOUND")
+    operator("tenants", "remove", "sound")
+    assert "sound" not in operator("tenants", "list").out
+
+
+def test_the_token_that_may_only_look(operator):
+    """Rule: admin.read_token shows, and is refused every change with the reason."""
+    assert operator("credentials", "list", LARDER_ADMIN_TOKEN=READER).status == 0
+    refused = operator("tenants", "create", "x", status=1, LARDER_ADMIN_TOKEN=READER)
+    assert "ReadOnlyToken" in refused.err
+
+
+def test_names_that_are_none(operator):
+    """Rule: a name that the gateway does not take is refused by the field, and nothing is made."""
+    refused = operator("tenants", "create", "<script>", status=1)
+    assert "name: " in refused.err
+    assert "script" not in operator("tenants", "list").out
+
+
+def test_an_origin(operator, tmp_path):
+    """Rule: an origin's secret comes from a file, and is shown nowhere."""
+    secret = tmp_path / "secret"
+    secret.write_text("the-secret-of-the-store\n")
+    operator(
+        "origins",
+        "create",
+        "archive",
+        "--address",
+        "http://127.0.0.1:9",
+        "--access-key",
+        "STORE",
+        "--secret-file",
+        str(secret),
+    )
+    listed = operator("origins")
+    assert "archive" in listed.out
+    assert (
+        "the-secret-of-the-store"
+        not in listed.out + operator("origins", "--json").out + operator("audit", "--json").out
+    )
+    operator("origins", "remove", "archive")
+
+
+def test_rules(operator, tmp_path):
+    """Rule: rules are replaced from a file; check says which one holds, and ends with 1 when one can never hold."""
+    file = tmp_path / "rules.toml"
+    file.write_text('[[rules]]\nmatch = "photos/**"\nfreshness = "10m"\n[[rules]]\nmatch = "photos/train/**"\n')
+    checked = operator("rules", "check", "--file", str(file), "--json", status=1).json["items"]
+    assert [rule["verdict"] for rule in checked][:2] == ["matches", "hidden"]
+    assert [rule["source"] for rule in operator("rules", "list", "--json").json["items"]] == ["file"]
+    operator("rules", "replace", str(file))
+    assert operator("rules", "check", "s3://photos/train/01.jpg").out == "rule 0 holds: photos/** (catalog)\n"
+    file.write_text("")
+    operator("rules", "replace", str(file))
+    assert operator("rules", "check", "photos/train/01.jpg").out == "rule 0 holds: photos/** (file)\n"
+    assert "no rule holds" in operator("rules", "check", "elsewhere/x").out
+
+
+@pytest.mark.parametrize("content", ["[[rules]\n", '[cache]\ndir = "x"\n', "rules = 3\n"])
+def test_a_file_of_no_rules(operator, tmp_path, content):
+    """Rule: a file with anything but rules is wrong usage, and nothing is asked for."""
+    file = tmp_path / "rules.toml"
+    file.write_text(content)
+    assert str(file) in operator("rules", "replace", str(file), status=2).err
+
+
+def test_migrate(tmp_path):
+    """Rule: migrate makes the tables where there are none, and says so; again, nothing is to be done."""
+    config = tmp_path / "larder.toml"
+    config.write_text(f'[cache]\ndir = "{tmp_path}/cache"\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n')
+    first = run_here("migrate", "--config", str(config), "--json")
+    assert first.status == 0, first
+    assert first.json["before"] is None
+    assert "up to date" in run_here("migrate", "--config", str(config)).out
+    assert (tmp_path / "cache" / "catalog.db").stat().st_mode & 0o077 == 0
+
+
+def test_migrate_of_a_database_that_is_not_there(tmp_path):
+    """Rule: a database that cannot be reached is a problem without a traceback or the password."""
+    config = tmp_path / "larder.toml"
+    config.write_text(
+        '[database]\nurl = "postgresql+asyncpg://larder:hush@127.0.0.1:9/larder"\n'
+        'encryption_key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n'
+    )
+    ran = run_here("migrate", "--config", str(config))
+    assert ran.status == 1
+    assert "Traceback" not in ran.err
+    assert "hush" not in ran.err
+    shown = run_here("check-config", str(config))
+    assert "hush" not in shown.out
+    assert "AAAA" not in shown.out
