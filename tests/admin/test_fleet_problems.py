@@ -1,0 +1,115 @@
+"""Problems that show when the whole zone is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.admin.board import Reading
+from gateway.admin.fleet_problems import problems_of
+from gateway.admin.fleet_view import datasets_of, total_of
+from gateway.fleet.jobs import JobRecord, KnownJob
+from gateway.fleet.samples import Told
+from gateway.model.counters import Counters, Sample
+from gateway.model.fleet import Node, NodeState
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+
+DATASET = "ab" * 32
+AT = 1_800_000_000.0
+
+
+def node(name: str) -> Node:
+    """A node of 1 GB."""
+    return Node(name, f"http://127.0.0.1/{name}", 10**9, "default", NodeState.READY, boot="b")
+
+
+def job(name: str) -> KnownJob:
+    """A job on the dataset."""
+    record = JobRecord("t", name, DATASET, "images", 8, 64, 1, "auto", "default", "K", 5 * 10**12, 1000, "auto")
+    return KnownJob(record, AT - 500, 1.0)
+
+
+def reading(**parts: Any) -> Reading:
+    """A zone of one node that is well."""
+    given = {"at": AT, "nodes": {"a": node("a")}, "told": {"a": Told(1.0, {"version": "1"})}, **parts}
+    return Reading(**given)
+
+
+def whats(found: Reading) -> list[str]:
+    """What is wrong."""
+    problems = problems_of(found, 0.0)
+    assert all(each.remedy for each in problems)
+    return [each.what for each in problems]
+
+
+def test_a_zone_that_is_well_has_no_problems() -> None:
+    """Rule: nothing is said of a zone that works."""
+    assert whats(reading()) == []
+
+
+def test_what_nodes_say_of_themselves_is_told_with_their_name() -> None:
+    """Rule: a node's own words, since when it says; words of another version are left out."""
+    own = {"kind": "churn", "severity": "warning", "what": "<b>What.</b>", "remedy": "R.", "since": AT - 60}
+    told = {"a": Told(1.0, {"problems": [own, {"text": "of another version"}, 7]})}
+    [problem] = problems_of(reading(told=told), 0.0)
+    assert (problem.node, problem.what, problem.since) == ("a", "<b>What.</b>", "2027-01-15T07:59:00.000Z")
+
+
+def test_a_node_that_is_gone_or_silent_is_missed() -> None:
+    """Rule: who is there and says nothing is silent; who is not there and did not say goodbye is gone, for a while."""
+    assert "has said nothing" in whats(reading(told={"a": Told(30.0, {})}))[0]
+    assert "is gone" in whats(reading(told={"a": Told(1.0, {}), "b": Told(60.0, {})}))[0]
+    assert whats(reading(told={"a": Told(1.0, {}), "b": Told(10.0, {}), "c": Told(5000.0, {})})) == []
+
+
+def test_a_job_that_gains_nothing_is_named() -> None:
+    """Rule: a job whose benefit was measured, and is none, is a problem; one that is being measured is not."""
+    gains_nothing = Plan(jobs={"t/j": JobOrder(False, Phase.STEADY, 1.01)})
+    assert "gains nothing" in whats(reading(jobs=(job("j"),), plan=gains_nothing))[0]
+    for order in (
+        JobOrder(True, Phase.STEADY, 2.0),
+        JobOrder(False, Phase.PROBE_MISS, 1.0),
+        JobOrder(True, Phase.STEADY, 0.0),
+    ):
+        assert whats(reading(jobs=(job("j"),), plan=Plan(jobs={"t/j": order}))) == []
+
+
+def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
+    """Rule: it is a problem if two chunks are more than all caches; not if others only gain more."""
+    order = DatasetOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    for chunk, expected in ((10**9, 1), (10**8, 0)):
+        inputs = {"datasets": {DATASET: {"size": 10 * chunk, "chunk": chunk}}}
+        plan = Plan(datasets={DATASET: order}, inputs=inputs)
+        assert len(whats(reading(jobs=(job("j"),), plan=plan))) == expected
+
+
+def test_redis_lost_is_said_once() -> None:
+    """Rule: what every node says of Redis is not repeated when this gateway knows it."""
+    own = {"kind": "redis", "severity": "warning", "what": "W.", "remedy": "R.", "since": AT}
+    found = problems_of(reading(lost="Redis is not reachable", told={"a": Told(1.0, {"problems": [own]})}), 30.0)
+    assert [each.severity for each in found] == ["error"]
+    assert found[0].since == "2027-01-15T07:59:30.000Z"
+
+
+def test_totals_are_of_the_nodes_that_are_there() -> None:
+    """Rule: each node's last sample counts, and none of a node that is gone."""
+    samples = {name: [Sample(AT, "b", Counters(requests=10, cache_bytes=5))] for name in ("a", "gone")}
+    assert total_of(reading(samples=samples)).requests == 10
+
+
+def test_a_dataset_is_known_by_whoever_speaks_of_it() -> None:
+    """Rule: registered, used, planned or decided about, it is one dataset, with what is known of it."""
+    found = datasets_of(reading(datasets={("t", "one"): DATASET, ("u", "two"): DATASET}, overrides={"cd" * 32: "pin"}))
+    assert [(each.id, each.names, each.items) for each in found] == [
+        ("cd" * 6, [], None),
+        ("ab" * 6, ["one", "two"], None),
+    ]
+    told = {"a": Told(1.0, {"datasets": {DATASET: [100, 10**6, 40]}})}
+    [known] = datasets_of(reading(datasets={("t", "one"): DATASET}, told=told))
+    assert (known.items, known.bytes, known.resident_share, known.caching, known.why) == (
+        100,
+        10**6,
+        0.4,
+        "full",
+        "fits",
+    )

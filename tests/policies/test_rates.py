@@ -1,0 +1,60 @@
+"""Rates and histories of what nodes have counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.model.counters import Counters, Sample
+from gateway.policies.rates import gained, history, lately, rates
+
+
+def sample(at: float, requests: float, boot: str = "a", **more: float) -> Sample:
+    """What a node had counted."""
+    return Sample(at, boot, Counters(requests=requests, **more))
+
+
+def test_a_restart_begins_at_nothing() -> None:
+    """Rule: what a node counted since it was started anew is all that its later sample says."""
+    assert gained(sample(0, 100), sample(5, 130)).requests == 30
+    assert gained(sample(0, 100), sample(5, 130, "b")).requests == 130
+    assert gained(sample(0, 100), sample(5, 40)).requests == 40
+
+
+def test_only_the_last_minute_is_now() -> None:
+    """Rule: a rate is over the samples of the last minute, and nothing when there are not two of them."""
+    samples = [sample(0, 0), sample(50, 1000), sample(100, 1500), sample(105, 1600)]
+    assert lately(samples, 106) == (Counters(requests=600), 55)
+    assert lately(samples, 200) == (Counters(), 0.0)
+
+
+def test_rates_of_nodes_add_up() -> None:
+    """Rule: each node counts over its own time; the ratio is of all bytes together, and none without traffic."""
+    one = [sample(0, 0, sent_bytes=0, cache_bytes=0), sample(50, 100, sent_bytes=1000, cache_bytes=900)]
+    two = [sample(40, 0, sent_bytes=0, cache_bytes=0), sample(50, 50, sent_bytes=1000, cache_bytes=300)]
+    found = rates([one, two], 55)
+    assert found.requests == pytest.approx(2 + 5)
+    assert found.hit_ratio == pytest.approx(0.6)
+    assert rates([], 55).hit_ratio is None
+
+
+def test_a_history_counts_everything_once() -> None:
+    """Rule: the steps of a history add up to what was counted between the first and the last sample."""
+    one = [sample(at, at * 2) for at in range(0, 600, 7)]
+    two = [sample(at, at * 3, "a" if at < 300 else "b") for at in range(0, 600, 60)]
+    points = history([one, two], 0, 60, 10)
+    assert [point.at for point in points] == [60.0 * place for place in range(10)]
+    wanted = one[-1].counters.requests + two[4].counters.requests + two[9].counters.requests
+    assert sum(point.counted.requests for point in points) == wanted
+
+
+def test_what_is_older_than_the_history_is_left_out() -> None:
+    """Rule: samples before its start, and after its end, are in no step."""
+    points = history([[sample(0, 0), sample(10, 5), sample(70, 6), sample(500, 9)]], 60, 60, 2)
+    assert [point.counted.requests for point in points] == [1, 0]
+
+
+def test_counters_of_another_version_are_read() -> None:
+    """Rule: numbers that an older version did not count are 0, those that only a newer one counts are left out."""
+    assert Counters.of([1, 2]) == Counters(requests=1, hits=2)
+    assert Counters.of([1] * 50).requests == 1
+    assert Counters.of(Counters(requests=7, evicted_bytes=1).values()) == Counters(requests=7, evicted_bytes=1)

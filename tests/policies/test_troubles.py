@@ -1,0 +1,78 @@
+"""What counts as wrong with a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.model.counters import Counters
+from gateway.policies.breaker import BreakerState
+from gateway.policies.troubles import NodeFacts, Trouble, troubles
+
+FINE = {"capacity": 1000}
+
+
+def kinds(**facts: Any) -> list[str]:
+    """What is found wrong."""
+    return [trouble.kind for trouble in troubles(NodeFacts(**{**FINE, **facts}))]
+
+
+def test_a_node_that_is_well_has_no_troubles() -> None:
+    """Rule: nothing is said of a node that works, however little or much it does."""
+    assert kinds() == []
+    busy = Counters(requests=1e9, origin_requests=1e6, origin_failures=1000, evicted_bytes=1e12)
+    assert kinds(minute=Counters(origin_requests=1000, origin_failures=4), since_start=busy) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "severity"),
+    [
+        ({"disk": BreakerState.DOWN, "cause": "io"}, "disk-down", "error"),
+        ({"disk": BreakerState.UNSTABLE}, "disk-unstable", "warning"),
+        ({"shortage": "the file system has too little free"}, "disk-space", "warning"),
+        ({"redis": "Redis is not reachable"}, "redis", "warning"),
+        ({"fleet": "the node id is held by another"}, "fleet", "error"),
+        ({"catalog": "the catalog cannot be used"}, "catalog", "error"),
+        ({"reload": "the changed configuration is not used"}, "reload", "error"),
+        ({"minute": Counters(origin_requests=10, origin_failures=5)}, "origin", "error"),
+        ({"minute": Counters(origin_requests=100, origin_failures=5)}, "origin", "warning"),
+        ({"since_start": Counters(corrupt_blobs=1)}, "corrupt", "warning"),
+        ({"turnover": Counters(evicted_bytes=200)}, "churn", "warning"),
+        ({"skew": -6.0}, "clock", "warning"),
+        ({"skew": 700.0}, "clock", "error"),
+    ],
+)
+def test_each_trouble_has_a_severity_and_a_remedy(facts: dict[str, Any], kind: str, severity: str) -> None:
+    """Rule: what is wrong is found alone, with how bad it is and what to do."""
+    [found] = troubles(NodeFacts(**{**FINE, **facts}))
+    assert (found.kind, found.severity) == (kind, severity)
+    assert found.what.endswith(".")
+    assert found.remedy.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"minute": Counters(origin_requests=4, origin_failures=4)},
+        {"minute": Counters(origin_requests=1000, origin_failures=49)},
+        {"turnover": Counters(evicted_bytes=199)},
+        {"skew": 4.9},
+    ],
+)
+def test_what_is_below_the_bound_is_no_trouble(facts: dict[str, Any]) -> None:
+    """Rule: few failures, some evictions and clocks that nearly agree are everyday."""
+    assert kinds(**facts) == []
+
+
+def test_errors_come_first() -> None:
+    """Rule: what is worse stands before what is less bad."""
+    assert kinds(disk=BreakerState.DOWN, redis="lost", skew=10.0) == ["disk-down", "redis", "clock"]
+
+
+def test_a_trouble_survives_its_way_through_redis() -> None:
+    """Rule: what a node said is what is read; something else is refused."""
+    trouble = Trouble("churn", "warning", "What.", "Remedy.")
+    assert Trouble.from_json(trouble.to_json()) == trouble
+    with pytest.raises(KeyError):
+        Trouble.from_json({"kind": "churn"})
