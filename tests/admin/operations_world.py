@@ -81,7 +81,7 @@ class Zone:
 def zone(home: Path, count: int = 2, **settings: Any) -> Iterator[Zone]:
     """A fleet whose nodes have one catalog, in a file that they share."""
     catalog = f'[database]\nurl = "sqlite:///{home}/catalog.db"\n'
-    settings = {"extra": ADMIN + catalog, **settings}
+    settings = {**settings, "extra": f"{ADMIN}{catalog}{settings.get('extra', '')}"}
     with (
         Origin() as origin,
         RedisServer() as redis,

@@ -1,0 +1,149 @@
+"""Datasets, jobs and plan as operators see and change them, with real gateways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.admin.operations_world import Zone, admin, get, zone
+from tests.batches import Stock, bytes_of, stock
+from tests.scenarios.world import eventually
+from tests.v1 import ask
+
+LASTING = '[manager]\njob_expire = "10m"\n'
+"""No rank says anything here: a job is there for as long as the tests take."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
+    """Two nodes."""
+    with zone(tmp_path_factory.mktemp("datasets"), extra=LASTING) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def used(world: Zone, tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """A dataset with a job."""
+    made = stock(world.origin.s3, tmp_path_factory.mktemp("files"), "used", bytes_of(60, 500, "used"))
+    made.register(world.nodes[0], "auto")
+    join(world, made, "trainer")
+    return made
+
+
+def join(world: Zone, made: Stock, job: str) -> None:
+    """Register a job."""
+    body = json.dumps({"job": job, "dataset": made.name, "gpus": 4, "batch_size": 8, "caching": "on"}).encode()
+    reply = ask(world.nodes[0], "POST", "/v1/jobs", body)
+    assert reply.status in (200, 201), reply.body
+
+
+def shown(world: Zone, made: Stock, number: int = 0) -> dict[str, object]:
+    """A dataset, as a gateway shows it."""
+    found: dict[str, object] = get(world.nodes[number], f"/datasets/{made.id[:12]}")
+    return found
+
+
+def test_a_dataset_is_shown_with_its_plan_everywhere(world: Zone, used: Stock) -> None:
+    """Rule: each gateway lists a dataset that was registered at one, with size, names, mode, reason and jobs."""
+    for number, node in enumerate(world.nodes):
+        listed = eventually(
+            lambda node=node: [each for each in get(node, "/datasets")["items"] if each["id"] == used.id[:12]],
+            lambda found: bool(found) and found[0]["why"] == "benefit",
+            "the dataset to be planned",
+        )
+        assert (listed[0]["items"], listed[0]["bytes"]) == (60, sum(map(len, used.bodies)))
+        assert (listed[0]["names"], listed[0]["caching"]) == (["used"], "full")
+        one = shown(world, used, number)
+        assert one["full_id"] == used.id
+        assert one["registered"] == [{"tenant": "a", "name": "used"}]
+        assert [job["job"] for job in one["jobs"]] == ["trainer"]
+        plan = get(node, "/plan")
+        assert plan["datasets"][used.id]["why"] == "benefit"
+        assert any(event.get("dataset") == used.id for event in plan["history"])
+
+
+def test_an_override_is_in_force_and_survives_redis(world: Zone, used: Stock) -> None:
+    """Rule: "never" takes the space, at every gateway, also after Redis forgot it; null gives the decision back."""
+    address = f"/datasets/{used.id[:12]}/override"
+    reply = admin(world.nodes[1], "PUT", address, {"mode": "never"})
+    assert (reply.status, reply.json["mode"]) == (200, "never")
+    eventually(
+        lambda: (shown(world, used)["caching"], shown(world, used)["why"]),
+        lambda seen: seen == ("none", "override"),
+        "no space",
+    )
+    world.redis.flush()
+    join(world, used, "trainer")
+    eventually(lambda: shown(world, used)["why"], lambda why: why == "override", "the decision to be back")
+    assert get(world.nodes[0], "/plan")["overrides"] == {used.id: "never"}
+    assert admin(world.nodes[0], "PUT", address, {"mode": None}).json["mode"] is None
+    eventually(lambda: shown(world, used)["why"], lambda why: why == "benefit", "the manager's decision")
+    assert get(world.nodes[0], "/audit?action=datasets.override&limit=1")["items"][0]["after"] == {"mode": None}
+
+
+def test_two_operators_do_not_overwrite_each_other(world: Zone, used: Stock) -> None:
+    """Rule: with If-Match, a decision about a dataset that was decided about meanwhile is refused."""
+    address = f"/datasets/{used.id}/override"
+    etag = shown(world, used)["override"]["etag"]
+    first = admin(world.nodes[0], "PUT", address, {"mode": "pin"}, headers={"If-Match": str(etag)})
+    assert first.status == 200
+    second = admin(world.nodes[1], "PUT", address, {"mode": "never"}, headers={"If-Match": str(etag)})
+    assert (second.status, second.code) == (412, "PreconditionFailed")
+    assert shown(world, used, 1)["override"]["mode"] == "pin"
+    assert admin(world.nodes[0], "PUT", address, {"mode": None}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "body", "code"),
+    [
+        ("/datasets/0123456789ab/override", {"mode": "pin"}, "UnknownDataset"),
+        ("/datasets/short/override", {"mode": "pin"}, "InvalidRequest"),
+        ("/datasets/{}/override", {"mode": "always"}, "InvalidRequest"),
+        ("/datasets/{}/override", {}, "InvalidRequest"),
+        ("/datasets/{}/override", {"mode": "pin", "quota": 1}, "InvalidRequest"),
+    ],
+)
+def test_what_is_wrong_is_refused(world: Zone, used: Stock, address: str, body: dict[str, object], code: str) -> None:
+    """Rule: an unknown dataset, decision or field changes nothing."""
+    assert admin(world.nodes[0], "PUT", address.format(used.id), body).code == code
+
+
+def test_jobs_of_all_tenants_are_listed_and_removed(world: Zone, used: Stock) -> None:
+    """Rule: any gateway lists a job with what is known of it; removed, it is gone everywhere; a second time it is unknown."""
+    join(world, used, "other")
+    jobs = eventually(
+        lambda: {job["job"]: job for job in get(world.nodes[1], "/jobs")["items"]},
+        lambda found: "other" in found,
+        "the job",
+    )
+    assert (jobs["other"]["tenant"], jobs["other"]["gpus"], jobs["other"]["dataset_name"]) == ("a", 4, "used")
+    assert admin(world.nodes[0], "DELETE", "/jobs/a/other").status == 204
+    assert admin(world.nodes[1], "DELETE", "/jobs/a/other").code == "UnknownJob"
+    eventually(
+        lambda: [job["job"] for job in get(world.nodes[1], "/jobs")["items"]],
+        lambda names: "other" not in names,
+        "its end",
+    )
+
+
+def test_the_chunks_of_a_rotated_dataset_are_in_the_past(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """Rule: of a dataset that is held in part, the history says which chunk was held since when."""
+    with zone(tmp_path_factory.mktemp("rotated"), capacity="300kB", block_size="64KiB", extra=LASTING) as world:
+        made = stock(world.origin.s3, tmp_path, "rotated", bytes_of(400, 5000, "rotated"))
+        made.register(world.nodes[0], "auto")
+        join(world, made, "trainer")
+        place = {"rank": 0, "epoch": 0, "upcoming": [7, 2, 5], "epoch_left": 3}
+        assert ask(world.nodes[1], "POST", "/v1/jobs/trainer/heartbeat", json.dumps(place).encode()).status == 200
+        past = eventually(
+            lambda: get(world.nodes[1], "/overview/history")["chunks"].get(made.id[:12]), bool, "a chunk to be held"
+        )
+        assert 7 in [held["chunk"] for held in past if held["to"] is None]
+        assert past[0]["from"] is not None
+        [listed] = get(world.nodes[1], "/overview")["datasets"]
+        assert listed["caching"] == "chunked"
+        assert 7 in [*listed["chunks"]["complete"], listed["chunks"]["loading"]]
