@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -124,6 +125,16 @@ class Terminal:
 
     def _logs(self) -> str:
         return "\n".join(f"--- {text}{log.read_text(errors='replace')[-4000:]}" for text, _, log in self._background)
+
+
+def quiet_port() -> int:
+    """A free port below those that the system gives to whoever asks for any: it is still free when the page comes to use it."""
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    for port in random.sample(range(first // 2, first), k=first // 2):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise AssertionError("every port is taken")
 
 
 def _answers(where: str) -> bool:

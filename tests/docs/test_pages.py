@@ -16,9 +16,8 @@ from gateway.testing.origin import OriginThread
 from larder import Credentials
 from larder.digest import build
 from tests.docs.blocks import ROOT, RUNNABLE, blocks, named_tests, pages
-from tests.docs.terminal import Terminal
+from tests.docs.terminal import Terminal, quiet_port
 from tests.gateways import Settings, gateway
-from tests.origins.processes import free_port
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -31,7 +30,7 @@ CHAIN = {"AWS_ACCESS_KEY_ID": "origin-key-a", "AWS_SECRET_ACCESS_KEY": "origin-s
 @contextmanager
 def plain(folder: Path, *ports: str, **environment: str) -> Iterator[Terminal]:
     """A terminal with these ports exchanged for free ones."""
-    terminal = Terminal(folder, {port: str(free_port()) for port in ports}, environment)
+    terminal = Terminal(folder, {port: str(quiet_port()) for port in ports}, environment)
     try:
         yield terminal
     finally:
@@ -57,7 +56,7 @@ def readme(folder: Path) -> Iterator[Terminal]:
             "https://s3.eu-west-1.amazonaws.com": origin.endpoint,
             "/var/cache/larder": str(folder / "cache"),
             "500GB": "100MB",
-            "9000": str(free_port()),
+            "9000": str(quiet_port()),
         }
         terminal = Terminal(folder, swaps, CHAIN)
         try:
@@ -88,7 +87,7 @@ secret_access_key = "origin-secret-a"
 @contextmanager
 def operations(folder: Path) -> Iterator[Terminal]:
     """A gateway runs whose catalog has a key; what the page says about backup must bring it back."""
-    port = str(free_port())
+    port = str(quiet_port())
     asked = {"LARDER_ENDPOINT": f"http://127.0.0.1:{port}", "LARDER_ADMIN_TOKEN": "an-admin-token"}
     serve = ("larder-gateway serve --config larder.toml", f"http://127.0.0.1:{port}/-/readyz")
     terminal = Terminal(folder, {}, asked)
