@@ -47,7 +47,6 @@ _ALWAYS = MappingProxyType(
     {
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
-        "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
     }
 )

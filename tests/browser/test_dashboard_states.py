@@ -157,6 +157,15 @@ def test_trouble_that_goes_on_is_said_once(window: Any) -> None:
     expect(page.locator("#announcer")).to_have_text("Nothing is wrong any more.")
 
 
+def test_troubles_that_differ_by_a_number_are_two(window: Any) -> None:
+    """Rule: every problem of the answer is on the page, however alike they are."""
+    overview = figures.in_trouble()
+    overview["problems"] = [overview["problems"][0] | {"what": f"The origin a{number} fails."} for number in (1, 2, 2)]
+    page = window().page
+    shown(page, overview)
+    expect(page.locator("#problems .what")).to_have_text(["The origin a1 fails.", *["The origin a2 fails."] * 2])
+
+
 def test_an_empty_fleet_says_so(window: Any) -> None:
     """Rule: without nodes, jobs, datasets, reads or history each part says what is missing and what would fill it."""
     page = window().page

@@ -40,7 +40,7 @@ function update(row, node) {
   judge(parts.disk, node.disk === "normal", node.disk === "down");
   setText(parts.redis, node.redis ? "connected" : "lost");
   judge(parts.redis, node.redis === true, !node.redis);
-  setText(parts.version, node.version);
+  setText(parts.version, node.version || "–");
   setText(parts.up, duration(node.uptime_seconds));
 }
 

@@ -5,9 +5,14 @@ import { when } from "./format.js";
 
 const known = new Set();
 
-// The same trouble with new numbers in its words is not a new one.
-function keyOf(problem) {
-  return JSON.stringify([problem.severity, problem.node, problem.what.replace(/[\d.,]+/g, "#")]);
+// The same trouble with new numbers in its words is not a new one; two that differ by numbers only are still two.
+function keyed(problems) {
+  const times = new Map();
+  return problems.map((problem) => {
+    const kind = JSON.stringify([problem.severity, problem.node, problem.what.replace(/[\d.,]+/g, "#")]);
+    times.set(kind, (times.get(kind) ?? 0) + 1);
+    return { ...problem, key: `${kind} ${times.get(kind)}` };
+  });
 }
 
 export function announce(text) {
@@ -37,16 +42,16 @@ function update(node, problem) {
 }
 
 function sayWhatChanged(problems) {
-  const now = new Set(problems.map(keyOf));
-  const said = problems.filter((problem) => !known.has(keyOf(problem))).map((problem) => `${problem.what} ${problem.remedy ?? ""}`.trim());
-  if (said.length === 0 && known.size > 0 && now.size === 0) said.push("Nothing is wrong any more.");
+  const said = problems.filter((problem) => !known.has(problem.key)).map((problem) => `${problem.what} ${problem.remedy ?? ""}`.trim());
+  if (known.size > 0 && problems.length === 0) said.push("Nothing is wrong any more.");
   known.clear();
-  for (const key of now) known.add(key);
+  for (const { key } of problems) known.add(key);
   if (said.length > 0) announce(said.join(" "));
 }
 
 export function showProblems(problems) {
-  byId("no-problems").hidden = problems.length > 0;
-  keep(byId("problems"), problems, keyOf, create, update);
-  sayWhatChanged(problems);
+  const all = keyed(problems);
+  byId("no-problems").hidden = all.length > 0;
+  keep(byId("problems"), all, (problem) => problem.key, create, update);
+  sayWhatChanged(all);
 }
