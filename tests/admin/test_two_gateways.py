@@ -8,13 +8,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.admin.admin_world import KEY
 from tests.admin.asked import TOKEN, ask, readiness, refusal
 from tests.admin.postgres_server import PostgresServer
-from tests.gateways import Running, Settings, finish, start
+from tests.gateways import Running, Settings, cache_status, finish, start
 from tests.origins.processes import wait_until
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin
@@ -31,6 +33,7 @@ def everywhere(gateways: list[Running], key: str, secret: str, code: str) -> Non
     )
 
 
+_UNCACHED = (b"only there", "BYPASS")
 _UNEVEN = """
     SELECT (SELECT count(*) FROM credentials WHERE access_key_id NOT IN (SELECT target FROM audit)),
            (SELECT count(*) FROM audit WHERE action = 'credentials.create'
@@ -97,6 +100,33 @@ def test_what_is_made_at_one_holds_at_the_other(pair: Pair) -> None:
     everywhere(pair.gateways, "story-1", rotated["secret_access_key"], "InvalidAccessKeyId")
     assert made["secret_access_key"] not in pair.logs()
     assert rotated["secret_access_key"] not in pair.logs()
+
+
+def test_a_store_that_is_added_is_read_through_both(pair: Pair) -> None:
+    """Rule: an origin, a key for it, and a rule for what is in it, made at one gateway, hold at both without a restart."""
+    with Origin() as second:
+        second.s3.put("archive", "never/key", b"only there")
+        keys = {"access_key_id": "origin-key-a", "secret_access_key": "origin-secret-a"}
+        origin = {"name": "second", "endpoint": second.endpoint, **keys}
+        assert ask(pair.gateways[0], "POST", "/origins", origin)[0] == 201
+        secret = ask(pair.gateways[1], "POST", "/credentials", {"access_key_id": "story-5", "origin": "second"})
+        rule = {"match": "archive/never/**", "cache": False}
+        assert ask(pair.gateways[0], "PUT", "/rules", {"items": [rule]})[0] == 200
+        wait_until(
+            lambda: all(_read(running, secret[1]) == _UNCACHED for running in pair.gateways),
+            SOON,
+            "the rule everywhere",
+        )
+
+
+def _read(running: Running, credential: Any) -> tuple[bytes, str]:
+    """What a gateway gives of the second store, and what it says of its cache."""
+    client = running.client(credential["access_key_id"], credential["secret_access_key"])
+    try:
+        answer = client.get_object(Bucket="archive", Key="never/key")
+    except ClientError as error:
+        return b"", str(error)
+    return answer["Body"].read(), cache_status(answer).partition(";")[0]
 
 
 def test_a_lost_redis_makes_no_key_valid_again(pair: Pair) -> None:

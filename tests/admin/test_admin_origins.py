@@ -1,0 +1,111 @@
+"""Origins and tenants that operators set: what is told of them, and what of the file they cannot touch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Credential
+from tests.admin.admin_world import AdminWorld, settings
+
+OF_FILE = Credential(access_key_id="filed", secret_access_key="the secret of the file", tenant="old")
+ARCHIVE = {
+    "name": "archive",
+    "endpoint": "http://127.0.0.1:2",
+    "access_key_id": "AK",
+    "secret_access_key": "tell-nobody",
+}
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[AdminWorld]:
+    """A gateway whose file has an origin and a tenant."""
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}", "", settings(OF_FILE)) as opened:
+        yield opened
+
+
+async def test_an_origins_secret_is_told_nobody(world: AdminWorld) -> None:
+    """Rule: neither in the answer that made it, nor in lists, nor in the audit log, which says that it was changed."""
+    made = await world.ask("POST", "/origins", 201, ARCHIVE)
+    changed = await world.ask(
+        "PATCH", "/origins/archive", 200, {"secret_access_key": "tell-nobody-2"}, If_Match=made["etag"]
+    )
+    told = [made, changed, await world.ask("GET", "/origins", 200), await world.ask("GET", "/audit", 200)]
+    assert "tell-nobody" not in json.dumps(told)
+    assert told[-1]["items"][0]["after"]["secrets_changed"] is True
+    assert world.origins.origins[1].secret_access_key == "tell-nobody-2"
+
+
+async def test_an_origin_is_changed_by_who_has_read_it(world: AdminWorld) -> None:
+    """Rule: what is given changes, what is left out stays; an edit of an older document is refused."""
+    made = await world.ask("POST", "/origins", 201, ARCHIVE)
+    changed = await world.ask("PATCH", "/origins/archive", 200, {"read_timeout": 5}, If_Match=made["etag"])
+    assert (changed["read_timeout"], changed["endpoint"]) == (5.0, ARCHIVE["endpoint"])
+    await world.ask("PATCH", "/origins/archive", 412, {"read_timeout": 9}, If_Match=made["etag"])
+    await world.ask("DELETE", "/origins/archive", 412, If_Match=made["etag"])
+    assert (await world.ask("GET", "/origins/archive", 200))["etag"] == changed["etag"]
+    assert world.origins.origins[1].read_timeout == 5.0
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({"endpoint": "ftp://there"}, "endpoint: must look like"),
+        ({"endpoint": "http://there/path"}, "endpoint: must look like"),
+        ({"access_key_id": "AK"}, "go together"),
+        ({"read_timeout": -1}, "read_timeout"),
+        ({"read_timeout": "5"}, "read_timeout"),
+        ({"max_connections": 0}, "max_connections"),
+        ({"region": "two\nlines"}, "region: contains a control character"),
+    ],
+)
+async def test_an_origin_that_cannot_work_is_refused(world: AdminWorld, body: dict[str, object], word: str) -> None:
+    """Rule: by the field's name, and it is not there afterwards."""
+    asked = {"name": "archive", "endpoint": "http://127.0.0.1:2", **body}
+    assert word in (await world.ask("POST", "/origins", 400, asked))["detail"]
+    await world.ask("GET", "/origins/archive", 404)
+
+
+async def test_what_is_in_the_file_is_edited_there(world: AdminWorld) -> None:
+    """Rule: it is listed with where it is from; a change, a removal and a second one of the name are refused, and say so."""
+    for path, name, body in (
+        ("/origins", "default", {"endpoint": "http://127.0.0.1:3"}),
+        ("/tenants", "old", {"description": "mine"}),
+    ):
+        assert [(item["name"], item["source"]) for item in (await world.ask("GET", path, 200))["items"]] == [
+            (name, "file")
+        ]
+        await world.ask("POST", path, 409, {"name": name, **body})
+        for method, content in (("PATCH", body), ("DELETE", None)):
+            refused = await world.ask(method, f"{path}/{name}", 409, content)
+            assert "configuration file" in refused["detail"]
+
+
+async def test_an_origin_that_the_file_has_meanwhile_is_the_files(world: AdminWorld) -> None:
+    """Rule: the file counts, and the list says what it hides; a key of an origin that is gone is out of force, and says why."""
+    await world.ask("POST", "/origins", 201, ARCHIVE)
+    secret = (await world.create(access_key_id="k", origin="archive"))["secret_access_key"]
+    of_file = world.live.file.origins[0].model_copy(update={"name": "archive"})
+    world.live.file = world.live.file.model_copy(update={"origins": (*world.live.file.origins, of_file)})
+    await world.live._apply()
+    listed = {item["name"]: item for item in (await world.ask("GET", "/origins", 200))["items"]}
+    assert (listed["archive"]["source"], listed["archive"]["credentials"]) == ("file", 1)
+    assert listed["archive"]["problem"]
+    assert world.refusal("k", secret) == ""
+
+
+async def test_a_key_whose_origin_left_the_file_is_out_of_force(world: AdminWorld) -> None:
+    """Rule: it is refused, the list says why, and everybody else goes on."""
+    second = world.live.file.origins[0].model_copy(update={"name": "second"})
+    before = world.live.file
+    world.live.file = before.model_copy(update={"origins": (*before.origins, second)})
+    secret = (await world.create(access_key_id="k", origin="second"))["secret_access_key"]
+    assert world.refusal("k", secret) == ""
+    world.live.file = before
+    await world.live._apply()
+    assert world.refusal("k", secret) == "InvalidAccessKeyId"
+    assert "no origin named 'second'" in (await world.ask("GET", "/credentials/k", 200))["problem"]
+    assert world.refusal("filed", OF_FILE.secret_access_key) == ""
