@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from gateway.admin.pages import STATIC, SWAGGER_UI
 from tests.browser.chromium import PATIENCE, TOKEN
+from tests.browser.looks import overflow
 from tests.gateways import Running
 from tests.v1 import Reply, ask
 
@@ -34,6 +35,14 @@ def test_the_page_lists_every_address(window: Any, running: Running) -> None:
     )
     expect(operations).to_have_count(count)
     assert {"/v1/jobs", "/admin/overview"} <= described["paths"].keys()
+
+
+def test_the_page_fits_a_phone(window: Any) -> None:
+    """Rule: 360 pixels are wide enough for the list of addresses."""
+    page = window(viewport={"width": 360, "height": 740}).page
+    page.goto("/-/docs")
+    expect(page.locator(".opblock").first).to_be_visible()
+    assert overflow(page) <= 0
 
 
 def test_an_address_is_tried_with_the_token(window: Any, running: Running) -> None:

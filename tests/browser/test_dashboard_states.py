@@ -96,6 +96,18 @@ def test_every_chart_is_a_table_too(window: Any) -> None:
     )
 
 
+def test_a_chart_says_what_is_pointed_at(window: Any) -> None:
+    """Rule: the figures of the moment under the pointer stand above the chart, for as long as it points there."""
+    page = window().page
+    shown(page)
+    chart = page.locator("#rate-chart")
+    expect(chart.locator("path.line").first).to_be_visible()
+    chart.locator("svg").hover()
+    expect(chart.locator(".readout")).to_have_text(re.compile(r"^11:\d\d  ·  [\d.]+\u00a0GB/s  ·  [\d.]+\u00a0MB/s$"))
+    page.locator("#verdict").hover()
+    expect(chart.locator(".readout")).to_be_empty()
+
+
 def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
     """Rule: the step that goes on is shown as soon as something is known of it, and left out before that."""
     page = window().page
