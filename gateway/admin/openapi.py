@@ -32,7 +32,7 @@ _TAGS = {
     "admin: origins": "The stores behind the gateway",
     "admin: rules": "What is cached, for how long, and for whom",
     "admin: nodes": "The machines of the fleet; drain them",
-    "admin: datasets": "What each dataset is given; pin, forbid, quota",
+    "admin: datasets": "What each dataset is given, and why; pin or forbid it",
     "admin: jobs": "Training jobs and what they gain",
     "admin: plan": "The manager's decision and what it was made of",
     "admin: warm-ups": "Read ahead of the first reader; with progress, cancel and resume",

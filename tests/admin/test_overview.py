@@ -103,33 +103,35 @@ def test_with_redis_lost_what_was_known_is_shown(tmp_path_factory: pytest.TempPa
         eventually(lambda: get(world.nodes[0], "/overview")["problems"], lambda found: not found, "no problem any more")
 
 
-def test_a_failing_origin_and_a_killed_node_are_problems_with_remedies(
+def test_what_is_wrong_with_a_node_is_said_and_who_stops_is_not_missed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Rule: the page says that the origin fails, on which node, and that a node is gone without a word; a stopped one is not
-    missed."""
-    with zone(tmp_path_factory.mktemp("troubles"), fleet={"expire": "1s"}) as world:
+    """Rule: a failing origin and a configuration that cannot be read are problems of their node, with remedies, until they are
+    mended; a node that is stopped takes its words with it."""
+    with zone(tmp_path_factory.mktemp("troubles")) as world:
         world.heard()
-        survivor, dies = world.nodes
+        config = world.nodes[1].config
+        good = config.read_text()
+        config.write_text(good + "\n[nonsense]\n")
         with world.origin.away():
             for number in range(8):
-                world.nodes[0].connection()
                 assert _status(world, f"/bucket/away/{number}") >= 500
             found = eventually(
-                lambda: get(survivor, "/problems")["items"],
-                lambda items: any("origin" in each["what"] for each in items),
-                "the origin's trouble",
+                lambda: {(each["node"], each["severity"]): each for each in get(world.nodes[1], "/problems")["items"]},
+                lambda items: len(items) == 2,
+                "both troubles",
             )
-        assert all(each["remedy"] for each in found)
-        assert any("origin" in each["what"] and each["node"] == "node-0" for each in found)
-        dies.kill()
-        gone = eventually(
-            lambda: [each for each in get(survivor, "/problems")["items"] if "is gone" in each["what"]],
-            bool,
-            "the missing node",
+        assert all(each["remedy"] for each in found.values())
+        assert "origin" in found["node-0", "error"]["what"]
+        assert "nonsense" in found["node-1", "error"]["what"]
+        config.write_text(good)
+        eventually(
+            lambda: [each["node"] for each in get(world.nodes[0], "/problems")["items"]],
+            lambda nodes: "node-1" not in nodes,
+            "the configuration to be read",
         )
-        assert gone[0]["node"] == "node-1"
-        assert [node["id"] for node in get(survivor, "/overview")["nodes"]] == ["node-0"]
+        world.nodes[1].stop()
+        assert world.redis.ask("HKEYS", "larder:default:status") == ["node-0"]
 
 
 def _status(world: Zone, path: str) -> int:
