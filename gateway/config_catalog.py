@@ -20,7 +20,8 @@ class DatabaseSettings(Section):
 
     url: str = Field(
         "sqlite:///{cache.dir}/catalog.db",
-        description="SQLAlchemy URL of the catalog: sqlite:///PATH for one machine, postgresql+asyncpg://... for a fleet",
+        description="SQLAlchemy URL of the catalog: sqlite:///PATH for one machine, postgresql+asyncpg://... for a fleet "
+        "(?ssl=require for TLS, ?ssl=verify-full with PGSSLROOTCERT checks the certificate too)",
     )
     encryption_key: str = Field(
         "",
