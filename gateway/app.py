@@ -201,6 +201,7 @@ class Larder:
         """Know who may read what, by the file and by the catalog, from now on."""
         authenticator = Authenticator(self._settings)
         live = Live(self._settings, Changing(authenticator, services, origin, engine.settle_origins))
+        self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
         self._admin = Administration(self._settings, live, Reach(origin))

@@ -50,7 +50,10 @@ def endpoints_of(settings: Settings) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """The parts of a worker that take a changed configuration over; ``settle`` is ``Engine.settle_origins``."""
+    """The parts of a worker that take a changed configuration over.
+
+    ``settle`` is ``Engine.settle_origins``; it was called with what the worker was started with.
+    """
 
     authenticator: Authenticator
     services: Services
@@ -74,6 +77,9 @@ class Live:
         """The settings of the file as they are now."""
         self.effective = settings
         """Those with the catalog on top."""
+        self._settled = endpoints_of(settings)
+        self._settling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settling.set_result(None)
         self.refused = ""
         """Why the file as it is now is not used; empty if it is."""
 
@@ -104,6 +110,11 @@ class Live:
             if changed:
                 log.warning("changes of %s need a restart", ", ".join(changed))
 
+    async def close(self) -> None:
+        """Stop what is done in the background."""
+        self._settling.cancel()
+        await asyncio.wait([self._settling])
+
     async def _apply(self) -> None:
         settings = merged(self.file, self._catalog)
         self._parts.authenticator.replace(settings)
@@ -111,4 +122,19 @@ class Live:
         self.effective = settings
         # Last, because it waits for connections to close, when it has already switched.
         await self._parts.origin.replace(settings.origins, settings.credentials)
-        await self._parts.settle(endpoints_of(settings))
+        if self._settling.done():
+            self._settling = asyncio.get_running_loop().create_task(self._settle())
+
+    async def _settle(self) -> None:
+        """Forget what is of other stores than before.
+
+        In the background: with millions of objects it takes minutes, and a revocation that comes meanwhile must not wait for it.
+        """
+        while self._settled != (wanted := endpoints_of(self.effective)):
+            try:
+                await self._parts.settle(wanted)
+            except Exception:
+                log.exception(
+                    "what is cached of an origin's former endpoint could not be forgotten; restart to try again"
+                )
+            self._settled = wanted

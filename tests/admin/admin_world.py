@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,10 +50,6 @@ class _Origins:
         self.origins = origins
 
 
-async def _settle(_endpoints: dict[str, str]) -> None:
-    """There is no cache."""
-
-
 class AdminWorld:
     """One worker's admin application, and what is in force behind it."""
 
@@ -62,7 +59,10 @@ class AdminWorld:
         self.authenticator = Authenticator(file)
         self.services = SimpleNamespace(rules=None)
         self.origins = _Origins()
-        changing = Changing(self.authenticator, self.services, self.origins, _settle)  # type: ignore[arg-type]
+        self.settled: list[dict[str, str]] = []
+        self.may_settle = asyncio.Event()
+        self.may_settle.set()
+        changing = Changing(self.authenticator, self.services, self.origins, self._settle)  # type: ignore[arg-type]
         self.live = Live(file, changing)
         catalog.follow(self.live.use_catalog)
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
@@ -87,7 +87,12 @@ class AdminWorld:
                 world.http = http
                 yield world
         finally:
+            await world.live.close()
             await catalog.close()
+
+    async def _settle(self, endpoints: dict[str, str]) -> None:
+        self.settled.append(endpoints)
+        await self.may_settle.wait()
 
     async def ask(self, method: str, path: str, status: int, body: Any = None, **headers: str) -> Any:
         """What is answered, after a check of the status; names of headers with "_" for "-"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -109,3 +110,19 @@ async def test_a_key_whose_origin_left_the_file_is_out_of_force(world: AdminWorl
     assert world.refusal("k", secret) == "InvalidAccessKeyId"
     assert "no origin named 'second'" in (await world.ask("GET", "/credentials/k", 200))["problem"]
     assert world.refusal("filed", OF_FILE.secret_access_key) == ""
+
+
+async def test_forgetting_a_store_holds_no_revocation_up(world: AdminWorld) -> None:
+    """Rule: what is cached of a former endpoint is forgotten in the background, one endpoint after the other."""
+    await world.ask("POST", "/origins", 201, ARCHIVE)
+    secret = (await world.create(access_key_id="k"))["secret_access_key"]
+    world.may_settle.clear()
+    for port in (3, 4, 5):
+        await world.ask("PATCH", "/origins/archive", 200, {"endpoint": f"http://127.0.0.1:{port}"})
+    assert world.refusal("k", secret) == ""
+    await world.ask("POST", "/credentials/k/revoke", 200)
+    assert world.refusal("k", secret) == "InvalidAccessKeyId"
+    world.may_settle.set()
+    await asyncio.wait_for(asyncio.shield(world.live._settling), 60)
+    assert [endpoints["archive"].rpartition(":")[2] for endpoints in world.settled][-1] == "5"
+    assert len(world.settled) < 5
