@@ -189,7 +189,7 @@ def _reference() -> str:
     return (
         f"A TOML file. Sizes and times are written as in [the configuration](../configuration.md). {top}\n\n"
         + table(["table", "field", "default", "meaning"], rows)
-        + "\n\nA run's `mode` is one of these, or `\"module:function\"` for [a way of your own](../adding-a-policy.md). "
+        + '\n\nA run\'s `mode` is one of these, or `"module:function"` for [a way of your own](../adding-a-policy.md). '
         "Speedups refer to the first run of the mode `none` with the same jobs.\n\n"
         + table(["mode", "how items are cached"], [[f"`{mode}`", MODES[mode]] for mode in Mode])
     )
