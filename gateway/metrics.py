@@ -236,7 +236,7 @@ CATALOG_VERSION = Gauge(
 )
 CATALOG_REACHABLE = Gauge(
     "larder_catalog_reachable",
-    "1 while the catalog can be read; else what was read of it last is in force",
+    "1 while the catalog can be read, or there is none; else what was read of it last is in force",
     multiprocess_mode="livemin",
 )
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])

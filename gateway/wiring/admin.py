@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import make_url
 
+from gateway import metrics
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.following import Announcements, Follower
@@ -70,6 +71,7 @@ class Administration:
         """
         stack.push_async_callback(self.catalog.close)
         if not has_catalog(self._settings):
+            metrics.CATALOG_REACHABLE.set(1)
             self.known.set()
             return
         authenticator.closed = _UNKNOWN

@@ -71,6 +71,7 @@ def test_closing_the_admin_addresses_revokes_no_revocation(tmp_path: Path) -> No
         settings.extra = talkative
         with gateway(settings, tmp_path / "home") as running:
             assert ask(running, "GET", "/credentials")[1]["code"] == "AdminDisabled"
+            wait_until(lambda: running.metric("larder_catalog_reachable") == 1, SOON, "every worker's having read it")
             assert refusal(running, "kept", secrets["kept"]) == ""
             assert refusal(running, "gone", secrets["gone"]) == "InvalidAccessKeyId"
         logs = "".join(path.read_text() for path in (tmp_path / "home").glob("*.log"))
