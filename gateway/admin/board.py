@@ -28,6 +28,9 @@ from gateway.store.datasets.folders import Folders
 
 BELIEVED = 1.0
 """Seconds for which a reading is shown again."""
+_ENOUGH = 15
+"""Samples of a node that cover the last minute."""
+_LOOK_AT_DISK = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Board:
         self._reading = Reading()
         self._read_at = float("-inf")
         self._lost_at = 0.0
+        self._own: tuple[float, Mapping[Name, str]] = (float("-inf"), {})
         self._once = asyncio.Lock()
 
     @property
@@ -111,22 +115,28 @@ class Board:
         together = parts.coordination
         statuses = await parts.samples.statuses()
         nodes = dict(parts.membership.nodes)
-        datasets = {name: known.id for name, known in (await asyncio.to_thread(inventory, parts.folders)).items()}
-        if parts.table is not None:
-            _, listed = await parts.table.all()
-            datasets |= {name: one.tag.partition("-")[0] for name, one in listed.items()}
         _, jobs = await together.jobs.all()
         return Reading(
             at=statuses.now,
             nodes=nodes,
             told=statuses.nodes,
-            samples=await parts.samples.recent(nodes),
+            samples=await parts.samples.recent(nodes, _ENOUGH),
             plan=together.plans.plan,
             jobs=tuple(jobs),
             overrides=await together.plans.overrides(),
             reports=await together.reports.all(),
-            datasets=datasets,
+            datasets=await self._registered(),
         )
+
+    async def _registered(self) -> Mapping[Name, str]:
+        """The ids of everything that is registered: in a fleet by its table, else by this node's disk."""
+        if self.parts.table is not None:
+            _, listed = await self.parts.table.all()
+            return {name: one.tag.partition("-")[0] for name, one in listed.items()}
+        if self._clock() - self._own[0] >= _LOOK_AT_DISK:
+            found = await asyncio.to_thread(inventory, self.parts.folders)
+            self._own = (self._clock(), {name: known.id for name, known in found.items()})
+        return self._own[1]
 
     def _alone(self, before: Reading) -> Reading:
         """The last reading, with what this node knows by itself."""

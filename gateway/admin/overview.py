@@ -22,7 +22,7 @@ from gateway.admin.fleet_view import (
     total_of,
 )
 from gateway.admin.operations import Operations, Ops, unreachable
-from gateway.admin.overview_documents import History, Overview, ProblemSeen
+from gateway.admin.overview_documents import DatasetSummary, History, Overview, ProblemSeen
 from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
 from gateway.admin.tokens import Reader
 from gateway.fleet.announcer import DOWN
@@ -30,6 +30,8 @@ from gateway.model.datasets import ApiError
 from gateway.policies.rates import history
 
 MOST_POINTS = 720
+MOST_ROWS = 500
+"""Jobs, and datasets, on one page; the lists of either have all."""
 _MINUTE = 60.0
 
 router = APIRouter(tags=["overview"])
@@ -46,10 +48,17 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         nodes=nodes_of(reading),
         now=now_of(reading),
         total=total_of(reading),
-        jobs=jobs_of(reading),
-        datasets=datasets_of(reading),
+        jobs=jobs_of(reading)[:MOST_ROWS],
+        datasets=_first(datasets_of(reading)),
         problems=problems_of(reading, operations.board.lost_for),
     )
+
+
+def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
+    """Those that have space, if there are too many for a page."""
+    if len(datasets) <= MOST_ROWS:
+        return datasets
+    return sorted(datasets, key=lambda each: not each.granted)[:MOST_ROWS]
 
 
 @router.get("/overview/history", summary="Show the last hours")

@@ -123,8 +123,10 @@ class Overview(Answer):
     nodes: list[NodeDocument] = Field(description="by id")
     now: Now
     total: Total
-    jobs: list[JobDocument] = Field(description="by tenant and name")
-    datasets: list[DatasetSummary] = Field(description="by first name")
+    jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
+    datasets: list[DatasetSummary] = Field(
+        description="by first name; at most 500, those with space first then, GET /-/admin/datasets has all"
+    )
     problems: list[ProblemSeen] = Field(description="errors first")
 
 

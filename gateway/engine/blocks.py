@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -49,9 +49,13 @@ class Blocks:
         return len(self._fills) < self._max_fills
 
     @property
-    def half_empty(self) -> bool:
-        """Whether at most half of the places for fills are taken: what nobody waits for may begin."""
-        return 2 * len(self._fills) <= self._max_fills
+    def half(self) -> int:
+        """Half of the places for fills, which what nobody waits for may take."""
+        return max(1, self._max_fills // 2)
+
+    def besides(self, keys: Collection[ObjectKey]) -> int:
+        """How many fills there are of other objects than these."""
+        return sum(fill.entry.key not in keys for fill in self._fills)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that belongs to the node, not to a client."""

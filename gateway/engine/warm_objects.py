@@ -70,8 +70,13 @@ class WarmObjects:
     def __init__(self, engine: Engine, fleet: Fleet | None) -> None:
         self._engine = engine
         self._fleet = fleet
-        self._running = 0
+        self._loading: list[ObjectKey] = []
         self._places = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def running(self) -> int:
+        """How many loads are under way here."""
+        return len(self._loading)
 
     async def load(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> Warmed:
         """Have an object loaded at its home. Never raises but to be cancelled."""
@@ -91,7 +96,7 @@ class WarmObjects:
         """Load an object into this node's cache. Never raises but to be cancelled."""
         async with self._places:
             await self._turn()
-            self._running += 1
+            self._loading.append(key)
             try:
                 return await self._load(Ask(key, identity))
             except OriginUnavailable:
@@ -101,7 +106,7 @@ class WarmObjects:
             except LarderError as failure:
                 return Warmed(failure=str(failure))
             finally:
-                self._running -= 1
+                self._loading.remove(key)
 
     async def progress(self, key: ObjectKey, identity: OriginIdentity) -> AsyncGenerator[bytes]:
         """``here`` as another node hears it: a line every second while it goes on, and at the end one with how it ended."""
@@ -118,8 +123,9 @@ class WarmObjects:
         """Wait until readers leave room for one more of ours."""
         blocks = self._engine.blocks
         while True:
-            others = blocks.active - self._running
-            if blocks.half_empty and (others <= 0 or self._running < BESIDE):
+            others = blocks.besides(self._loading)
+            # A load has no fill yet while the origin is asked, and counts all the same.
+            if self.running + others < blocks.half and (not others or self.running < BESIDE):
                 return
             await asyncio.sleep(_LOOK)
 

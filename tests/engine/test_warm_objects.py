@@ -1,0 +1,146 @@
+"""Loads that nobody waits for: behind readers, once, and never more than the cache takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.engine.explain import expected
+from gateway.engine.warm_objects import BESIDE, Warmed, WarmObjects
+from gateway.engine.warm_prefix import read_page
+from gateway.engine.warming import Progress, WarmupFailed
+from gateway.model.keys import ObjectKey
+from gateway.model.outcomes import Outcome, Reason
+from gateway.policies.rules import Caching, Rules
+from gateway.testing.origin_faults import Hang
+from tests.engine.conftest import BLOCK, Bench
+from tests.fleet.conftest import until
+
+
+async def load(bench: Bench, objects: WarmObjects, key: str) -> Warmed:
+    """Load one object."""
+    return await objects.load(ObjectKey("default", "b", key), "t", bench.identity)
+
+
+async def test_an_object_is_loaded_whole_and_once(bench: Bench) -> None:
+    """Rule: a load reads every block once; a second one finds them there, and reads nothing."""
+    body = b"x" * (3 * BLOCK + 5)
+    bench.origin.put("b", "k", body)
+    objects = WarmObjects(bench.engine, None)
+    assert await load(bench, objects, "k") == Warmed(len(body), False)
+    await bench.settle()
+    assert await load(bench, objects, "k") == Warmed(len(body), True)
+    assert bench.origin.count("GET") == 1
+
+
+async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> None:
+    """Rule: each failure has words: no such object, refused by a rule, by the object, by the origin being away."""
+    bench.origin.put("b", "private", b"x", [("Cache-Control", "private")])
+    bench.origin.put("b", "ruled", b"x")
+    bench.engine.services.rules = Rules([Caching(match="b/ruled", cache=False)])
+    objects = WarmObjects(bench.engine, None)
+    failures = [(await load(bench, objects, key)).failure for key in ("nothing", "private", "ruled")]
+    assert [bool(failure) for failure in failures] == [True, True, True]
+    assert "no such object" in failures[0]
+    assert "private" in failures[1]
+    assert "rule" in failures[2]
+    await bench.origin.stop()
+    assert "cannot be reached" in (await load(bench, objects, "else")).failure
+    await bench.origin.start()
+
+
+async def test_readers_come_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: while a reader's fill is under way, few loads go on beside it; the others begin when it is over."""
+    monkeypatch.setattr(bench.engine.blocks, "_max_fills", 64)
+    bench.origin.put("b", "wanted", b"r" * BLOCK)
+    for number in range(8):
+        bench.origin.put("b", f"w/{number}", b"w" * 100)
+    reader = bench.origin.inject(Hang(path="/b/wanted", after=10))
+    loads_hang = bench.origin.inject(Hang(path="/b/w/", times=8, after=10))
+    reading = asyncio.create_task(bench.read("wanted"))
+    await reader.gate.reached()
+    objects = WarmObjects(bench.engine, None)
+    loads = [asyncio.create_task(load(bench, objects, f"w/{number}")) for number in range(8)]
+    await until(lambda: objects.running == BESIDE)
+    for _ in range(20):
+        await asyncio.sleep(0)
+        assert objects.running == BESIDE
+    reader.gate.open()
+    await reading
+    await until(lambda: objects.running > BESIDE)
+    loads_hang.gate.open()
+    assert [done.failure for done in await asyncio.gather(*loads)] == [""] * 8
+
+
+async def test_loads_take_half_of_the_places_at_most(bench: Bench) -> None:
+    """Rule: however many loads there are, readers find half of the places for fills free, and no load fails for want of one."""
+    for number in range(8):
+        bench.origin.put("b", f"w/{number}", b"w" * 100)
+    hang = bench.origin.inject(Hang(path="/b/w/", times=8, after=10))
+    objects = WarmObjects(bench.engine, None)
+    loads = [asyncio.create_task(load(bench, objects, f"w/{number}")) for number in range(8)]
+    await hang.gate.reached()
+    assert objects.running == bench.engine.blocks.half == 2
+    hang.gate.open()
+    assert [done.failure for done in await asyncio.gather(*loads)] == [""] * 8
+
+
+async def test_another_node_hears_that_a_load_goes_on(bench: Bench) -> None:
+    """Rule: there is a first line at once, and the last one says how it ended."""
+    bench.origin.put("b", "k", b"x" * 100)
+    objects = WarmObjects(bench.engine, None)
+    lines = [line async for line in objects.progress(ObjectKey("default", "b", "k"), bench.identity)]
+    assert lines[0] == b"\n"
+    assert json.loads(b"".join(lines)) == {"size": 100, "there": False, "failure": ""}
+
+
+async def test_what_is_explained_is_what_comes(bench: Bench) -> None:
+    """Rule: the explainer finds what the read path would find, and asks no origin."""
+    bench.origin.put("b", "k", b"x" * (2 * BLOCK))
+    key, rule = ObjectKey("default", "b", "k"), Caching()
+    explainer = bench.engine.explainer("me")
+    assert expected(rule, await explainer.here(key, bench.identity)).reason is Reason.COLD
+    await bench.read("k", 0, 10)
+    await bench.settle()
+    partial = await explainer.here(key, bench.identity)
+    assert (partial.resident, partial.blocks, expected(rule, partial).reason) == (1, 2, Reason.PARTIAL)
+    await bench.read("k")
+    await bench.settle()
+    asked = bench.origin.count()
+    found = await explainer.here(key, bench.identity)
+    assert (expected(rule, found).outcome, expected(rule, found).reason) == (Outcome.HIT, None)
+    bench.now[0] += 601
+    assert expected(rule, await explainer.here(key, bench.identity)).reason is Reason.REVALIDATED
+    assert bench.origin.count() == asked
+
+
+def test_progress_goes_back_to_its_mark() -> None:
+    """Rule: what was counted after the last mark is counted again by whoever goes on, and travels through the catalog whole."""
+    progress = Progress(total=10, total_bytes=100)
+    progress.loaded(5, True)
+    progress.fail("k", "why")
+    progress.mark("k")
+    progress.loaded(7, False)
+    progress.fail("l", "why")
+    again = Progress.from_json(json.loads(json.dumps(progress.to_json())))
+    assert again == progress
+    again.rewind()
+    assert (again.done, again.done_bytes, again.there, again.failed, len(again.examples)) == (2, 5, 1, 1, 1)
+    again.restart()
+    assert again == Progress()
+
+
+def test_pages_that_are_none_are_refused() -> None:
+    """Rule: what is no list of objects, or an endless one, ends the warm-up with words."""
+    wrong = [b"", b"<a", b"<L><IsTruncated>true</IsTruncated></L>", b"<L><Contents><Key>k</Key></Contents></L>"]
+    wrong.append(b'<!DOCTYPE l [<!ENTITY e "x">]><L>&e;</L>')
+    for page in wrong:
+        try:
+            read_page(page)
+        except WarmupFailed:
+            continue
+        raise AssertionError(page)
+    good = b"<L xmlns='u'><Contents><Key>a+b%2Bc</Key><Size>3</Size></Contents><IsTruncated>false</IsTruncated></L>"
+    assert read_page(good) == ([("a b+c", 3)], False)
