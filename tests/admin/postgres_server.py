@@ -23,12 +23,17 @@ SOON = 60.0
 USER = "larder"
 
 
+class EndedAtStart(Exception):
+    """PostgreSQL ended before it answered."""
+
+
 class PostgresServer:
     """A cluster that forgets everything when it is left; the port stays the same over restarts."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self._home = Path(tempfile.mkdtemp(prefix="larder-pg-"))
+        self._attempts = 5
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -36,8 +41,16 @@ class PostgresServer:
         data = str(self._home / "data")
         options = ["-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         subprocess.run([_program("initdb"), *options], check=True, capture_output=True, cwd="/", **_as_owner())
-        self.start()
-        return self
+        while True:
+            try:
+                self.start()
+                return self
+            except EndedAtStart:
+                # Somebody else has got the port since it was found free.
+                self._attempts -= 1
+                if not self._attempts:
+                    raise
+                self.port = free_port()
 
     def __exit__(self, *_: object) -> None:
         # What is thrown away need not be written out before.
@@ -55,7 +68,11 @@ class PostgresServer:
             cwd="/",
             **_as_owner(),
         )
-        wait_until(self._answers, SOON, "the start of PostgreSQL")
+        process = self._process
+        wait_until(lambda: process.poll() is not None or self._answers(), SOON, "the start of PostgreSQL")
+        if process.poll() is not None:
+            self._process = None
+            raise EndedAtStart
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop it at once; connections break."""

@@ -322,7 +322,9 @@ async def test_a_version_is_read_as_a_whole(
     catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: a look that meets a change has all of it or nothing."""
-    monkeypatch.setattr(database, "PATIENCE", 0.5)
+    if catalog_url.startswith("sqlite"):
+        # There, who writes waits for who reads, here in vain.
+        monkeypatch.setattr(database, "PATIENCE", 0.5)
     catalog = Catalog(catalog_url, catalog_key, Clock())
     await catalog.look()
     async with catalog.database.reading() as connection:
@@ -339,6 +341,6 @@ async def _version(connection: AsyncConnection) -> str:
 
 
 async def _try_to_change(catalog: Catalog) -> None:
-    """On SQLite, who reads is waited for."""
+    """Where it can be made."""
     with suppress(CatalogUnavailable):
         await add_tenant(catalog)

@@ -138,7 +138,7 @@ def _postgres(url: URL) -> AsyncEngine:
         pool_timeout=PATIENCE,
         pool_pre_ping=True,
         pool_recycle=600,
-        connect_args={"timeout": PATIENCE / 2, "command_timeout": PATIENCE},
+        connect_args={"timeout": PATIENCE, "command_timeout": PATIENCE},
     )
 
 
