@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.docs.blocks import SHELL, Block, prints
+from tests.docs.blocks import RUNNABLE, SHELL, Block, blocks, prints
 from tests.origins.processes import wait_until
 
 TIMEOUT = 120
@@ -125,6 +125,15 @@ class Terminal:
 
     def _logs(self) -> str:
         return "\n".join(f"--- {text}{log.read_text(errors='replace')[-4000:]}" for text, _, log in self._background)
+
+
+def type_page(page: Path, terminal: Terminal) -> None:
+    """Type every block of a page that is to be typed, in order."""
+    typed = [block for block in blocks(page) if block.language in RUNNABLE or block.said("file") is not None]
+    typed = [block for block in typed if block.said("not run") is None]
+    assert typed
+    for block in typed:
+        terminal.type(block)
 
 
 def quiet_port() -> int:

@@ -15,8 +15,8 @@ from gateway.demo import data
 from gateway.testing.origin import OriginThread
 from larder import Credentials
 from larder.digest import build
-from tests.docs.blocks import ROOT, RUNNABLE, blocks, named_tests, pages
-from tests.docs.terminal import Terminal, quiet_port
+from tests.docs.blocks import ROOT, named_tests, pages
+from tests.docs.terminal import Terminal, quiet_port, type_page
 from tests.gateways import Settings, gateway
 
 pytestmark = pytest.mark.timeout(400)
@@ -28,23 +28,13 @@ CHAIN = {"AWS_ACCESS_KEY_ID": "origin-key-a", "AWS_SECRET_ACCESS_KEY": "origin-s
 
 
 @contextmanager
-def plain(folder: Path, *ports: str, **environment: str) -> Iterator[Terminal]:
-    """A terminal with these ports exchanged for free ones."""
-    terminal = Terminal(folder, {port: str(quiet_port()) for port in ports}, environment)
+def alone(folder: Path) -> Iterator[Terminal]:
+    """The page needs nothing but Larder."""
+    terminal = Terminal(folder, {})
     try:
         yield terminal
     finally:
         terminal.close()
-
-
-def alone(folder: Path) -> AbstractContextManager[Terminal]:
-    """The page needs nothing but Larder."""
-    return plain(folder)
-
-
-def quickstart(folder: Path) -> AbstractContextManager[Terminal]:
-    """The page starts everything itself: a store, a Redis, four gateways. On a machine that stalls no node is given up for it."""
-    return plain(folder, "5000", "6379", "9000", "9001", "9002", "9003", LARDER_FLEET__EXPIRE="60s")
 
 
 @contextmanager
@@ -130,7 +120,6 @@ STAGES: dict[str, Stage] = {
     "clients/python/README.md": client,
     "docs/adding-a-policy.md": alone,
     "docs/operations.md": operations,
-    "docs/quickstart.md": quickstart,
 }
 
 
@@ -138,13 +127,7 @@ STAGES: dict[str, Stage] = {
 def test_a_page_can_be_typed(name: str, tmp_path: Path):
     """Rule: every block of the page does what the page says, in order, for somebody who begins with an empty folder."""
     with STAGES[name](tmp_path) as terminal:
-        done = 0
-        for block in blocks(ROOT / name):
-            typed = block.language in RUNNABLE or block.said("file") is not None
-            if typed and block.said("not run") is None:
-                terminal.type(block)
-                done += 1
-    assert done
+        type_page(ROOT / name, terminal)
 
 
 def test_every_page_that_names_this_module_is_typed():
