@@ -1,7 +1,7 @@
 """Secrets at rest: sealed with a key that is not in the database.
 
 Sealed is a JSON document together with what it belongs to, so that a secret that somebody moves to another row of the database
-does not open there. Fernet is AES-128 in CBC mode with HMAC-SHA256 (https://github.com/fyrc/spec); a sealed text that was
+does not open there. Fernet is AES-128 in CBC mode with HMAC-SHA256 (https://github.com/fernet/spec); a sealed text that was
 changed does not open.
 
 For SQLite the key lies in a file beside the database, made at the first start and readable by its owner only: it protects
