@@ -142,6 +142,11 @@ def _seen(ground: Ground, registrations: Registrations) -> Seen:
     def redis() -> str:
         return "" if channel.healthy else f"{channel.unreachable}: cached objects are checked with the origin"
 
+    def fleet() -> str:
+        # That Redis is lost is said of Redis.
+        membership = ground.fleet.membership
+        return ground.fleet.problem() if membership.conflict else membership.estranged
+
     def reload() -> str:
         return ground.live.refused
 
@@ -155,7 +160,7 @@ def _seen(ground: Ground, registrations: Registrations) -> Seen:
         plan=lambda: parts.plans.plan,
         stopping=lambda: ground.fleet.membership.stopping,
         redis=redis,
-        fleet=ground.fleet.problem,
+        fleet=fleet,
         catalog=catalog,
         reload=reload,
     )
