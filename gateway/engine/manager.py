@@ -155,16 +155,17 @@ class Manager:
 
     async def _facts(self, plan: Plan, jobs: list[KnownJob]) -> Facts:
         parts, ready = self._parts, self._electorate.ready()
-        overrides = await parts.plans.overrides()
+        overrides, quotas = await parts.plans.overrides(), await parts.plans.quotas()
+        decided = {*overrides, *quotas}
         reports = await parts.reports.all()
         told = [reports.get(node.id, {}) for node in ready]
         known = _claimed([job.record for job in jobs])
         # A dataset without jobs keeps what it has for as long as nobody needs it.
         holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
-        known |= await parts.jobs.sizes(sorted((holding | set(overrides)) - set(known)))
+        known |= await parts.jobs.sizes(sorted((holding | decided) - set(known)))
         self._turns += 1
         if self._turns % _FORGET_EVERY == 0:
-            await parts.jobs.forget_sizes({*known, *overrides})
+            await parts.jobs.forget_sizes({*known, *decided})
         datasets = {
             dataset: DatasetFacts(
                 size,
@@ -173,6 +174,7 @@ class Manager:
                 overrides.get(dataset, ""),
                 _loaded(plan.datasets.get(dataset), dataset, told),
                 _share(dataset, items, told),
+                quotas.get(dataset),
             )
             for dataset, (size, items, requested) in known.items()
         }

@@ -397,7 +397,8 @@ class Jobs:
         return sorted(filter(None, map(_readable, values.values())), key=lambda record: record.key)
 
     async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
-        """Bytes, items and requested caching of datasets for which a job registered once, whether or not it is there still."""
+        """Bytes, items and requested caching of datasets for which a job registered once, whether or not it is there still, or
+        of which ``note_size`` told."""
         if not datasets:
             return {}
         found = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
@@ -407,6 +408,10 @@ class Jobs:
             if text is not None
             for size, items, requested in [json.loads(text)]
         }
+
+    async def note_size(self, dataset: str, size: int, items: int) -> None:
+        """Say how large a dataset is that no job has registered for; what a job says of it counts."""
+        await self._redis.hsetnx(f"{self._prefix}sizes", dataset, json.dumps([size, items, "auto"]))
 
     async def forget_sizes(self, needed: Collection[str]) -> None:
         """Forget the sizes of datasets that neither a job nor an operator's decision is about."""

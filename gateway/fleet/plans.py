@@ -6,7 +6,8 @@ there is another one, and keep what they have when Redis is lost: allocation fre
 as a replica that was behind would have them do.
 
 Beside the plan lie what it is made of and how it came about: what the nodes say of the chunks that they load (``Reports``), what
-operators decided (``overrides``: hash of dataset to pin or never), what was changed lately and why (``history``).
+operators decided (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), what was changed lately and why
+(``history``).
 """
 
 from __future__ import annotations
@@ -165,6 +166,19 @@ class Plans:
             await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
         else:
             raise ValueError(f"an override is one of {', '.join(OVERRIDES)}, or empty, not {decision!r}")
+
+    async def quotas(self) -> dict[str, int]:
+        """How many bytes operators let a dataset have at most."""
+        found = await self._redis.hgetall(f"{self._prefix}quotas")
+        known = {text_of(dataset): text_of(quota) for dataset, quota in found.items()}
+        return {dataset: int(quota) for dataset, quota in known.items() if quota.isdecimal()}
+
+    async def limit(self, dataset: str, quota: int | None) -> None:
+        """Let a dataset have so many bytes at most; ``None``: any number again."""
+        if quota is None:
+            await self._redis.hdel(f"{self._prefix}quotas", dataset)
+        else:
+            await self._redis.hset(f"{self._prefix}quotas", dataset, str(quota))
 
 
 class Reports:

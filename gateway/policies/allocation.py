@@ -22,7 +22,8 @@ that does not fit may displace others whose loss together is smaller than what i
 nothing after it. (The paper's own outcomes only fit its budgets in binary gigabytes: 154 + 2 x 15 + 2 x 15 GB is 214 GB, that is
 199.3 GiB. With 200 decimal ones LibriSpeech gets nothing.)
 
-Pinned datasets come first, then those whose registration asks for a mode, then the rest.
+Pinned datasets come first, then those whose registration asks for a mode, then the rest. A quota takes away the options that cost
+more, and "static", of which nobody knows what it comes to; whoever is pinned, or asks for more, gets two chunks if they fit it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Candidate:
 
     ``size`` and ``chunk`` (of one chunk) are in bytes. ``gain`` is the sum of gpus x (t_miss / t_hit - 1) over its jobs if it is
     held whole, ``chunked_gain`` the same with two chunks. ``override`` is ``"pin"``, ``"never"`` or empty, ``requested`` a
-    ``CachingMode`` or ``"auto"``.
+    ``CachingMode`` or ``"auto"``. ``quota`` is how many bytes an operator lets it have at most; ``None``: any number.
     """
 
     dataset: str
@@ -54,6 +55,12 @@ class Candidate:
     chunked_gain: float
     override: str = ""
     requested: str = "auto"
+    quota: int | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether an operator lets it have less than all of it."""
+        return self.quota is not None and self.quota < self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ def _chunked_cost(candidate: Candidate) -> int:
 
 def _settle(candidate: Candidate, free: int) -> Allocation:
     """What a dataset gets that somebody decided about: the mode asked for, or two chunks if only they fit."""
+    room = free if candidate.quota is None else min(free, candidate.quota)
     if candidate.override == "never":
         return Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE)
     pinned = candidate.override == "pin"
@@ -125,14 +133,15 @@ def _settle(candidate: Candidate, free: int) -> Allocation:
     wanted = CachingMode.FULL if pinned else CachingMode(candidate.requested)
     if wanted is CachingMode.NONE:
         return Allocation(wanted, 0, why)
-    if wanted is CachingMode.STATIC:
+    if wanted is CachingMode.STATIC and not candidate.bounded:
         return Allocation(wanted, min(candidate.size, free), why)
-    if wanted is CachingMode.FULL and candidate.size <= free:
+    if wanted is CachingMode.FULL and candidate.size <= room:
         return Allocation(wanted, candidate.size, why)
-    if _chunked_cost(candidate) <= free:
-        kept = why if pinned or wanted is CachingMode.CHUNKED else WhyCaching.NO_ROOM
+    less = WhyCaching.OVERRIDE if candidate.bounded else WhyCaching.NO_ROOM
+    if _chunked_cost(candidate) <= room:
+        kept = why if pinned or wanted is CachingMode.CHUNKED else less
         return Allocation(CachingMode.CHUNKED, _chunked_cost(candidate), kept)
-    return Allocation(CachingMode.NONE, 0, WhyCaching.NO_ROOM)
+    return Allocation(CachingMode.NONE, 0, less if _chunked_cost(candidate) <= free else WhyCaching.NO_ROOM)
 
 
 def _options(candidate: Candidate) -> tuple[_Option, ...]:
@@ -143,7 +152,8 @@ def _options(candidate: Candidate) -> tuple[_Option, ...]:
         _Option(CachingMode.FULL, candidate.size, candidate.gain),
     ):
         worse = option.caching is CachingMode.CHUNKED and option.cost >= candidate.size
-        if option.gain > options[-1].gain and not worse:
+        allowed = candidate.quota is None or option.cost <= candidate.quota
+        if option.gain > options[-1].gain and not worse and allowed:
             options.append(option)
     return tuple(options)
 
@@ -151,6 +161,8 @@ def _options(candidate: Candidate) -> tuple[_Option, ...]:
 def _why(candidate: Candidate, option: _Option) -> WhyCaching:
     if option.caching is not CachingMode.NONE:
         return WhyCaching.BENEFIT
+    if candidate.quota is not None and candidate.quota < _chunked_cost(candidate):
+        return WhyCaching.OVERRIDE
     return WhyCaching.NO_ROOM if max(candidate.gain, candidate.chunked_gain) > 0 else WhyCaching.NO_BENEFIT
 
 

@@ -15,7 +15,8 @@ choice:
   gateway without a plan decides on (``datasets.units_of``), so that a job may begin before the first plan.
 - *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
   to get what nobody else wants.
-- *A dataset without jobs* keeps what it has while there is room.
+- *A dataset without jobs* keeps what it has while there is room, and while it is within its quota. One that was never in the plan
+  comes in only when an operator lets it have less than all of it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class DatasetFacts:
     """What is known of a dataset.
 
     ``size`` in bytes; ``requested`` a ``CachingMode`` or ``"auto"``; ``override`` is ``"pin"``, ``"never"`` or empty; ``loaded``:
-    every node has its part of the chunk that the plan says is being loaded; ``resident_share`` of its items, 0 to 1.
+    every node has its part of the chunk that the plan says is being loaded; ``resident_share`` of its items, 0 to 1;
+    ``quota``: bytes that it may take at most, ``None`` for any number.
     """
 
     size: int
@@ -52,6 +54,12 @@ class DatasetFacts:
     override: str = ""
     loaded: bool = False
     resident_share: float = 0.0
+    quota: int | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it may take less than all of it."""
+        return self.quota is not None and self.quota < self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +237,14 @@ class _Spaces:
         orders = {name: self._order(name, allocation) for name, allocation in allocations.items()}
         free = self._capacity - sum(one.granted for one in allocations.values())
         for name in sorted(set(self._facts.datasets) - set(orders)):
-            idle = self._before.datasets.get(name)
+            idle, fact = self._before.datasets.get(name), self._facts.datasets[name]
             if idle is None:
+                if fact.bounded:
+                    orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))
                 continue
-            if 0 < idle.granted <= free:
+            if fact.bounded and (idle.granted > (fact.quota or 0) or idle.caching is CachingMode.STATIC):
+                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, granted=0)
+            elif 0 < idle.granted <= free:
                 free -= idle.granted
                 orders[name] = replace(idle, why=WhyCaching.NO_JOBS)
             else:
@@ -249,6 +261,7 @@ class _Spaces:
                 "chunked_gain": round(one.chunked_gain, 6),
                 "override": one.override,
                 "requested": one.requested,
+                "quota": one.quota,
                 "resident": round(self._facts.datasets[name].resident_share, 3),
             }
             for name, one in self._candidates.items()
@@ -264,7 +277,7 @@ class _Spaces:
         fact = self._facts.datasets[dataset]
         full, chunked = self._gains.get(dataset, (0.0, 0.0))
         chunk = -(-fact.size // self._units(dataset))
-        return Candidate(dataset, fact.size, chunk, full, chunked, fact.override, fact.requested)
+        return Candidate(dataset, fact.size, chunk, full, chunked, fact.override, fact.requested, fact.quota)
 
     def _order(self, dataset: str, allocation: Allocation) -> DatasetOrder:
         return DatasetOrder(allocation.caching, PARTITIONS, self._units(dataset), allocation.why, allocation.granted)

@@ -29,7 +29,7 @@ class WhyCaching(StrEnum):
     """Why a dataset has the space that it has."""
 
     OVERRIDE = "override"
-    """An operator pinned or forbade it."""
+    """An operator pinned it, forbade it, or set a quota that it does not fit."""
     REQUESTED = "requested"
     """Its registration asks for this mode."""
     BENEFIT = "benefit"

@@ -173,6 +173,16 @@ async def test_operators_decide(redis: Redis) -> None:
         await plans.override("a", "always")
 
 
+async def test_operators_limit(redis: Redis) -> None:
+    """Rule: a dataset can be let have so many bytes, and any number again; what is no number is not heard."""
+    plans = Plans(redis, Z)
+    await plans.limit("a", 2**60)
+    await plans.limit("b", 1)
+    await redis.hset(f"{Z}quotas", "c", "-1")
+    await plans.limit("b", None)
+    assert await plans.quotas() == {"a": 2**60}
+
+
 async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
     """Rule: a node's last report replaces the one before, and counts only for a time."""
     reports = Reports(redis, Z, LONG)

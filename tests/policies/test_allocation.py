@@ -115,6 +115,28 @@ def test_never_is_never():
 
 
 @pytest.mark.parametrize(
+    ("override", "requested", "quota", "expected"),
+    [
+        ("", "auto", 100, Allocation(FULL, 100, WhyCaching.BENEFIT)),
+        ("", "auto", 99, Allocation(CHUNKED, 20, WhyCaching.BENEFIT)),
+        ("", "auto", 19, Allocation(NONE, 0, WhyCaching.OVERRIDE)),
+        ("pin", "auto", 100, Allocation(FULL, 100, WhyCaching.OVERRIDE)),
+        ("pin", "auto", 99, Allocation(CHUNKED, 20, WhyCaching.OVERRIDE)),
+        ("pin", "auto", 19, Allocation(NONE, 0, WhyCaching.OVERRIDE)),
+        ("never", "auto", 100, Allocation(NONE, 0, WhyCaching.OVERRIDE)),
+        ("", "full", 50, Allocation(CHUNKED, 20, WhyCaching.OVERRIDE)),
+        ("", "static", 100, Allocation(STATIC, 100, WhyCaching.REQUESTED)),
+        ("", "static", 50, Allocation(CHUNKED, 20, WhyCaching.OVERRIDE)),
+        ("", "chunked", 20, Allocation(CHUNKED, 20, WhyCaching.REQUESTED)),
+        ("", "chunked", 19, Allocation(NONE, 0, WhyCaching.OVERRIDE)),
+    ],
+)
+def test_a_quota_is_kept_within(override, requested, quota, expected):
+    """Rule: a dataset gets the most that its quota allows of what it would get, never more, and it is said to be decided."""
+    assert allocate([Candidate("a", 100, 10, 9.0, 5.0, override, requested, quota)], 1000)["a"] == expected
+
+
+@pytest.mark.parametrize(
     ("requested", "budget", "expected"),
     [
         ("full", 100, Allocation(FULL, 100, WhyCaching.REQUESTED)),
@@ -146,7 +168,9 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
         gain = draw(st.floats(0, 1000))
         override = draw(st.sampled_from(["", "", "", "pin", "never"]))
         requested = draw(st.sampled_from(["auto", "auto", "auto", *CachingMode]))
-        found.append(Candidate(f"d{number}", size, chunk, gain, draw(st.floats(0, gain)), override, requested))
+        quota = draw(st.none() | st.integers(0, 10_000))
+        some = draw(st.floats(0, gain))
+        found.append(Candidate(f"d{number}", size, chunk, gain, some, override, requested, quota))
     return found
 
 
@@ -165,6 +189,7 @@ def test_the_budget_is_never_exceeded(found, budget):
             assert allocation.granted == two_chunks(one)
         if allocation.caching is NONE:
             assert allocation.granted == 0
+        assert one.quota is None or allocation.granted <= one.quota
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -302,6 +302,18 @@ def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
     assert (idle.caching, idle.why, idle.granted) == (NONE, WhyCaching.NO_JOBS, 0)
 
 
+def test_a_quota_holds_without_jobs_too():
+    """Rule: what no job uses keeps what its quota allows, and has nothing beyond it; lifted, it is nobody's decision again."""
+    free, job_of_it = DatasetFacts(50 * GB, 10), [job("a", "idle")]
+    held = decide(Plan(), facts(100 * GB, {"idle": free}, job_of_it), 0.0, UNPROBED)
+    for quota, expected in ((50 * GB, (FULL, WhyCaching.NO_JOBS)), (50 * GB - 1, (NONE, WhyCaching.OVERRIDE))):
+        bounded = {"idle": replace(free, quota=quota), "new": replace(free, quota=quota)}
+        plan = decide(held, facts(100 * GB, bounded, []), 1.0, UNPROBED)
+        assert (plan.datasets["idle"].caching, plan.datasets["idle"].why) == expected
+        assert ("new" in plan.datasets) == (quota < free.size)
+    assert decide(plan, facts(100 * GB, {}, []), 2.0, UNPROBED).datasets == {}
+
+
 def test_a_job_of_an_unknown_dataset_is_told_to_go_on():
     """Rule: nodes have not said yet how large its dataset is; the job is in the plan, the dataset is not."""
     plan = decide(Plan(), facts(100 * GB, {}, [job("a")]), 0.0, SETTINGS)
@@ -361,6 +373,8 @@ def worlds(draw: st.DrawFn) -> list[Facts]:
         st.sampled_from(["auto", "auto", "auto", *(mode.value for mode in CachingMode)]),
         st.sampled_from(["", "", "", "pin", "never"]),
         st.booleans(),
+        st.just(0.0),
+        st.none() | st.integers(0, 10**11),
     )
     world = st.builds(
         facts,
@@ -386,7 +400,9 @@ def test_whatever_happens_the_plan_is_sound(story, seconds):
         assert sum(order.granted for order in plan.datasets.values()) <= plan.memory["capacity"] <= capacity
         assert set(plan.jobs) == set(known.jobs)
         assert set(plan.datasets) <= set(known.datasets)
-        for order in plan.datasets.values():
+        for name, order in plan.datasets.items():
+            quota = known.datasets[name].quota
+            assert quota is None or order.granted <= quota
             assert len(set(order.chunks.held)) == len(order.chunks.held) <= (2 if order.caching is CHUNKED else 0)
         changed = (plan.datasets, plan.jobs) != (before.datasets, before.jobs)
         assert plan.version == before.version + changed
