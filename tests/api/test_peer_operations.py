@@ -1,0 +1,108 @@
+"""What nodes ask of each other for operators: only nodes may, and what makes no sense is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.api.peer.app import PeerApp
+from gateway.api.peer.operations import PeerOperations
+from gateway.engine.purge import Purges
+from gateway.engine.warm_objects import WarmObjects
+from gateway.fleet.peer_gate import PeerGate
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer_auth import Signer
+from gateway.model.peer_principal import principal_header
+from gateway.model.wire import WireRequest
+from gateway.testing.origin import ALICE
+from tests.engine.conftest import Bench, benched
+
+SECRET = "what the nodes of this fleet share"
+OBJECT = ["default", "b", "k"]
+
+
+class Asked:
+    """A node that is asked, in the test's own event loop."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        engine = bench.engine
+        purges = Purges(bench.store, lambda: ["default"], None, "me")
+        operations = PeerOperations(purges, engine.explainer("me"), WarmObjects(engine, None))
+        gate = PeerGate(SECRET, now=lambda: bench.now[0])
+        self.app = PeerApp(gate, engine.services.origin.has, operations.addresses(), 100)
+
+    async def ask(self, what: str, body: Any, secret: str = SECRET) -> tuple[int, Any]:
+        """The status and the document of an answer."""
+        content, path = json.dumps(body).encode(), f"/-/peer/v1/{what}"
+        told = principal_header("t", OriginIdentity("default", ALICE.access_key_id))
+        raw = [(name.encode(), value.encode()) for name, value in (told,)]
+        request = WireRequest("POST", path.encode(), b"", raw)
+        signed = Signer(secret, "other").headers(request, content, self.bench.now[0])
+        raw += [(name.encode(), value.encode()) for name, value in signed]
+        scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "path": path, "query_string": b""}
+        scope |= {"headers": raw, "scheme": "http", "extensions": {}}
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(dict(message))
+
+        await self.app(scope, receive, send)
+        return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
+    """A node with one object at its origin."""
+    async with benched(tmp_path) as bench:
+        bench.origin.put("b", "k", b"x" * 100)
+        yield Asked(bench)
+
+
+async def test_a_node_loads_explains_and_forgets(asked: Asked) -> None:
+    """Rule: each is done at the node that is asked, and answered with what came of it."""
+    assert (await asked.ask("explain", OBJECT))[1]["known"] is False
+    assert await asked.ask("warm", OBJECT) == (200, {"size": 100, "there": False, "failure": ""})
+    await asked.bench.settle()
+    assert (await asked.ask("explain", OBJECT))[1]["resident"] == 1
+    purge = {"bucket": "b", "prefix": "", "dry_run": True}
+    wanted = {"objects": 1, "bytes": 100, "failure": ""}
+    assert await asked.ask("forget", purge) == (200, wanted)
+    assert await asked.ask("forget", {**purge, "dry_run": False}) == (200, wanted)
+    assert (await asked.ask("explain", OBJECT))[1]["known"] is False
+
+
+@pytest.mark.parametrize(
+    ("what", "body"),
+    [
+        ("forget", []),
+        ("forget", {"bucket": "b"}),
+        ("forget", {"bucket": 1, "prefix": "", "dry_run": True}),
+        ("explain", {}),
+        ("explain", ["default", "b"]),
+        ("explain", ["default", "../b", "k"]),
+        ("explain", ["another", "b", "k"]),
+        ("warm", ["default", "b", ""]),
+        ("warm", [1, 2, 3]),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(asked: Asked, what: str, body: Any) -> None:
+    """Rule: 400, naming what is wanted, and nothing is done."""
+    status, problem = await asked.ask(what, body)
+    assert (status, problem["code"]) == (400, "InvalidRequest")
+    assert asked.bench.origin.count() == 0
+
+
+@pytest.mark.parametrize("what", ["forget", "explain", "warm"])
+async def test_strangers_are_refused(asked: Asked, what: str) -> None:
+    """Rule: who does not know the fleet's secret may ask nothing of this."""
+    status, _ = await asked.ask(what, OBJECT, secret="another secret than the fleet's")
+    assert status == 403
+    assert asked.bench.origin.count() == 0
