@@ -57,6 +57,7 @@ class Reading:
     plan: Plan = field(default_factory=Plan)
     jobs: tuple[KnownJob, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
+    quotas: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
 
@@ -124,6 +125,7 @@ class Board:
             plan=together.plans.plan,
             jobs=tuple(jobs),
             overrides=await together.plans.overrides(),
+            quotas=await together.plans.quotas(),
             reports=await together.reports.all(),
             datasets=await self._registered(),
         )

@@ -6,6 +6,7 @@ missing.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -23,7 +24,7 @@ from gateway.admin.fleet_view import (
     job_document,
 )
 from gateway.admin.operations import Operations, Ops, unreachable
-from gateway.admin.overrides import Decision, decision_of, write_decision
+from gateway.admin.overrides import Decision, decision_of, note_sizes, write_decision
 from gateway.admin.overview_documents import ChunkHeld, DatasetSummary, JobDocument
 from gateway.admin.paging import Cursor, Limit, Page, paged
 from gateway.admin.parts import AdminParts, Parts
@@ -53,12 +54,19 @@ class Override(Asked):
         description="pin: it gets space before all others, whole if it fits; never: it gets none; null: the manager decides",
         examples=["pin"],
     )
+    quota: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
+        None,
+        description="bytes that it may take at most, whatever the mode: all of it, two chunks, or nothing, as fits; null: any "
+        "number",
+        examples=[40_000_000_000],
+    )
 
 
 class OverrideDocument(Answer):
     """A decision."""
 
     mode: Literal["pin", "never"] | None = Field(description="null: the manager decides", examples=["pin"])
+    quota: int | None = Field(description="bytes that it may take at most; null: any number", examples=[40_000_000_000])
     changed_at: str | None = Field(description="ISO 8601; null: never", examples=["2026-03-01T09:30:00.000Z"])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
@@ -116,7 +124,7 @@ async def show_dataset(
     )
 
 
-@router.put("/datasets/{dataset}/override", summary="Pin a dataset, or forbid it space")
+@router.put("/datasets/{dataset}/override", summary="Pin a dataset, forbid it space, or bound it")
 async def override_dataset(
     dataset: DatasetId,
     caller: Admin,
@@ -126,27 +134,31 @@ async def override_dataset(
     response: Response,
     if_match: IfMatch = None,
 ) -> OverrideDocument:
-    """Decide in the manager's place; the next plan, a heartbeat later, follows. `{"mode": null}` leaves it to the manager
-    again."""
-    found = _one(await operations.board.look(), dataset)
-    document = await _decide(caller, operations, parts, found, asked.mode, if_match)
+    """Decide in the manager's place; the next plan, a heartbeat later, follows. What is left out is taken back, so
+    `{"mode": null}` leaves all to the manager again."""
+    reading = await operations.board.look()
+    found = _one(reading, dataset)
+    document = await _decide(caller, operations, parts, found, asked, if_match)
+    with suppress(*DOWN):  # what is decided is kept, and its size told again (Overrides)
+        await note_sizes(operations.board.parts.coordination, reading, [found])
     response.headers["ETag"] = document.etag
     operations.board.stale()
     return document
 
 
 async def _decide(
-    caller: Admin, operations: Operations, parts: AdminParts, dataset: str, mode: str | None, if_match: str | None
+    caller: Admin, operations: Operations, parts: AdminParts, dataset: str, asked: Override, if_match: str | None
 ) -> OverrideDocument:
     plans = operations.board.parts.coordination.plans
     async with parts.catalog.changes.change(caller, "datasets.override", dataset) as change:
         before = await decision_of(parts.catalog, dataset, change.connection)
         check_if_match(if_match, etag_of(before.revision))
-        after = Decision(mode, parts.catalog.now(), change.revision)
+        after = Decision(asked.mode, asked.quota, parts.catalog.now(), change.revision)
         await write_decision(change.connection, dataset, after)
-        change.before, change.after = {"mode": before.mode}, {"mode": mode}
+        change.before, change.after = before.to_json(), after.to_json()
         try:
-            await plans.override(dataset, mode or "")
+            await plans.override(dataset, asked.mode or "")
+            await plans.limit(dataset, asked.quota)
         except DOWN:
             raise unreachable() from None
     return _document(after)
@@ -163,4 +175,9 @@ def _one(reading: Reading, digits: str) -> str:
 
 
 def _document(decision: Decision) -> OverrideDocument:
-    return OverrideDocument(mode=decision.known_mode, changed_at=decision.changed, etag=etag_of(decision.revision))
+    return OverrideDocument(
+        mode=decision.known_mode,
+        quota=decision.quota,
+        changed_at=decision.changed,
+        etag=etag_of(decision.revision),
+    )

@@ -123,6 +123,7 @@ def dataset_ids(reading: Reading) -> set[str]:
         *reading.datasets.values(),
         *reading.plan.datasets,
         *reading.overrides,
+        *reading.quotas,
         *(job.record.dataset for job in reading.jobs),
     }
 

@@ -54,6 +54,10 @@ class PlanShown(Answer):
     overrides: dict[str, str] = Field(
         description="what operators decided, by dataset", examples=[{"33108813...": "pin"}]
     )
+    quotas: dict[str, int] = Field(
+        description="bytes that operators let a dataset have at most, by dataset",
+        examples=[{"33108813...": 40_000_000_000}],
+    )
     history: list[dict[str, Any]] = Field(description="the last changes, newest first", examples=[[_CHANGE]])
 
 
@@ -102,5 +106,6 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
         inputs=plan["inputs"],
         memory=plan["memory"],
         overrides=dict(reading.overrides),
+        quotas=dict(reading.quotas),
         history=changes,
     )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.admin.board import Reading
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.documents import moment
+from gateway.admin.fleet_view import size_of
+from gateway.engine.manager import Coordination
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.plans import Plans
 
 log = logging.getLogger("larder.admin")
 
@@ -25,9 +27,11 @@ _LOOK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision; ``mode`` is pin, never, or ``None`` for none. ``changed_at`` in seconds since the epoch."""
+    """One decision; ``mode`` is pin, never, or ``None`` for none. ``quota``: bytes that the dataset may take at most, ``None``
+    for any number. ``changed_at`` in seconds since the epoch."""
 
     mode: str | None = None
+    quota: int | None = None
     changed_at: float | None = None
     revision: int = 0
 
@@ -41,6 +45,10 @@ class Decision:
         """When it was changed, in ISO 8601."""
         return None if self.changed_at is None else moment(self.changed_at)
 
+    def to_json(self) -> dict[str, Any]:
+        """What was decided, for the audit log."""
+        return {"mode": self.mode, "quota": self.quota}
+
 
 async def decision_of(catalog: Catalog, dataset: str, connection: AsyncConnection | None = None) -> Decision:
     """The decision about a dataset.
@@ -52,7 +60,7 @@ async def decision_of(catalog: Catalog, dataset: str, connection: AsyncConnectio
         async with catalog.database.reading() as reading:
             return await decision_of(catalog, dataset, reading)
     row = (await connection.execute(select(overrides).where(overrides.c.dataset == dataset))).one_or_none()
-    return Decision() if row is None else Decision(row.mode, row.changed_at, row.revision)
+    return Decision() if row is None else Decision(row.mode, row.quota, row.changed_at, row.revision)
 
 
 async def write_decision(connection: AsyncConnection, dataset: str, decision: Decision) -> None:
@@ -61,26 +69,48 @@ async def write_decision(connection: AsyncConnection, dataset: str, decision: De
     values: dict[str, Any] = {
         "dataset": dataset,
         "mode": decision.mode,
-        "quota": None,
+        "quota": decision.quota,
         "changed_at": decision.changed_at,
         "revision": decision.revision,
     }
     await connection.execute(insert(overrides).values(**values))
 
 
+async def note_sizes(together: Coordination, reading: Reading, datasets: Iterable[str]) -> None:
+    """Tell the manager how large datasets are that no job has registered for: without it, no decision about them is a plan's.
+
+    Raises:
+        RedisError, OSError: Redis cannot be reached.
+    """
+    wanted = sorted(datasets)
+    known = await together.jobs.sizes(wanted)
+    for dataset in wanted:
+        items, size = size_of(reading, dataset)
+        if dataset not in known and items is not None and size is not None:
+            await together.jobs.note_size(dataset, size, items)
+
+
 class Overrides:
-    """Puts the catalog's decisions into Redis again after it has lost them.
+    """Puts the catalog's decisions into Redis again after it has lost them, with the sizes of what they are about.
 
     Args:
         catalog: where they are kept.
-        plans: where the manager looks for them.
+        together: where the manager looks for them.
         speaks: whether this worker does it now.
+        look: what the fleet says.
     """
 
-    def __init__(self, catalog: Catalog, plans: Plans, speaks: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        together: Coordination,
+        speaks: Callable[[], bool],
+        look: Callable[[], Awaitable[Reading]],
+    ) -> None:
         self._catalog = catalog
-        self._plans = plans
+        self._together = together
         self._speaks = speaks
+        self._look = look
 
     async def run(self) -> None:
         """Compare every few seconds, until cancelled."""
@@ -102,12 +132,18 @@ class Overrides:
             RedisError, OSError: Redis cannot be reached.
         """
         async with self._catalog.database.reading() as connection:
-            rows = (await connection.execute(select(overrides.c.dataset, overrides.c.mode))).all()
-        known = await self._plans.overrides()
+            rows = (await connection.execute(select(overrides.c.dataset, overrides.c.mode, overrides.c.quota))).all()
+        plans = self._together.plans
+        known, quotas = await plans.overrides(), await plans.quotas()
         for row in rows:
             if known.get(row.dataset, "") != (row.mode or ""):
-                await self._plans.override(row.dataset, row.mode or "")
+                await plans.override(row.dataset, row.mode or "")
+            if quotas.get(row.dataset) != row.quota:
+                await plans.limit(row.dataset, row.quota)
         if self._catalog.database.shared:
             # Not where each node has a catalog of its own: what this one does not know may be another one's.
-            for dataset in known.keys() - {row.dataset for row in rows}:
-                await self._plans.override(dataset, "")
+            for dataset in {*known, *quotas} - {row.dataset for row in rows}:
+                await plans.override(dataset, "")
+                await plans.limit(dataset, None)
+        if decided := {row.dataset for row in rows if row.mode is not None or row.quota is not None}:
+            await note_sizes(self._together, await self._look(), decided)

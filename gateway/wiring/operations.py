@@ -119,7 +119,7 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
     _loop(verifications.run(), stack)
     if has_catalog(ground.settings):
         catalog = ground.admin.catalog
-        _loop(Overrides(catalog, parts.plans, lambda: watch.speaks).run(), stack)
+        _loop(Overrides(catalog, parts, lambda: watch.speaks, board.look).run(), stack)
         # Where each node has a catalog of its own, each has warm-ups of its own.
         whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
         lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)

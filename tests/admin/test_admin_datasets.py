@@ -81,7 +81,61 @@ def test_an_override_is_in_force_and_survives_redis(world: Zone, used: Stock) ->
     assert get(world.nodes[0], "/plan")["overrides"] == {used.id: "never"}
     assert admin(world.nodes[0], "PUT", address, {"mode": None}).json["mode"] is None
     eventually(lambda: shown(world, used)["why"], lambda why: why == "benefit", "the manager's decision")
-    assert get(world.nodes[0], "/audit?action=datasets.override&limit=1")["items"][0]["after"] == {"mode": None}
+    assert get(world.nodes[0], "/audit?action=datasets.override&limit=1")["items"][0]["after"] == {
+        "mode": None,
+        "quota": None,
+    }
+
+
+def test_a_quota_is_in_force_and_survives_redis(world: Zone, used: Stock) -> None:
+    """Rule: a dataset that may have less than all of itself has two chunks, and nothing with less; lifted, it has all again."""
+    address, size = f"/datasets/{used.id[:12]}/override", sum(map(len, used.bodies))
+
+    def decide(quota: int | None) -> None:
+        reply = admin(world.nodes[1], "PUT", address, {"mode": None, "quota": quota})
+        assert (reply.status, reply.json["quota"]) == (200, quota)
+
+    def become(caching: str, why: str) -> None:
+        wanted = (caching, why)
+        eventually(
+            lambda: (shown(world, used)["caching"], shown(world, used)["why"]), lambda seen: seen == wanted, caching
+        )
+
+    decide(size - 1)
+    become("chunked", "benefit")
+    assert int(str(shown(world, used)["granted"])) < size
+    decide(1)
+    become("none", "override")
+    world.redis.flush()
+    join(world, used, "trainer")
+    eventually(
+        lambda: get(world.nodes[0], "/plan")["quotas"], lambda seen: seen == {used.id: 1}, "the quota to be back"
+    )
+    become("none", "override")
+    decide(None)
+    become("full", "benefit")
+
+
+def test_a_decision_about_what_no_job_uses_is_in_force(world: Zone, tmp_path: Path) -> None:
+    """Rule: pin, never and a quota hold for a dataset that is only read in batches, also after Redis was emptied."""
+    made = stock(world.origin.s3, tmp_path, "unused", bytes_of(30, 400, "unused"))
+    made.register(world.nodes[0], "auto")
+    address = f"/datasets/{made.id}/override"
+    eventually(lambda: get(world.nodes[1], "/datasets")["items"], lambda all_: made.id[:12] in str(all_), "the dataset")
+    eventually(lambda: shown(world, made, 1)["bytes"], lambda size: size is not None, "its size")
+    for body, caching in (({"mode": "never"}, "none"), ({"mode": "pin"}, "full"), ({"mode": None, "quota": 1}, "none")):
+        assert admin(world.nodes[1], "PUT", address, body).status == 200
+        eventually(
+            lambda: (shown(world, made)["caching"], shown(world, made)["why"]),
+            lambda seen, caching=caching: seen == (caching, "override"),
+            caching,
+        )
+    world.redis.flush()
+    eventually(lambda: made.id in get(world.nodes[0], "/plan")["datasets"], bool, "the decision to be back")
+    assert admin(world.nodes[0], "PUT", address, {"mode": None}).status == 200
+    eventually(
+        lambda: made.id in get(world.nodes[0], "/plan")["datasets"], lambda there: not there, "nobody's decision"
+    )
 
 
 def test_two_operators_do_not_overwrite_each_other(world: Zone, used: Stock) -> None:
@@ -103,7 +157,9 @@ def test_two_operators_do_not_overwrite_each_other(world: Zone, used: Stock) -> 
         ("/datasets/short/override", {"mode": "pin"}, "InvalidRequest"),
         ("/datasets/{}/override", {"mode": "always"}, "InvalidRequest"),
         ("/datasets/{}/override", {}, "InvalidRequest"),
-        ("/datasets/{}/override", {"mode": "pin", "quota": 1}, "InvalidRequest"),
+        ("/datasets/{}/override", {"mode": "pin", "space": 1}, "InvalidRequest"),
+        ("/datasets/{}/override", {"mode": "pin", "quota": 0}, "InvalidRequest"),
+        ("/datasets/{}/override", {"quota": 1}, "InvalidRequest"),
     ],
 )
 def test_what_is_wrong_is_refused(world: Zone, used: Stock, address: str, body: dict[str, object], code: str) -> None:
