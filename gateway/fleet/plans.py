@@ -6,8 +6,8 @@ there is another one, and keep what they have when Redis is lost: allocation fre
 as a replica that was behind would have them do.
 
 Beside the plan lie what it is made of and how it came about: what the nodes say of the chunks that they load (``Reports``), what
-operators decided (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), what was changed lately and why
-(``history``).
+operators decided (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), what was changed lately
+and why (``history``).
 """
 
 from __future__ import annotations
