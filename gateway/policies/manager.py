@@ -242,7 +242,7 @@ class _Spaces:
                 if fact.bounded:
                     orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))
                 continue
-            if fact.bounded and (idle.granted > (fact.quota or 0) or idle.caching is CachingMode.STATIC):
+            if fact.bounded and (idle.granted > (fact.quota or 0) or idle.caching not in IN_USE):
                 orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, granted=0)
             elif 0 < idle.granted <= free:
                 free -= idle.granted

@@ -116,7 +116,7 @@ def test_a_quota_is_in_force_and_survives_redis(world: Zone, used: Stock) -> Non
     become("full", "benefit")
 
 
-def test_a_decision_about_what_no_job_uses_is_in_force(world: Zone, tmp_path: Path) -> None:
+def test_a_decision_about_what_no_job_uses_is_in_force(world: Zone, used: Stock, tmp_path: Path) -> None:
     """Rule: pin, never and a quota hold for a dataset that is only read in batches, also after Redis was emptied."""
     made = stock(world.origin.s3, tmp_path, "unused", bytes_of(30, 400, "unused"))
     made.register(world.nodes[0], "auto")
@@ -131,7 +131,11 @@ def test_a_decision_about_what_no_job_uses_is_in_force(world: Zone, tmp_path: Pa
             caching,
         )
     world.redis.flush()
-    eventually(lambda: made.id in get(world.nodes[0], "/plan")["datasets"], bool, "the decision to be back")
+    join(world, used, "trainer")  # for which the manager waits
+    eventually(
+        lambda: get(world.nodes[0], "/plan")["quotas"], lambda seen: seen == {made.id: 1}, "the quota to be back"
+    )
+    eventually(lambda: shown(world, made)["why"], lambda why: why == "override", "the decision to be back")
     assert admin(world.nodes[0], "PUT", address, {"mode": None}).status == 200
     eventually(
         lambda: made.id in get(world.nodes[0], "/plan")["datasets"], lambda there: not there, "nobody's decision"

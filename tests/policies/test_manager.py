@@ -311,6 +311,7 @@ def test_a_quota_holds_without_jobs_too():
         plan = decide(held, facts(100 * GB, bounded, []), 1.0, UNPROBED)
         assert (plan.datasets["idle"].caching, plan.datasets["idle"].why) == expected
         assert ("new" in plan.datasets) == (quota < free.size)
+        assert decide(plan, facts(100 * GB, bounded, []), 2.0, UNPROBED) == plan
     assert decide(plan, facts(100 * GB, {}, []), 2.0, UNPROBED).datasets == {}
 
 
