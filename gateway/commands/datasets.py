@@ -9,6 +9,7 @@ from typing import Any
 from gateway.commands import jobs
 from gateway.commands.connection import Admin, connected, path
 from gateway.commands.grammar import pages, subcommand, subcommands
+from gateway.commands.grammar import size as number_of_bytes
 from gateway.commands.output import (
     Column,
     document,
@@ -42,9 +43,10 @@ def add(command: ArgumentParser) -> None:
     commands = subcommands(
         command,
         "Datasets of all tenants, and what the plan gives each. A dataset that is pinned gets its space whatever its jobs gain;\n"
-        "one that is set to never gets none; auto takes either back.",
+        "one that is set to never gets none; a quota is the most that it gets in any case; auto takes all of it back.",
         "larder-gateway datasets list",
         "larder-gateway datasets pin imagenet-train",
+        "larder-gateway datasets quota imagenet-train 40GB",
         "larder-gateway datasets auto imagenet-train",
     )
     known = subcommand(commands, "list", "list the datasets", _list, "larder-gateway datasets list --json")
@@ -60,8 +62,17 @@ def add(command: ArgumentParser) -> None:
             ("auto", "let the plan decide again", _auto),
         )
     ]
-    for one in (shown, *decided):
+    bounded = subcommand(
+        commands,
+        "quota",
+        "let a dataset have so many bytes at most",
+        _quota,
+        "larder-gateway datasets quota imagenet-train 40GB",
+        "larder-gateway datasets quota imagenet-train none",
+    )
+    for one in (shown, *decided, bounded):
         one.add_argument("dataset", metavar="NAME|ID", help="a name, or the first digits of an id")
+    bounded.add_argument("bytes", metavar="SIZE|none", type=_bytes, help='bytes, as "40GB"; none: any number')
 
 
 def show(datasets: Iterable[Mapping[str, Any]]) -> None:
@@ -121,7 +132,7 @@ def _show(options: Namespace) -> int:
     if options.json:
         document(found)
         return 0
-    chunks, inputs = found.get("chunks") or {}, found.get("inputs") or {}
+    chunks, inputs, override = (found.get(name) or {} for name in ("chunks", "inputs", "override"))
     registered = [f"{each.get('tenant')}/{each.get('name')}" for each in found.get("registered") or ()]
     facts(
         (
@@ -131,7 +142,8 @@ def _show(options: Namespace) -> int:
             ("bytes", size(found.get("bytes"))),
             ("caching", found.get("caching")),
             ("why", found.get("why")),
-            ("decided here", (found.get("override") or {}).get("mode") or "nothing: the manager decides"),
+            ("decided here", override.get("mode") or "nothing: the manager decides"),
+            ("quota", size(override.get("quota"))),
             ("granted", size(found.get("granted"))),
             ("resident", share(found.get("resident_share"))),
             ("chunks", _chunks(chunks) if chunks.get("units") else None),
@@ -151,23 +163,36 @@ def _chunks(chunks: Mapping[str, Any]) -> str:
     return f"{complete} of {chunks['units']} complete{f', {loading} loading' if loading >= 0 else ''}"
 
 
+def _bytes(text: str) -> int | None:
+    return None if text == "none" else number_of_bytes(text)
+
+
 def _pin(options: Namespace) -> int:
-    return _decide(options, "pin")
+    return _decide(options, {"mode": "pin"}, "pin")
 
 
 def _never(options: Namespace) -> int:
-    return _decide(options, "never")
+    return _decide(options, {"mode": "never"}, "never")
 
 
 def _auto(options: Namespace) -> int:
-    return _decide(options, None)
+    return _decide(options, {"mode": None, "quota": None}, "auto")
 
 
-def _decide(options: Namespace, mode: str | None) -> int:
+def _quota(options: Namespace) -> int:
+    word = "any number of bytes" if options.bytes is None else f"{size(options.bytes)} at most"
+    return _decide(options, {"quota": options.bytes}, word)
+
+
+def _decide(options: Namespace, changes: Mapping[str, Any], word: str) -> int:
+    """Change a decision; what is not changed stays, and what somebody else changes meanwhile is not overwritten."""
     with connected(options) as admin:
-        answer = admin.ask("PUT", path("datasets", find(admin, options.dataset), "override"), {"mode": mode})
+        place = path("datasets", find(admin, options.dataset))
+        before = admin.get(place).get("override") or {}
+        wanted = {"mode": before.get("mode"), "quota": before.get("quota"), **changes}
+        answer = admin.ask("PUT", f"{place}/override", wanted, etag=before.get("etag"))
     if options.json:
         document(answer)
     else:
-        line(f"{printable(options.dataset)}: {mode or 'auto'}, from the next plan on")
+        line(f"{printable(options.dataset)}: {word}, from the next plan on")
     return 0

@@ -88,6 +88,7 @@ def test_a_dataset_that_is_several(admin, operator):
     ran = operator("datasets", "pin", "train")
     assert ran.status == 1
     assert "aaaaaaaaaaaa, bbbbbbbbbbbb" in ran.err
+    admin.answers["GET datasets/bbbbbbbbbbbb"] = {"override": {"mode": None, "quota": None, "etag": '"0"'}}
     admin.answers["PUT datasets/bbbbbbbbbbbb/override"] = {"mode": "pin"}
     assert operator("datasets", "pin", "other").status == 0
     assert operator("datasets", "pin", "bb" * 32).status == 0

@@ -93,7 +93,8 @@ def test_verify_remote(operator, running):
 
 
 def test_a_dataset_and_its_plan(operator, user, origin, running, tmp_path):
-    """Rule: a dataset is found by name or id; pinned, the plan has it, and says that it was decided here; auto takes it back."""
+    """Rule: a dataset is found by name or id; pinned, the plan has it, and says that it was decided here; a mode and a
+    quota are changed apart from each other; auto takes both back."""
     made = stock(origin, tmp_path, "pinned", bytes_of(20, 1000, 7))
     assert user("datasets", "register", "pinned", str(made.file)).status == 0
     wait_until(lambda: "pinned" in operator("datasets", "list").out, SOON, "the dataset")
@@ -102,8 +103,16 @@ def test_a_dataset_and_its_plan(operator, user, origin, running, tmp_path):
     assert "pin" in operator("datasets", "show", "pinned").out
     assert operator("plan", "--json").json["overrides"] == {made.id: "pin"}
     operator("plan")
+    assert operator("datasets", "quota", "pinned", "5kB").out == "pinned: 5.0 kB at most, from the next plan on\n"
+    override = operator("datasets", "never", "pinned", "--json").json
+    assert (override["mode"], override["quota"]) == ("never", 5000)
+    operator("datasets", "quota", "pinned", "none")
+    override = operator("datasets", "show", "pinned", "--json").json["override"]
+    assert (override["mode"], override["quota"]) == ("never", None)
+    operator("datasets", "quota", "pinned", "5kB")
     operator("datasets", "auto", made.id[:12])
-    assert operator("datasets", "show", "pinned", "--json").json["override"]["mode"] is None
+    override = operator("datasets", "show", "pinned", "--json").json["override"]
+    assert (override["mode"], override["quota"]) == (None, None)
     assert "datasets list" in operator("datasets", "pin", "nothing", status=1).err
 
 
