@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, Strict, ValidationError
@@ -116,6 +117,22 @@ class Rotation(Asked):
         description="made by the gateway when left out",
         examples=["a long random string"],
     )
+
+    def applied(self, row: CredentialRow, secret: str, now: float, revision: int) -> CredentialRow:
+        """The credential with ``secret``, or the one that was asked for, after the change of this number.
+
+        Raises:
+            ApiError: InvalidRequest, naming what is wrong.
+        """
+        old, end = row.credential, datetime.fromtimestamp(now + self.grace, UTC).isoformat()
+        changes = {
+            "secret_access_key": self.secret_access_key.get_secret_value() if self.secret_access_key else secret,
+            "previous_secret_access_key": old.secret_access_key if self.grace else "",
+            "previous_expires": end if self.grace else "",
+        }
+        # Checked, not only copied: what cannot be read again would keep all gateways from reading anything.
+        changed = _checked({**old.model_dump(), **changes})
+        return CredentialRow(changed, row.description, row.created_at, now, revision)
 
 
 class Credential(Answer):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets as random_secrets
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
@@ -117,8 +116,7 @@ async def rotate_credential(
         row, snapshot = await _editable(access_key_id, parts, change, if_match)
         if access_key_id in snapshot.revocations:
             raise ApiError("Conflict", f"{access_key_id!r} was revoked, and stays so; create another credential.")
-        now = parts.catalog.now()
-        after = _rotated(row, asked, now, change.revision)
+        after = asked.applied(row, _new_secret(), parts.catalog.now(), change.revision)
         change.before, change.after = audited(row), audited(after)
         await _store(after, parts, change)
         return _with_secret(after, parts, snapshot)
@@ -163,17 +161,6 @@ def _new_key() -> str:
 
 def _new_secret() -> str:
     return random_secrets.token_urlsafe(30)
-
-
-def _rotated(row: CredentialRow, asked: Rotation, now: float, revision: int) -> CredentialRow:
-    old = row.credential
-    end = datetime.fromtimestamp(now + asked.grace, UTC).isoformat()
-    changes = {
-        "secret_access_key": asked.secret_access_key.get_secret_value() if asked.secret_access_key else _new_secret(),
-        "previous_secret_access_key": old.secret_access_key if asked.grace else "",
-        "previous_expires": end if asked.grace else "",
-    }
-    return CredentialRow(old.model_copy(update=changes), row.description, row.created_at, now, revision)
 
 
 def _check_new(configured: Configured, parts: AdminParts, snapshot: Snapshot) -> None:

@@ -323,3 +323,14 @@ def test_a_previous_secret_needs_its_end(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="previous_secret_access_key and previous_expires go together"):
         load_settings(path)
+
+
+async def test_a_rotation_writes_nothing_that_cannot_be_read(admin: AdminWorld) -> None:
+    """Rule: a secret that no configuration could have is refused; it would keep every gateway from reading what is revoked."""
+    await admin.create(access_key_id="vision")
+    other = await admin.create(access_key_id="other")
+    for secret in ("y\0" * 20, "line\n" * 20, "\x7f" * 20):
+        refused = await admin.ask("POST", "/credentials/vision/rotate", 400, {"secret_access_key": secret})
+        assert refused["detail"].startswith("secret_access_key")
+    await admin.ask("POST", "/credentials/other/revoke", 200)
+    assert admin.refusal("other", other["secret_access_key"]) == "InvalidAccessKeyId"
