@@ -110,9 +110,10 @@ async def list_warmups(
     place = place_of(cursor, list)
     before = None
     if place is not None:
-        if len(place) != 2 or not isinstance(place[0], int | float) or not isinstance(place[1], str):
+        ours = len(place) == 2 and isinstance(place[0], float) and isinstance(place[1], str)
+        if not ours or not _HEX.issuperset(place[1]):
             raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
-        before = (float(place[0]), place[1])
+        before = (place[0], place[1])
     found = await operations.warmups.table.page(before, limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     following = None if last is None else cursor_of([last.created_at, last.id])

@@ -344,3 +344,10 @@ async def _try_to_change(catalog: Catalog) -> None:
     """Where it can be made."""
     with suppress(CatalogUnavailable):
         await add_tenant(catalog)
+
+
+async def test_any_text_can_be_changed(admin: AdminWorld) -> None:
+    """Rule: keys may have any characters, so what is done to a prefix of them is written down on either database."""
+    async with admin.catalog.changes.change(ACTOR, "purge", "bucket/a\0b\N{GRINNING FACE}") as change:
+        change.after = {"prefix": "a\0b"}
+    assert await lines(admin.catalog) == ["bucket/a\N{SYMBOL FOR NULL}b\N{GRINNING FACE}"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.paging import cursor_of
 from tests.admin.operations_world import Zone, admin, get, post, zone
 from tests.batches import bytes_of, stock
 from tests.scenarios.world import content, eventually
@@ -185,6 +186,16 @@ def test_lists_are_paged_newest_first(world: Zone) -> None:
         page = get(world.nodes[0], f"/warmups?limit=2&cursor={page['next']}")
     found += [one["id"] for one in page["items"]]
     assert found == everything
+
+
+@pytest.mark.parametrize(
+    "place",
+    [[10**400, "ab"], [1, "ab"], [True, "ab"], [1.0, "\ud800"], [1.0, "a\0"], [1.0, 2], [1.0], {}],
+)
+def test_a_cursor_that_is_none_is_refused(world: Zone, place: object) -> None:
+    """Rule: whatever somebody writes into a cursor, it is his mistake and not the gateway's."""
+    reply = admin(world.nodes[0], "GET", f"/warmups?cursor={cursor_of(place)}")
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
 
 
 def test_another_gateway_goes_on_when_the_one_that_runs_it_dies(tmp_path_factory: pytest.TempPathFactory) -> None:

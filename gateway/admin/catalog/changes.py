@@ -92,7 +92,7 @@ def _line(actor: Actor, action: str, change: Change, now: float) -> dict[str, An
         "actor": actor.name,
         "address": actor.address,
         "action": action,
-        "target": change.target,
+        "target": change.target.replace("\0", "\N{SYMBOL FOR NULL}"),  # which PostgreSQL has in no text
         "before": _text(change.before),
         "after": _text(change.after),
         "request_id": actor.request_id,
