@@ -19,7 +19,7 @@ from gateway.admin.catalog import database, migrating
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.following import PAUSE, Follower
-from gateway.admin.catalog.schema import audit, credentials, meta, metadata, tenants
+from gateway.admin.catalog.schema import audit, credentials, meta, metadata, revocations, tenants
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.model.errors import ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
@@ -351,3 +351,24 @@ async def test_any_text_can_be_changed(admin: AdminWorld) -> None:
     async with admin.catalog.changes.change(ACTOR, "purge", "bucket/a\0b\N{GRINNING FACE}") as change:
         change.after = {"prefix": "a\0b"}
     assert await lines(admin.catalog) == ["bucket/a\N{SYMBOL FOR NULL}b\N{GRINNING FACE}"]
+
+
+async def test_a_history_that_was_lost_is_no_longer_believed(
+    catalog_url: str, catalog_key: str, admin: AdminWorld
+) -> None:
+    """Rule: a standby that was behind takes over, and somebody revokes a key there: that change may have the number of the last
+    one that others read, and is another one all the same."""
+    other = Catalog(catalog_url, catalog_key, Clock())
+    try:
+        secret = (await admin.create(access_key_id="vision"))["secret_access_key"]
+        lost = await admin.catalog.look()
+        async with other.database.writing() as connection:
+            await connection.execute(update(meta).where(meta.c.name == "version").values(value=str(lost.version - 1)))
+        async with other.changes.change(ACTOR, "credentials.revoke", "vision") as change:
+            row = {"access_key_id": "vision", "revoked_at": 0.0, "revision": change.revision}
+            await change.connection.execute(insert(revocations).values(**row))
+        assert (await other.look()).version == lost.version
+        await admin.catalog.look()
+        assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
+    finally:
+        await other.close()

@@ -1,8 +1,8 @@
 """The catalog of one worker: opened, read again when it has changed, and changed.
 
-A look reads one number. Only when it is another one than was read last, everything is read again: the catalog is small, and
-what is read as a whole is of one moment. A look that fails leaves what was read last in force; before the first that
-succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wiring/admin.py).
+A look reads the number of the last change, and its mark. Only when they are others than were read last, everything is read
+again: the catalog is small, and what is read as a whole is of one moment. A look that fails leaves what was read last in force;
+before the first that succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wiring/admin.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.admin.catalog.database import Database, create_file
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.schema import meta
-from gateway.admin.catalog.snapshot import EMPTY, Snapshot, read_snapshot, version_of
+from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.model.errors import ConfigError
 
@@ -131,8 +131,9 @@ class Catalog:
         if self._vault is None:
             self._vault = await self._open()
         async with self.database.reading() as connection:
-            if self.last is not None and self.last.version == await version_of(connection):
-                return self.last
+            last = self.last
+            if last is not None and (last.version, last.mark) == await mark_of(connection):
+                return last
             return await self.read(connection)
 
     async def _open(self) -> Vault:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -77,6 +78,7 @@ class Changes:
                 await connection.rollback()
                 return
             await connection.execute(update(meta).where(_VERSION).values(value=str(change.revision)))
+            await _mark(connection)
             await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
         metrics.ADMIN_CHANGES.labels(action).inc()
         log.info("%s %s by %s from %s, request %s", action, change.target, actor.name, actor.address, actor.request_id)
@@ -84,6 +86,14 @@ class Changes:
 
 
 _VERSION = meta.c.name == "version"
+_MARK = meta.c.name == "mark"
+
+
+async def _mark(connection: AsyncConnection) -> None:
+    """Make this change another one than any that had the same number in a history that was lost."""
+    mark = uuid.uuid4().hex
+    if not (await connection.execute(update(meta).where(_MARK).values(value=mark))).rowcount:
+        await connection.execute(insert(meta).values(name="mark", value=mark))
 
 
 def _line(actor: Actor, action: str, change: Change, now: float) -> dict[str, Any]:

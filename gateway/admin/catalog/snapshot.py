@@ -59,7 +59,11 @@ class RevocationRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules'."""
+    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules'.
+
+    ``mark`` is the last change's own: numbers come again after a backup, or a standby that was behind, took the place of the
+    catalog.
+    """
 
     version: int
     tenants: Mapping[str, TenantRow] = field(default_factory=dict)
@@ -68,19 +72,24 @@ class Snapshot:
     origins: Mapping[str, OriginRow] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     rules_revision: int = 0
+    mark: str = ""
 
 
 EMPTY = Snapshot(0)
 """A catalog that nobody has written to."""
 
 
-async def version_of(connection: AsyncConnection) -> int:
-    """The number of the last change."""
-    return await _number(connection, "version")
+async def mark_of(connection: AsyncConnection) -> tuple[int, str]:
+    """The number of the last change, and its mark."""
+    known = await _noted(connection)
+    return int(known.get("version", 0)), known.get("mark", "")
 
 
-async def _number(connection: AsyncConnection, name: str) -> int:
-    return int(await connection.scalar(select(meta.c.value).where(meta.c.name == name)) or 0)
+async def _noted(connection: AsyncConnection) -> dict[str, str]:
+    rows = await connection.execute(
+        select(meta.c.name, meta.c.value).where(meta.c.name.in_(("version", "mark", "rules")))
+    )
+    return {row.name: row.value for row in rows}
 
 
 async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapshot) -> Snapshot:
@@ -97,9 +106,11 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapsho
     rows = {}
     for table in (tenants, credentials, revocations, origins, rules):
         rows[table.name] = [dict(row) for row in (await connection.execute(select(table))).mappings()]
+    noted = await _noted(connection)
     try:
         return Snapshot(
-            version=await version_of(connection),
+            version=int(noted.get("version", 0)),
+            mark=noted.get("mark", ""),
             tenants={row["name"]: TenantRow(**row) for row in rows["tenants"]},
             credentials=_by_name(_credential(row, vault, last) for row in rows["credentials"]),
             revocations={row.pop("access_key_id"): RevocationRow(**row) for row in rows["revocations"]},
@@ -107,7 +118,7 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapsho
             rules=tuple(
                 Rule(**json.loads(row["rule"])) for row in sorted(rows["rules"], key=lambda row: row["position"])
             ),
-            rules_revision=await _number(connection, "rules"),
+            rules_revision=int(noted.get("rules", 0)),
         )
     except (ValidationError, ValueError) as error:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None
