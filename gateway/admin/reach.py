@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_plus
 from xml.etree.ElementTree import ParseError
 
 from defusedxml.common import DefusedXmlException
@@ -85,7 +85,7 @@ def _judged(glob: str, bucket: str, prefix: str, text: bytes) -> Found:
     encoded = root.findtext(f"{space}EncodingType") == "url"
     keys = [element.text or "" for element in root.findall(f"{space}Contents/{space}Key")]
     for key in keys:
-        path = f"{bucket}/{unquote(key) if encoded else key}"
+        path = f"{bucket}/{unquote_plus(key) if encoded else key}"
         if glob_matches(glob, path):
             return Found("matches", "", path)
     where = f"begins with {prefix!r} in bucket {bucket!r}" if prefix else f"is in bucket {bucket!r}"

@@ -167,15 +167,17 @@ class WarmPrefix:
 
 
 def read_page(body: bytes) -> tuple[list[Listed], bool]:
-    """One page of ListObjectsV2 with ``encoding-type=url``: the objects, and whether there are more.
+    """One page of ListObjectsV2: the objects, and whether there are more. Keys are decoded if it says that they are encoded;
+    stores that do not know ``encoding-type`` list them as they are.
 
     Raises:
         WarmupFailed: it is no such page.
     """
     try:
         root = fromstring(body, forbid_dtd=True)
+        encoded = any(_local(each) == "EncodingType" and (each.text or "").strip() == "url" for each in root)
         found = [
-            Listed(unquote_plus(_text(each, "Key")), int(_text(each, "Size")))
+            Listed(unquote_plus(_text(each, "Key")) if encoded else _text(each, "Key"), int(_text(each, "Size")))
             for each in root
             if _local(each) == "Contents"
         ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gateway.admin.reach import Reach
 from gateway.config import Origin, Rule
+from gateway.engine.warm_prefix import Listed, read_page
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.policies.covering import covers, hidden_by
@@ -165,3 +167,41 @@ async def test_an_origin_that_is_away_leaves_it_open(world: AdminWorld) -> None:
     checked = await world.ask("POST", "/rules/check", 200, {"items": [{"match": "data/x/**"}, {"match": "data/x/y"}]})
     assert [item["verdict"] for item in checked["items"]] == ["unknown", "hidden", "unknown"]
     assert "cannot be reached" in checked["items"][0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "encoding", "key"),
+    [
+        ("my+data/a%2Bb.jpg", "<EncodingType>url</EncodingType>", "my data/a+b.jpg"),
+        ("my%20data/a%2Bb.jpg", "<EncodingType>url</EncodingType>", "my data/a+b.jpg"),
+        ("my data/a+b%41.jpg", "", "my data/a+b%41.jpg"),
+    ],
+)
+async def test_keys_are_read_as_stores_list_them(listed: str, encoding: str, key: str) -> None:
+    """Rule: a blank is "+" or "%20" where a listing is encoded; one that does not say that it is, is taken as it stands."""
+    item = f"<Contents><Key>{listed}</Key><Size>1</Size></Contents>"
+    page = f"<ListBucketResult>{encoding}<IsTruncated>false</IsTruncated>{item}</ListBucketResult>".encode()
+    origin = Origin(endpoint="http://127.0.0.1:1", access_key_id="OK", secret_access_key="origin-secret")
+    found = await Reach(cast(OriginClient, _Listing(page))).of("data/my data/**", origin)
+    assert (found.verdict, found.example) == ("matches", f"data/{key}")
+    assert read_page(page) == ([Listed(key, 1)], False)
+
+
+class _Listing:
+    """In the place of the connection to an origin, and of its answer: one listing."""
+
+    status = 200
+
+    def __init__(self, page: bytes) -> None:
+        self._page = page
+
+    async def send(self, *_asked: object) -> _Listing:
+        """The answer."""
+        return self
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Its body."""
+        yield self._page
+
+    def release(self) -> None:
+        """It was read."""

@@ -142,5 +142,6 @@ def test_pages_that_are_none_are_refused() -> None:
         except WarmupFailed:
             continue
         raise AssertionError(page)
-    good = b"<L xmlns='u'><Contents><Key>a+b%2Bc</Key><Size>3</Size></Contents><IsTruncated>false</IsTruncated></L>"
+    item = b"<Contents><Key>a+b%2Bc</Key><Size>3</Size></Contents>"
+    good = b"<L xmlns='u'><EncodingType>url</EncodingType>" + item + b"<IsTruncated>false</IsTruncated></L>"
     assert read_page(good) == ([("a b+c", 3)], False)

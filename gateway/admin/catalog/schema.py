@@ -3,7 +3,8 @@
 ``meta`` has a row ``version`` that goes up with every change, and a row ``mark`` that is a change's own, as numbers come again
 when a backup was restored: gateways look at both to learn whether there is anything to read. Changes lock ``version``, so they
 are one after the other, and the row that a change touches gets its number as ``revision``, from which its entity tag is made;
-the rules, which change as a whole, have theirs in ``meta`` too. Times are seconds since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
+the rules, which change as a whole, have theirs in ``meta`` too. Times are seconds since the epoch. ``secrets`` columns are
+sealed (vault.py); nothing else is secret.
 
 Revocations are rows of their own and stay for ever, also for keys of a configuration file and of credentials that are
 deleted: a key that was revoked never becomes valid again, whatever is created or reloaded.
