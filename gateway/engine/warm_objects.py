@@ -99,6 +99,8 @@ class WarmObjects:
             self._loading.append(key)
             try:
                 return await self._load(Ask(key, identity))
+            except KeyError:
+                return Warmed(failure="the origin of the access key is not configured any more")
             except OriginUnavailable:
                 return Warmed(failure="the origin cannot be reached")
             except DiskUnavailable as failure:

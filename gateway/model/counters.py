@@ -33,6 +33,10 @@ class Counters:
         """Both together."""
         return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
+    def times(self, share: float) -> Counters:
+        """A share of it."""
+        return self if share == 1 else Counters(*(share * value for value in astuple(self)))
+
     def since(self, earlier: Counters) -> Counters | None:
         """What was counted since an earlier moment; ``None`` when something is less by now: the node was started anew."""
         gained = [mine - theirs for mine, theirs in zip(astuple(self), astuple(earlier), strict=True)]

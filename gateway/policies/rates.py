@@ -2,7 +2,8 @@
 
 Counters only grow, and begin at 0 when a node is started; a node that was started between two samples has counted what the later
 one says. What lies between two samples belongs to the step in which the later one was taken: at an end of a history up to one
-interval of samples may be missing, and nothing is counted twice.
+interval of samples may be missing, and nothing is counted twice. Where no samples were taken for longer, because Redis was lost,
+what was counted meanwhile is spread over the time, or it would be shown as a rate that never was.
 """
 
 from __future__ import annotations
@@ -86,6 +87,15 @@ def rates(nodes: Iterable[Sequence[Sample]], now: float) -> Rates:
     )
 
 
+def _steps(before: Sample, after: Sample, step: float) -> Iterable[tuple[float, float]]:
+    """In which steps it was counted what two samples differ by: a moment of each, and its share."""
+    gap = after.at - before.at
+    if after.boot != before.boot or gap < 2 * step:
+        return ((after.at, 1.0),)
+    parts = int(gap // step)
+    return ((after.at - place * step, 1 / parts) for place in range(parts))
+
+
 def history(nodes: Iterable[Sequence[Sample]], start: float, step: float, count: int) -> list[Point]:
     """What a fleet counted, in ``count`` steps of ``step`` seconds from ``start`` on.
 
@@ -98,7 +108,8 @@ def history(nodes: Iterable[Sequence[Sample]], start: float, step: float, count:
     counted = [Counters()] * count
     for samples in nodes:
         for before, after in itertools.pairwise(samples):
-            place = int((after.at - start) // step)
-            if 0 <= place < count:
-                counted[place] = counted[place].plus(gained(before, after))
+            for at, share in _steps(before, after, step):
+                place = int((at - start) // step)
+                if 0 <= place < count:
+                    counted[place] = counted[place].plus(gained(before, after).times(share))
     return [Point(start + place * step, each) for place, each in enumerate(counted)]

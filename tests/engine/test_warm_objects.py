@@ -11,7 +11,7 @@ from gateway.engine.explain import expected
 from gateway.engine.warm_objects import BESIDE, Warmed, WarmObjects
 from gateway.engine.warm_prefix import read_page
 from gateway.engine.warming import Progress, WarmupFailed
-from gateway.model.keys import ObjectKey
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.rules import Caching, Rules
 from gateway.testing.origin_faults import Hang
@@ -36,7 +36,8 @@ async def test_an_object_is_loaded_whole_and_once(bench: Bench) -> None:
 
 
 async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> None:
-    """Rule: each failure has words: no such object, refused by a rule, by the object, by the origin being away."""
+    """Rule: each failure has words: no such object, refused by a rule, by the object, an origin that was
+    removed meanwhile, one that is away."""
     bench.origin.put("b", "private", b"x", [("Cache-Control", "private")])
     bench.origin.put("b", "ruled", b"x")
     bench.engine.services.rules = Rules([Caching(match="b/ruled", cache=False)])
@@ -46,6 +47,8 @@ async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> No
     assert "no such object" in failures[0]
     assert "private" in failures[1]
     assert "rule" in failures[2]
+    gone = await objects.load(ObjectKey("gone", "b", "k"), "t", OriginIdentity("gone", "OK"))
+    assert "not configured" in gone.failure
     await bench.origin.stop()
     assert "cannot be reached" in (await load(bench, objects, "else")).failure
     await bench.origin.start()

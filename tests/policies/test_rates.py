@@ -47,9 +47,19 @@ def test_a_history_counts_everything_once() -> None:
     assert sum(point.counted.requests for point in points) == wanted
 
 
+def test_a_time_without_samples_shows_no_rate_that_never_was() -> None:
+    """Rule: what was counted while Redis was lost is spread over the time; after a restart it is of the time since."""
+    first, last = Sample(30.0, "boot", Counters(requests=100)), Sample(640.0, "boot", Counters(requests=700))
+    counts = [point.counted.requests for point in history([[first, last]], 0.0, 60.0, 12)]
+    assert counts == [0, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 0]
+    again = last._replace(boot="another")
+    counts = [point.counted.requests for point in history([[first, again]], 0.0, 60.0, 12)]
+    assert counts == [0] * 10 + [700, 0]
+
+
 def test_what_is_older_than_the_history_is_left_out() -> None:
     """Rule: samples before its start, and after its end, are in no step."""
-    points = history([[sample(0, 0), sample(10, 5), sample(70, 6), sample(500, 9)]], 60, 60, 2)
+    points = history([[sample(0, 0), sample(10, 5), sample(70, 6), sample(185, 9)]], 60, 60, 2)
     assert [point.counted.requests for point in points] == [1, 0]
 
 
