@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.admin.actor import Actor
 from gateway.admin.catalog import database, migrating
 from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.changes import Changes
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.following import PAUSE, Follower
 from gateway.admin.catalog.schema import audit, credentials, meta, metadata, revocations, tenants
@@ -372,3 +373,23 @@ async def test_a_history_that_was_lost_is_no_longer_believed(
         assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
     finally:
         await other.close()
+
+
+async def test_those_who_write_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: on SQLite, changes that come together at one worker are all made, however little they may wait for a lock."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
+    async with AdminWorld.opened(url, ""):
+        monkeypatch.setattr(database, "PATIENCE", 0.0)
+        impatient = database.Database(url)
+
+        async def nothing() -> None:
+            return
+
+        changes = Changes(impatient, Clock(), nothing)
+
+        async def change(number: int) -> int:
+            async with changes.change(ACTOR, "tenants.create", str(number)) as made:
+                return made.revision
+
+        assert sorted(await asyncio.gather(*map(change, range(20)))) == list(range(1, 21))
+        await impatient.close()

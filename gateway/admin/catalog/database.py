@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,6 +46,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
         self.path = Path(self._url.database or "") if self._url.get_backend_name() == "sqlite" else None
+        self._one_writer = asyncio.Lock()
         self._engine = _postgres(self._url) if self.path is None else _sqlite(self.path)
 
     @property
@@ -74,10 +75,14 @@ class Database:
             CatalogUnavailable: the database cannot be reached, or was lost meanwhile.
         """
         with _unavailable():
-            async with self._engine.connect() as connection:
+            async with self._turn(), self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
                     yield connection
+
+    def _turn(self) -> AbstractAsyncContextManager[object]:
+        """SQLite's waiting for a lock is by chance, and many who wait here would have some wait for too long."""
+        return nullcontext() if self.shared else self._one_writer
 
     async def close(self) -> None:
         """Close the connections; a server that does not answer is not waited for."""
