@@ -39,14 +39,10 @@ async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: 
     Others take over what it was home of, from it as long as it is there. The last READY node is drained with `force` only.
     """
     wanted = _found(operations, node)
-    ready = [one.id for one in operations.board.parts.membership.nodes.values() if one.state is NodeState.READY]
-    if ready == [node] and not (asked is not None and asked.force):
-        raise ApiError(
-            "Conflict",
-            f"{node!r} is the only node that is READY: without it every gateway reads and keeps everything for itself. Start "
-            'another one first, or send {"force": true}.',
-        )
     async with parts.catalog.changes.change(caller, "nodes.drain", node) as change:
+        # Changes are one after the other: two who drain at the same moment do not each rely on the other's node.
+        if not (asked is not None and asked.force):
+            await _check_others(operations, node)
         change.before, change.after = {"state": wanted.state.value}, {"drained": True}
         await through_redis(operations.board.parts.membership.drain(wanted, True))
     return _document(operations, wanted, NodeState.LEAVING)
@@ -60,6 +56,23 @@ async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> No
         change.before, change.after = {"state": wanted.state.value}, {"drained": False}
         await through_redis(operations.board.parts.membership.drain(wanted, False))
     return _document(operations, wanted, NodeState.READY)
+
+
+async def _check_others(operations: Operations, node: str) -> None:
+    """Refuse to take the only node out of the ring that is in it, or will be after the heartbeats that are due.
+
+    Raises:
+        ApiError: Conflict; ServiceUnavailable, Redis cannot be asked.
+    """
+    membership = operations.board.parts.membership
+    drained = await through_redis(membership.drained())
+    ready = [one.id for one in membership.nodes.values() if one.state is NodeState.READY and one.id not in drained]
+    if ready == [node]:
+        raise ApiError(
+            "Conflict",
+            f"{node!r} is the only node that is READY: without it every gateway reads and keeps everything for itself. Start "
+            'another one first, or send {"force": true}.',
+        )
 
 
 def _found(operations: Operations, name: str) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
@@ -17,6 +17,8 @@ from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.policies.rules import Rules
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +60,14 @@ def principal_of(operations: Operations, access_key_id: str) -> Principal:
     return principal
 
 
-async def through_redis(work: Awaitable[None]) -> None:
+async def through_redis(work: Awaitable[T]) -> T:
     """Do something that needs Redis.
 
     Raises:
         ApiError: ServiceUnavailable, it cannot be reached.
     """
     try:
-        await work
+        return await work
     except DOWN:
         raise unreachable() from None
 

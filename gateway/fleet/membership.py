@@ -154,6 +154,14 @@ class Membership:
         if node.id == self.me:
             await self.beat()
 
+    async def drained(self) -> frozenset[str]:
+        """The nodes that are drained, as it was decided: states follow with the nodes' next heartbeats.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        return await self._register.drained(self.nodes.values())
+
     def home(self, key: int) -> Node | None:
         """The home of a key; ``None``: here."""
         return None if self.alone else self._other(self._ring.ranked(key, 1))

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import commands
+from gateway.fleet.connection import commands, text_of
 from gateway.fleet.node_id import place_of
 from gateway.model.fleet import Node, NodeState
 from gateway.model.peer_auth import proof
@@ -168,6 +168,16 @@ class Register:
             RedisError, OSError: Redis is down, slow or refuses.
         """
         await self._redis.hset(f"{self._key}:drained", node.id, f"{node.boot or _NOBODY} {int(drained)}")
+
+    async def drained(self, nodes: Iterable[Node]) -> frozenset[str]:
+        """Those of some nodes that are drained, also if they have not heard of it yet.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        decided = await self._redis.hgetall(f"{self._key}:drained")
+        known = {text_of(name): text_of(told) for name, told in decided.items()}
+        return frozenset(node.id for node in nodes if known.get(node.id) == f"{node.boot or _NOBODY} 1")
 
     def _proven(self, name: bytes, document: bytes) -> bool:
         if not self._secret:

@@ -61,6 +61,15 @@ def test_a_redis_that_forgets_brings_no_drained_node_back(world: Zone) -> None:
     wait_for_fleet(world.nodes, BOTH)
 
 
+def test_two_who_drain_leave_a_node(world: Zone) -> None:
+    """Rule: what was decided counts before heartbeats tell of it, so a loop over all nodes does not empty the ring."""
+    post(world.nodes[0], "/nodes/node-1/drain")
+    reply = admin(world.nodes[1], "POST", "/nodes/node-0/drain", {})
+    assert (reply.status, reply.code) == (409, "Conflict")
+    post(world.nodes[1], "/nodes/node-1/undrain")
+    wait_for_fleet(world.nodes, BOTH)
+
+
 def test_the_last_ready_node_stays_unless_forced(world: Zone) -> None:
     """Rule: draining the only node that is READY is refused with the remedy; with force it is done, and reads go on."""
     post(world.nodes[0], "/nodes/node-1/drain")
