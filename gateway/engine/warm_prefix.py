@@ -136,6 +136,8 @@ class WarmPrefix:
         while more:
             page, more = await self._page(still(self._whose).identity, after)
             if page:
+                if page[-1].key == after:
+                    raise WarmupFailed("the origin lists the same objects again when it is asked for those after them")
                 yield page
                 after = page[-1].key
 

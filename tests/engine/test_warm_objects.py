@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 from gateway.engine.explain import expected
 from gateway.engine.warm_objects import BESIDE, Warmed, WarmObjects
-from gateway.engine.warm_prefix import read_page
+from gateway.engine.warm_prefix import Prefix, WarmPrefix, read_page
 from gateway.engine.warming import Progress, WarmupFailed
-from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
+from gateway.origin.client import OriginClient
 from gateway.policies.rules import Caching, Rules
 from gateway.testing.origin_faults import Hang
 from tests.engine.conftest import BLOCK, Bench
@@ -148,3 +151,31 @@ def test_pages_that_are_none_are_refused() -> None:
     item = b"<Contents><Key>a+b%2Bc</Key><Size>3</Size></Contents>"
     good = b"<L xmlns='u'><EncodingType>url</EncodingType>" + item + b"<IsTruncated>false</IsTruncated></L>"
     assert read_page(good) == ([("a b+c", 3)], False)
+
+
+class Repeating:
+    """In the place of the connection to an origin, and of its answer: a list that begins anew with every page."""
+
+    status = 200
+
+    async def send(self, *_asked: object) -> Repeating:
+        """The answer."""
+        await asyncio.sleep(0)  # so that who waits for its end can give up
+        return self
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Its body."""
+        yield b"<L><Contents><Key>k</Key><Size>1</Size></Contents><IsTruncated>true</IsTruncated></L>"
+
+    def release(self) -> None:
+        """It was read."""
+
+
+async def test_a_list_without_an_end_ends_a_warm_up(bench: Bench) -> None:
+    """Rule: a store that does not go on after a key, as some do not know start-after, is not asked for ever."""
+    objects = WarmObjects(bench.engine, None)
+    reader = Principal("A", "t", bench.identity)
+    origin = cast(OriginClient, Repeating())
+    work = WarmPrefix(Prefix("b", ""), lambda: reader, origin, objects, lambda: Rules([]), lambda: 10**9)
+    with pytest.raises(WarmupFailed, match="again"):
+        await asyncio.wait_for(work.run(Progress()), 60)
