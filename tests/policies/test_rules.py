@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.model.keys import glob_matches
 from gateway.policies.rules import Caching, Rules
@@ -48,3 +50,32 @@ def test_the_memo_does_not_grow_without_bound() -> None:
     for number in range(Rules._MEMO + 10):
         rules.for_path(f"b/{number}")
     assert len(rules._memo) <= Rules._MEMO
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """What a glob of letters, "/", "*" and "**" means, tried in every way."""
+    if not pattern:
+        return not path
+    if pattern.startswith("**"):
+        return any(_matches(pattern[2:], path[start:]) for start in range(len(path) + 1))
+    if pattern[0] == "*":
+        end = path.find("/")
+        within = len(path) if end < 0 else end
+        return any(_matches(pattern[1:], path[start:]) for start in range(within + 1))
+    return path[:1] == pattern[0] and _matches(pattern[1:], path[1:])
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.sampled_from(["a", "b", "/", "*", "**", "**/", "a*"]), min_size=1, max_size=7).map("".join),
+    st.text("ab/", max_size=8),
+)
+def test_a_glob_means_what_it_says(pattern: str, path: str) -> None:
+    """Rule: "*" is anything within a segment, "**" anything at all, however many of them there are."""
+    assert glob_matches(pattern, path) is _matches(pattern.replace("***", "**"), path)
+
+
+def test_no_key_makes_a_glob_think_for_long() -> None:
+    """Rule: a caller chooses the key; tried in every way, this one would take longer than there is time."""
+    assert not glob_matches("bucket/" + "**a" * 60 + "z", "bucket/" + "a" * 1000)
+    assert not glob_matches("bucket/**/x/**/x/**/x/**/x/**.jpg", "bucket/" + "x/" * 500)
