@@ -92,8 +92,10 @@ class Administration:
 
 def has_catalog(settings: Settings) -> bool:
     """Whether a catalog has to be read: one is configured, or can be written to, or was there before."""
-    tokens = settings.admin.token or settings.admin.read_token
-    return bool(tokens) or not settings.database.sqlite or _file_of(settings).exists()
+    if settings.admin.token or settings.admin.read_token or not settings.database.sqlite:
+        return True
+    file = _file_of(settings)
+    return file.exists() or file.with_name(f"{file.name}.key").exists()
 
 
 def _file_of(settings: Settings) -> Path:

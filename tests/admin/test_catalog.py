@@ -393,3 +393,19 @@ async def test_those_who_write_take_turns(tmp_path: Path, monkeypatch: pytest.Mo
 
         assert sorted(await asyncio.gather(*map(change, range(20)))) == list(range(1, 21))
         await impatient.close()
+
+
+async def test_a_lost_catalog_is_not_begun_anew(tmp_path: Path) -> None:
+    """Rule: without it, keys of the file that were revoked would be valid again; who wants that removes its key too."""
+    file = tmp_path / "catalog.db"
+    url = f"sqlite+aiosqlite:///{file}"
+    async with AdminWorld.opened(url, ""):
+        pass
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"catalog\.db: is missing"):
+        async with AdminWorld.opened(url, ""):
+            pass
+    assert not file.exists()
+    file.with_name("catalog.db.key").unlink()
+    async with AdminWorld.opened(url, ""):
+        pass

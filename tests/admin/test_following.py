@@ -87,6 +87,11 @@ async def test_when_there_is_a_catalog(tmp_path: Path) -> None:
     path.write_text(f'{base}[admin]\nread_token = "r"\n')
     assert has_catalog(load_settings(path))
     path.write_text(base)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/catalog.db.key").touch()
+    assert has_catalog(load_settings(path)), "it was lost"
+    (tmp_path / "cache/catalog.db.key").unlink()
+    assert not has_catalog(load_settings(path))
     database.create_file(tmp_path / "cache/catalog.db")
     assert has_catalog(load_settings(path))
     url = f"sqlite+aiosqlite:///{tmp_path / 'cache/catalog.db'}"

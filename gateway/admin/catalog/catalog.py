@@ -142,6 +142,13 @@ class Catalog:
         All gateways do this at the same moment of a deployment: the transaction of the first one holds the others up.
         """
         if self.database.path is not None:
+            key = self.key_file
+            # In this order: whoever begins a catalog makes its file before its key.
+            if key is not None and key.exists() and not self.database.path.exists():
+                raise ConfigError(
+                    f"{self.database.path}: is missing, though its key {key} is there; restore it from the backup, or it is not "
+                    "known who was revoked. To begin anew, remove the key too"
+                )
             try:
                 create_file(self.database.path)
             except OSError as error:
