@@ -25,8 +25,8 @@ PER_CHUNK = 20
 """Mini-batches of a chunk of 15 GB."""
 JOBS = 4
 BUDGETS = (100, 200, 700)
-PROBE = 10
-SETTLE, FILL, REST, MEASURE, BRIEF = 80.0, 12.0, 28.0, 60.0, 30.0
+PROBE = 6
+SETTLE, FILL, REST, MEASURE, BRIEF = 50.0, 12.0, 28.0, 60.0, 30.0
 """Seconds until every job was probed, with stores without limits so that what is to be cached is, with limits again until all
 goes its way, that are measured, and for those that need no probes."""
 SEEDS = 8
