@@ -157,18 +157,19 @@ class Store:
             return self.generations.of(key) == generation and self.generations.trusts(key)
 
         capacity = self._settings.capacity
-        try:
-            recorded, counts = await self._disk.write(
-                lambda connection: (
-                    objects.record(connection, recording, capacity, still_valid),
-                    blob_rows.counts(connection),
+        with self._space.promised(sum(ref.size for ref in blocks.values())):
+            try:
+                recorded, counts = await self._disk.write(
+                    lambda connection: (
+                        objects.record(connection, recording, capacity, still_valid),
+                        blob_rows.counts(connection),
+                    )
                 )
-            )
-        except DiskFault:
-            # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
-            self._loose.update(ref.digest for ref in blocks.values())
-            return None
-        return self._settle(recorded, counts)
+            except DiskFault:
+                # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
+                self._loose.update(ref.digest for ref in blocks.values())
+                return None
+            return self._settle(recorded, counts)
 
     async def confirm(self, key: ObjectKey, meta: ObjectMeta, now: float) -> None:
         """The origin vouched for the object again: refresh time and headers, if the row is of the same ETag and size."""

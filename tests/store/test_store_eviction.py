@@ -159,6 +159,22 @@ async def test_reservations_count_until_they_end(open_store):
     store.begin(4000).abort()
 
 
+async def test_a_blob_that_is_being_recorded_takes_room(open_store):
+    """Rule: from its first byte until the index counts it a blob takes room, or more would be let in than there is room for."""
+    store = await open_store(capacity=10_000)
+    content, key = b"a" * 6000, key_of("a")
+    ref, generation = write_blob(store, content), store.generations.of(key)
+    recording = asyncio.create_task(
+        store.record(key, meta_of(content), 8192, {0: ref}, generation=generation, confirmed_at=1.0)
+    )
+    await asyncio.sleep(0)
+    assert (store.status().filling, store.status().bytes) == (6000, 0)
+    with pytest.raises(DiskUnavailable):
+        store.begin(6000)
+    assert await recording is not None
+    assert (store.status().filling, store.status().bytes) == (0, 6000)
+
+
 async def test_refusing_for_lack_of_space_is_no_failure_of_the_disk(open_store):
     """A full cache does not open the breaker."""
     store = await open_store(capacity=10_000)
