@@ -149,6 +149,17 @@ def test_no_path_of_somebodys_machine(texts: dict[str, str]):
     assert found == {}
 
 
+def test_every_test_module_has_a_name_of_its_own(everything: Sources):
+    """Rule: pytest imports a test module by its file's name alone; of two that share one it refuses the second, unrun."""
+    paths: dict[str, list[str]] = {}
+    for path in everything:
+        folder, _, name = path.rpartition("/")
+        if folder.partition("/")[0] == "tests" and name.startswith("test_"):
+            paths.setdefault(name, []).append(path)
+    assert len(paths) > 100
+    assert [shared for shared in paths.values() if len(shared) > 1] == []
+
+
 def test_every_test_states_its_rule(everything: Sources):
     """A test says in its docstring which behaviour it holds."""
     silent = [
