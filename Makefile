@@ -71,6 +71,8 @@ test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean 
 
 .PHONY: test
 test: $(VENV)/.dev-installed system-packages check test-client ## All tests, against real parts
+	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of gateways that are started would compile all of it again.
+	$(BIN)/python -m compileall -q gateway clients/python/src
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
 
 .PHONY: clients
