@@ -27,7 +27,7 @@ from yarl import URL
 from gateway import __version__
 from gateway.config import Credential, Origin
 from gateway.metrics import ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
-from gateway.model.errors import OriginUnavailable, S3Error
+from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.origin.credentials import CredentialChain, KeyRing
@@ -182,11 +182,15 @@ class OriginClient:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer came.
             S3Error: ``InvalidURI``, the path or query cannot stand on a request line; ``IncompleteBody``, the body was
                 not ``content_length`` long.
-            KeyError: the origin or the identity is not of this configuration.
+            IdentityGone: the origin or the identity is not of this configuration.
         """
-        link = self._links[identity.origin]
+        try:
+            link = self._links[identity.origin]
+            keys = await self._ring.keys(identity)
+        except KeyError:
+            # A request that was let in goes on while its key is revoked or its origin removed; it ends as one without an origin.
+            raise IdentityGone from None
         url = link.url(raw_path, query)
-        keys = await self._ring.keys(identity)
         pairs = [*map(_as_sent, headers), *_OWN_HEADERS, ("Host", link.host)]
         if keys is not None:
             self._signer.sign(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.config import Credential
-from gateway.model.errors import OriginUnavailable, S3Error
+from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.origin.credentials import identity_of
 from gateway.origin.response import ResponseTooLarge
@@ -335,7 +335,7 @@ async def test_an_unknown_identity_is_not_sent_unsigned() -> None:
     """Keys that the configuration does not hold are an error, not an anonymous request."""
     async with FakeOrigin() as origin:
         client = await client_for(origin_at(origin.endpoint))
-        with pytest.raises(KeyError):
+        with pytest.raises(IdentityGone):
             await client.send(OriginIdentity("default", "gone"), "GET", "/b/k", "", ())
         await client.close()
         assert origin.count() == 0
@@ -353,7 +353,7 @@ async def test_replace_changes_keys_and_keeps_answers_that_are_under_way() -> No
         gate.open()
         assert len(await response.read(1000)) == 1000
         (await client.send(OriginIdentity("default", BOB.access_key_id), "HEAD", "/b/k", "", ())).release()
-        with pytest.raises(KeyError):
+        with pytest.raises(IdentityGone):
             await client.send(AS_ALICE, "GET", "/b/k", "", ())
         await client.replace([origin_at(origin.endpoint, **bob)], [])
         await client.close()
