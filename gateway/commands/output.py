@@ -1,5 +1,8 @@
 """Printing. Tables have lines and colours on a terminal; elsewhere they are columns that grep and awk can read, never cut off.
 
+On a terminal only texts of several words are folded. Where a table does not fit so, each row becomes a list of its cells, one
+below the other: numbers and headings that are folded cannot be read, and columns that are left out are missed.
+
 What others have named, keys above all, may hold anything: it is shown on one line, with what is not printable escaped, so that a
 key can neither command a terminal nor forge a line.
 """
@@ -12,9 +15,10 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -49,6 +53,8 @@ STYLES: Mapping[str, str] = {
 """Words with a colour of their own, wherever they stand alone in a cell."""
 
 
+_PROSE = 20
+"""Cells of the terminal that a column of texts has at least, if its texts are as long."""
 _BYTES = frozenset({"size", "chunk", "granted", "capacity", "bytes"})
 
 
@@ -121,19 +127,35 @@ def facts(rows: Iterable[tuple[str, object]]) -> None:
         for name, value in shown:
             print(f"{name.ljust(width)}  {value}")
         return
+    console().print(_grid(shown))
+
+
+def _grid(shown: Iterable[tuple[str, str]]) -> Table:
     grid = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in shown:
         grid.add_row(Text(name, "bold"), Text(value, STYLES.get(value, ""), overflow="fold"))
-    console().print(grid)
+    return grid
 
 
 def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    paper = console()
     drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for column in columns:
-        drawn.add_column(Text(column.name), justify="right" if column.number else "left", overflow="fold")
+    least = 2 * (len(columns) - 1)
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+        prose = not column.number and any(" " in cell for cell in cells)
+        width = max(cell_len(text) for text in (column.name, *cells))
+        least += min(width, max(_PROSE, cell_len(column.name))) if prose else width
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        drawn.add_column(Text(column.name), justify=justify, overflow="fold", no_wrap=not prose)
     for row in rows:
         drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
-    console().print(drawn)
+    if least <= paper.width:
+        paper.print(drawn)
+        return
+    for place, row in enumerate(rows):
+        if place:
+            paper.print()
+        paper.print(_grid((column.name, cell) for column, cell in zip(columns, row, strict=True)))
 
 
 def _columns(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:

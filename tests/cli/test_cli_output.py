@@ -68,6 +68,16 @@ def test_a_terminal_without_colours(variables, without):
     assert ESCAPE not in ran.out
 
 
+def test_a_narrow_terminal(variables):
+    """Rule: a table that does not fit is a list for each row; neither a heading nor a number nor a name is folded or left out."""
+    ran = at_terminal("status", variables={**variables, "COLUMNS": "80", "NO_COLOR": "1"})
+    lines = [line.rstrip() for line in ran.out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    told = [line.split(maxsplit=1) for line in lines]
+    for fact in (["address", "http://10.0.0.11:9000"], ["state", "LEAVING"], ["capacity", "1.0 GB"], ["up", "1 d 2 h"]):
+        assert fact in told
+
+
 def test_names_cannot_command_a_terminal(admin, operator):
     """Rule: what is not printable in a name is escaped, so that it neither moves the cursor nor begins a line of its own."""
     nodes = [{**OVERVIEW["nodes"][0], "id": "a\x1b[2J\nnode-9  READY"}]
