@@ -84,7 +84,7 @@ def _farewell(world: World, keep: bool, small: str | None) -> None:
         lines[-1:] = [
             f"export PATH={Path(sys.executable).parent}:$PATH",
             f"larder digest build s3://{data.BUCKET}/digits/ -o digits.parquet",
-            "larder dataset register digits digits.parquet",
+            "larder datasets register digits digits.parquet",
             "python examples/train_digits.py --dataset digits   # in a clone of the repository",
             f"AWS_ENDPOINT_URL={small} python examples/train_digits.py --dataset digits.parquet   # the small cache",
             lines[-1],

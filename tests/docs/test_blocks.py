@@ -170,6 +170,13 @@ def test_every_command_that_a_page_names_exists():
     assert {one for one in named if one[1] not in listed} == set()
 
 
+def test_a_command_has_one_name_on_all_pages():
+    """Rule: ``larder dataset`` is accepted for those who are used to it; pages say ``larder datasets``, as docs/cli.md does."""
+    now = [page for page in pages() if page.name != "CHANGELOG.md"]
+    wrong = [page.relative_to(ROOT).as_posix() for page in now if "larder dataset " in page.read_text(encoding="utf-8")]
+    assert wrong == []
+
+
 def test_figures_of_the_readme_stand_in_their_sources():
     """Rule: each number of the table "Measured" is on the page that its row links to; after measuring again, both change."""
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Measured")[2].partition("\n## ")[0]
