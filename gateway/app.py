@@ -46,6 +46,7 @@ from gateway.engine.chunk_keeper import Shelves
 from gateway.engine.engine import Engine
 from gateway.engine.keeper import Keeper
 from gateway.engine.moves import Moves
+from gateway.engine.purge import Forgetting
 from gateway.engine.registrations import Registrations
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
@@ -204,7 +205,10 @@ class Larder:
         self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
-        self._admin = Administration(self._settings, live, Reach(origin))
+        forgetting = Forgetting(
+            services.store, lambda: [each.name for each in live.effective.origins], services.forgotten
+        )
+        self._admin = Administration(self._settings, live, Reach(origin), forgetting)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live
 

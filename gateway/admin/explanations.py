@@ -16,6 +16,10 @@ MEANINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
         Reason.COLD: ("No bytes of the object are in the cache.", _WARM),
         Reason.PARTIAL: ("Some of its blocks are not in the cache: they were never read, or evicted.", _WARM),
         Reason.JOINED: ("Another request was fetching it already, and they shared one read of the origin.", ""),
+        Reason.MOVED: (
+            "The bytes came from the cache of the node that was its home before; the origin was not asked.",
+            "Nothing: nodes joined or left, and each object moves once, when it is wanted.",
+        ),
         Reason.REVALIDATED: (
             "The bytes came from the cache after the origin had confirmed them, or had allowed this key to read them.",
             'Give the rule a longer freshness and grant, or authorization = "prefix"; "immutable" for what never changes.',
@@ -90,6 +94,12 @@ def advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: boo
         return "The object is here, fresh, and granted: it is served from the cache.", ""
     if found.reason is Reason.REVALIDATED:
         return _asked_first(knowledge, rule)
+    if found.reason is Reason.COLD and knowledge.former:
+        return (
+            f"No bytes of the object are in the cache of its home. Who was home of it before, {' and '.join(knowledge.former)}, is "
+            'asked first: with the object there, it is a HIT with the reason "moved".',
+            _WARM,
+        )
     if found.reason is Reason.PARTIAL:
         return (
             f"{knowledge.resident} of {knowledge.blocks} blocks are in the cache; the others are read from the origin.",

@@ -63,6 +63,7 @@ class Body:
         self.numbers = block_span(start, stop, entry.record.block_size) or range(1)
         self.joined = False
         self.missed = False
+        self.partial = False
         self._source = source
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlock] | None = None

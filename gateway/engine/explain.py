@@ -36,7 +36,8 @@ class Knowledge:
     ``node`` knows it; ``usable`` says whether its disk is in use, ``channel`` whether it hears of the fleet's writes.
     ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` say how long it may be served without asking
     the origin (``None``: never asked, or never granted; a time in the far future: for as long as it is there), and ``resident``
-    of ``blocks`` are on the disk. ``serves`` is the verdict of freshness, grant and channel together, now.
+    of ``blocks`` are on the disk. ``serves`` is the verdict of freshness, grant and channel together, now. ``former`` were home
+    of it before, and are asked before the origin, in order.
     """
 
     node: str
@@ -51,6 +52,7 @@ class Knowledge:
     blocks: int = 0
     resident: int = 0
     serves: bool = False
+    former: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
@@ -59,7 +61,7 @@ class Knowledge:
         Raises:
             TypeError: it is something else.
         """
-        return cls(**told)
+        return cls(**{**told, "former": tuple(told.get("former", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def expected(rule: Caching, knowledge: Knowledge) -> Expected:
     if not knowledge.known:
         return Expected(Outcome.MISS, Reason.COLD if knowledge.usable else Reason.DISK)
     if knowledge.resident < knowledge.blocks:
-        return Expected(Outcome.MISS, Reason.PARTIAL)
+        return Expected(Outcome.MISS, Reason.PARTIAL if knowledge.resident else Reason.COLD)
     return Expected(Outcome.HIT, None if knowledge.serves else Reason.REVALIDATED)
 
 
@@ -100,7 +102,7 @@ class Explainer:
         usable, since = store.usable, services.trusted_since()
         entry = await self._reads.known(key)
         if entry is None or not entry.has_bytes:
-            return Knowledge(self._me, usable, since < math.inf)
+            return Knowledge(self._me, usable, since < math.inf, former=self._former(key))
         record = entry.record
         resident = {**await store.blocks(record.row_id, 0, record.block_count - 1), **entry.blobs}
         rule = services.rules.for_path(key.path)
@@ -120,6 +122,12 @@ class Explainer:
             resident=len(resident),
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
         )
+
+    def _former(self, key: ObjectKey) -> tuple[str, ...]:
+        services = self._services
+        if services.fleet is None or key in services.forgotten:
+            return ()
+        return tuple(node.id for node in services.fleet.members.formers(path_key(key.bucket, key.key)))
 
     async def anywhere(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> tuple[Knowledge, str]:
         """What the home of an object knows of it; and why this node was asked instead, empty if it was not."""

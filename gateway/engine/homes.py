@@ -49,6 +49,9 @@ class Members(Protocol):
     def before(self, key: int) -> Node | None:
         """Who was home before a node joined a short while ago."""
 
+    def formers(self, key: int) -> list[Node]:
+        """Who was home before, and may have it still: those that leave, and ``before``."""
+
 
 class PeerAnswer(Protocol):
     """A node's answer; see ``gateway.fleet.peers.PeerResponse``."""

@@ -3,6 +3,7 @@
 The gateways of a fleet forget a written object one after the other. Between the first and the last of them, one that has
 forgotten already could ask one that has not (gateway/engine/moves.py), get the old bytes, and keep them, with nobody left to tell
 it. The same holds for what the origin showed to have changed, of which others are not told at all: their copies count as fresh.
+And for what was purged: a node that was away has it still.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gateway.model.keys import ObjectKey
 WITHIN = 600.0
 """Seconds; as long as homes count as moved (gateway/fleet/membership.py)."""
 _MOST = 16_384
+_MOST_PREFIXES = 64
 
 
 class Lately:
@@ -28,6 +30,7 @@ class Lately:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._when: OrderedDict[ObjectKey, float] = OrderedDict()
+        self._prefixes: dict[tuple[str, str], float] = {}
         self._all_until = float("-inf")
 
     def note(self, keys: Iterable[ObjectKey]) -> None:
@@ -42,6 +45,24 @@ class Lately:
             self._when.clear()
             self._all_until = now + WITHIN
 
+    def note_prefix(self, bucket: str, prefix: str) -> None:
+        """All of a bucket below a prefix is forgotten now."""
+        now = self._clock()
+        self._prefixes = {place: when for place, when in self._prefixes.items() if now - when < WITHIN}
+        self._prefixes[bucket, prefix] = now
+        if len(self._prefixes) > _MOST_PREFIXES:
+            self._prefixes.clear()
+            self.note_all()
+
+    def note_all(self) -> None:
+        """Everything is forgotten now."""
+        self._all_until = self._clock() + WITHIN
+
     def __contains__(self, key: ObjectKey) -> bool:
         now = self._clock()
-        return now < self._all_until or now - self._when.get(key, float("-inf")) < WITHIN
+        if now < self._all_until or now - self._when.get(key, float("-inf")) < WITHIN:
+            return True
+        return any(
+            now - when < WITHIN and bucket == key.bucket and key.key.startswith(prefix)
+            for (bucket, prefix), when in self._prefixes.items()
+        )

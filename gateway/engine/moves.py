@@ -4,6 +4,10 @@ A node that joins becomes home of a part of all objects, which others have in th
 such an object is wanted, and is not here, its home of before is asked once, and gives it only if it would have answered that
 reader by itself from its cache: resident, fresh and granted. It says how long ago the origin confirmed that, and the object is
 here no fresher than it was there. What it does not have costs a question, and only within the time in which homes may have moved.
+
+A node that is drained, or about to stop, is home of nothing any more, and still has what it was home of: it is asked as long as
+it is there. Several may leave one after the other, with nobody having wanted an object meanwhile; so those are asked that would
+be home of it if they did not leave, the best first.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from gateway.fleet.patient import PatientPeers, PatientResponse
 from gateway.fleet.peers import PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model.errors import OriginUnavailable
+from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.peer_objects import AGE, CHECKED, RESIDENT, object_path
@@ -45,10 +50,13 @@ class Moves:
         self._peers = peers
 
     async def __call__(self, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
-        """The object, if its former home is another node and gives it to this identity."""
-        node = self._membership.before(path_key(key.bucket, key.key))
-        if node is None:
-            return None
+        """The object, if one of its former homes is another node and gives it to this identity."""
+        for node in self._membership.formers(path_key(key.bucket, key.key)):
+            if (moved := await self._ask(node, key, identity)) is not None:
+                return moved
+        return None
+
+    async def _ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
         headers = [RESIDENT, CHECKED, principal_header("", identity)]
         try:
             response = await self._peers.request(node, "GET", object_path(key), headers)

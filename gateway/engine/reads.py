@@ -97,7 +97,7 @@ class Reads:
         self._services = services
         self._blocks = blocks
         self._entries = entries
-        self._cold: dict[tuple[ObjectKey, int], asyncio.Task[Entry | Relay | Forward | None]] = {}
+        self._cold: dict[tuple[ObjectKey, int], asyncio.Task[Found | Relay | Forward | None]] = {}
         self._checks: dict[tuple[ObjectKey, str], asyncio.Task[ObjectMeta | Forward | None]] = {}
         self._prefix_grants: dict[tuple[str, str], float] = {}
         self._revocation: list[Rules] = [services.rules]
@@ -331,11 +331,11 @@ class Reads:
             joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
             if joined is None:
                 return None
-            if not isinstance(joined, Entry):
+            if not isinstance(joined, Found):
                 return Forward(Reason.JOINED, miss=True)
-            if ask.identity.name not in joined.grants or ask.head or not self._current(joined):
+            if ask.identity.name not in joined.entry.grants or ask.head or not self._current(joined.entry):
                 return None
-            return Found(joined, Outcome.MISS, Reason.JOINED)
+            return joined if joined.reason is Reason.MOVED else replace(joined, reason=Reason.JOINED)
         if ask.metadata_first:
             return await self._head(ask, rule)
         return await self._cold_read(ask, rule, generation)
@@ -360,13 +360,12 @@ class Reads:
         self._cold[ask.key, generation] = task
         task.add_done_callback(lambda _: self._cold.pop((ask.key, generation), None))
         try:
-            result = await asyncio.shield(task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(_abandon)
             raise
-        return Found(result, Outcome.MISS, Reason.COLD) if isinstance(result, Entry) else result
 
-    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay | Forward | None:
+    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
         """Ask for the whole object; ``None`` when another worker turned out to have stored it."""
         try:
             await self._blocks.lease(ask.key, 0, generation)
@@ -377,18 +376,18 @@ class Reads:
             if self._services.leases.shared and await self._services.store.lookup(ask.key) is not None:
                 return None
             opened = await self._open_leased(ask, rule, generation)
-            started = isinstance(opened, Entry)
+            started = isinstance(opened, Found)
             return opened
         finally:
             if not started:
                 self._services.leases.release(ask.key, 0, generation)
 
-    async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Entry | Relay:
+    async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
         services = self._services
         believed = not ask.forced and ask.key not in services.forgotten
         moved = await services.moved(ask.key, ask.identity) if believed else None
         if moved is not None and (entry := self._take_over(ask, rule, generation, moved)) is not None:
-            return entry
+            return Found(entry, Outcome.HIT, Reason.MOVED)
         asked_at = services.now()
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
         if response.status != 200:
@@ -402,7 +401,7 @@ class Reads:
             return Relay(response, Reason.OVERLOAD)
         entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
-        return entry
+        return Found(entry, Outcome.MISS, Reason.COLD)
 
     def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Entry | None:
         """Fill from the former home what it gives; ``None`` when that cannot be kept."""
@@ -426,7 +425,7 @@ class Reads:
         return entry
 
 
-def _abandon(task: asyncio.Task[Entry | Relay | Forward | None]) -> None:
+def _abandon(task: asyncio.Task[Found | Relay | Forward | None]) -> None:
     """The client left before the origin answered: an answer that is not being stored has no reader any more."""
     if not task.cancelled() and task.exception() is None and isinstance(result := task.result(), Relay):
         result.response.abort()

@@ -52,6 +52,8 @@ _REMEDIES = {
     "protocol": "run the same version of Larder on all nodes",
 }
 _MOVING = 600.0
+_MOST_FORMERS = 3
+"""Nodes that are leaving which are asked for one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,25 @@ class Membership:
             return None
         later = {name for name, known in self._known.items() if known.ready_since >= since}
         return self._other(self._ring.ranked(key, 1, without=later))
+
+    def formers(self, key: int) -> list[Node]:
+        """Who may have what this node is home of now: those that are leaving and would be home of it, the best first; ``before``.
+
+        Several may be drained one after the other, and each has what nobody has wanted since.
+        """
+        if self.conflict:
+            return []
+        leaving = [name for name, node in self.nodes.items() if node.state is NodeState.LEAVING and name != self.me]
+        found = []
+        if leaving:
+            wide = self._ring.with_others({name: self.nodes[name].capacity for name in leaving})
+            for name in wide.ranked(key, _MOST_FORMERS + 1):
+                if name not in leaving:
+                    break
+                if name not in self._suspects:
+                    found.append(self.nodes[name])
+        earlier = self.before(key)
+        return found[:_MOST_FORMERS] + ([earlier] if earlier is not None else [])
 
     @property
     def estranged(self) -> str:

@@ -23,6 +23,8 @@ class Reason(StrEnum):
     """Some of the wanted blocks are not in the cache."""
     JOINED = "joined"
     """Another request was already fetching the object; this one shares that origin read."""
+    MOVED = "moved"
+    """The bytes came from the cache of the node that was the object's home before; the origin was not asked."""
     REVALIDATED = "revalidated"
     """The bytes were served from the cache after the origin confirmed them during this request."""
     CHANGED = "changed"

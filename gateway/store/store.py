@@ -35,6 +35,7 @@ from gateway.store.keeper import Keeper, RecoveryReport
 from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
 from gateway.store.prefixes import Prefixes
+from gateway.store.purged import AppliedPurges
 from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
@@ -64,6 +65,7 @@ class Store:
         self._keeper = Keeper(disk, self._space, self._recency, self.items.gone)
         self.room = ItemRoom(disk, self._keeper)
         self.prefixes = Prefixes(disk)
+        self.purged = AppliedPurges(disk)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
@@ -190,6 +192,10 @@ class Store:
         page = partial(objects.forget_page, origin=origin, bucket=bucket, prefix=prefix)
         return await asyncio.shield(self._forget_pages(page))
 
+    async def forget_origin(self, origin: str) -> int:
+        """``forget_prefix`` for all objects of an origin."""
+        return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
+
     async def settle_origins(self, endpoints: Mapping[str, str]) -> list[str]:
         """Forget what came from another store under the same name, so that no store's objects are taken for another's.
 
@@ -206,7 +212,7 @@ class Store:
                 before = await self._disk.read(partial(objects.origin_mark, origin=name))
                 if before not in (None, mark):
                     changed.append(name)
-                    await self._forget_pages(partial(objects.forget_origin_page, origin=name))
+                    await self.forget_origin(name)
                 if before != mark:
                     await self._disk.write(partial(objects.mark_origin, origin=name, mark=mark))
             except DiskFault:

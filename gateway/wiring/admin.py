@@ -27,8 +27,10 @@ from gateway.admin.reach import Reach
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
+from gateway.engine.purge import Forgetting
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
+from gateway.wiring.purges import MissedPurges
 
 _UNKNOWN = "The gateway has not read its catalog of credentials yet, and cannot know who may read what. Try again."
 
@@ -42,11 +44,13 @@ class Administration:
         settings: of the worker.
         live: what the catalog changes.
         reach: what rules are checked against.
+        forgetting: of the node, for what was purged.
     """
 
-    def __init__(self, settings: Settings, live: Live, reach: Reach) -> None:
+    def __init__(self, settings: Settings, live: Live, reach: Reach, forgetting: Forgetting) -> None:
         self.catalog = Catalog(settings.catalog_url, settings.database.encryption_key, time.time)
         self.follower = Follower(self.catalog)
+        self.forgetting = forgetting
         self.known = asyncio.Event()
         """Set when the catalog was read for the first time, or when there is none."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
@@ -76,8 +80,11 @@ class Administration:
             return
         authenticator.closed = _UNKNOWN
 
+        missed = MissedPurges(self.catalog, self.forgetting)
+
         async def use(snapshot: Snapshot) -> None:
             await self._live.use_catalog(snapshot)
+            await missed.hear(snapshot.purge)
             authenticator.closed = ""
             self.known.set()
 
@@ -88,6 +95,7 @@ class Administration:
         await self.follower.look()
         _run(said.hear(self.follower.wake), stack)
         _run(self.follower.run(), stack)
+        _run(missed.run(), stack)
 
 
 def has_catalog(settings: Settings) -> bool:

@@ -86,11 +86,8 @@ def fleetwide(ground: Ground) -> Fleetwide:
     engine = ground.engine
     services = engine.services
 
-    def origins() -> list[str]:
-        return [origin.name for origin in ground.live.effective.origins]
-
     return Fleetwide(
-        Purges(services.store, origins, services.fleet, ground.me),
+        Purges(ground.admin.forgetting, services.fleet, ground.me),
         engine.explainer(ground.me),
         WarmObjects(engine, services.fleet),
     )

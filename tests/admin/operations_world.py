@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gateway.policies.ring import Ring, path_key
 from tests.gateways import Running, fleet
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin, eventually
@@ -51,10 +52,11 @@ def post(running: Running, path: str, body: Any = None, status: int = 200) -> An
 class Zone:
     """A fleet with an origin and a Redis of its own."""
 
-    def __init__(self, origin: Origin, redis: RedisServer, nodes: list[Running]) -> None:
+    def __init__(self, origin: Origin, redis: RedisServer, nodes: list[Running], extra: str) -> None:
         self.origin = origin
         self.redis = redis
         self.nodes = nodes
+        self.extra = extra
 
     def read(self, number: int, path: str) -> str:
         """Read an object through a node, whole; how its cache answered."""
@@ -87,4 +89,11 @@ def zone(home: Path, count: int = 2, **settings: Any) -> Iterator[Zone]:
         RedisServer() as redis,
         fleet(origin.endpoint, redis.url, count, home, **settings) as nodes,
     ):
-        yield Zone(origin, redis, nodes)
+        yield Zone(origin, redis, nodes, settings["extra"])
+
+
+def path_at(number: int, name: str) -> str:
+    """A path whose home is a node of two while both are in the ring."""
+    ring = Ring({"node-0": 1, "node-1": 1})
+    keys = (f"{name}/{serial}" for serial in range(1000))
+    return next(f"/bucket/{key}" for key in keys if ring.ranked(path_key("bucket", key), 1) == [f"node-{number}"])

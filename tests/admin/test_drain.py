@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.policies.ring import Ring, path_key
-from tests.admin.operations_world import Zone, admin, get, post, zone
+from tests.admin.operations_world import Zone, admin, get, path_at, post, zone
 from tests.gateways import finish, fleet_node, members, start, wait_for_fleet
 from tests.scenarios.world import content, eventually
 
@@ -21,22 +20,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
         yield made
 
 
-def path_at(number: int, name: str) -> str:
-    """A path whose home is a node while both are in the ring."""
-    ring = Ring(dict.fromkeys(BOTH, 1))
-    wanted = f"node-{number}"
-    keys = (f"{name}/{serial}" for serial in range(1000))
-    return next(f"/bucket/{key}" for key in keys if ring.ranked(path_key("bucket", key), 1) == [wanted])
-
-
 def test_a_drained_node_is_home_of_nothing_and_serves_on(world: Zone) -> None:
     """Rule: everybody sees it LEAVING, what it was home of is read elsewhere, it answers still, and undrain brings it back."""
     path = path_at(1, "drained")
     world.origin.put(path, content(1000, path))
     assert post(world.nodes[0], "/nodes/node-1/drain")["state"] == "LEAVING"
     wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
-    served = world.nodes[1].metric("larder_peer_requests_served_total", what="object")
     assert world.read(0, path) == "MISS; reason=cold"
+    served = world.nodes[1].metric("larder_peer_requests_served_total", what="object")
     assert world.read(1, path) == "HIT"
     assert world.nodes[1].metric("larder_peer_requests_served_total", what="object") == served
     assert {node["id"]: node["state"] for node in get(world.nodes[1], "/nodes")["items"]} == members(world.nodes[0])
@@ -44,6 +35,25 @@ def test_a_drained_node_is_home_of_nothing_and_serves_on(world: Zone) -> None:
     wait_for_fleet(world.nodes, BOTH)
     world.read(0, path)
     assert world.origin.count("GET", path) == 1, "it is taken over from the node that was home meanwhile"
+
+
+def test_what_a_drained_node_has_is_taken_over(world: Zone) -> None:
+    """Rule: the new home has it from the drained one, not from the origin; the read is a hit that says so, and counts as one."""
+    path = path_at(1, "moved")
+    key = path.removeprefix("/bucket/")
+    world.origin.put(path, content(1000, path))
+    world.read(0, path)
+    assert world.read(1, path) == "HIT"
+    post(world.nodes[0], "/nodes/node-1/drain")
+    wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
+    asked = f"/explain?bucket=bucket&key={key}&access_key_id=GWA"
+    assert "node-1, is asked first" in get(world.nodes[0], asked)["explanation"]
+    hits = world.metric("larder_requests_total", outcome="HIT")
+    assert world.read(0, path) == "HIT; reason=moved"
+    assert world.metric("larder_requests_total", outcome="HIT") == hits + 1
+    assert world.origin.count("GET", path) == 1
+    post(world.nodes[0], "/nodes/node-1/undrain")
+    wait_for_fleet(world.nodes, BOTH)
 
 
 def test_a_redis_that_forgets_brings_no_drained_node_back(world: Zone) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.admin.operations_world import Zone, admin, get, post, zone
+from tests.admin.operations_world import Zone, admin, get, path_at, post, zone
+from tests.gateways import finish, fleet_node, start, wait_for_fleet
 from tests.scenarios.world import content
 
 
@@ -91,10 +93,30 @@ def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str
     assert field in reply.json["detail"]
 
 
-def test_a_node_that_cannot_be_asked_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Rule: the answer says which node has not forgotten, and that the purge is not complete."""
-    with zone(tmp_path_factory.mktemp("half"), fleet={"expire": "60s"}) as world:
+def test_a_node_that_is_away_is_named_and_forgets_when_it_is_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Rule: who has not forgotten is named, also when the fleet has given it up; back on its old cache it gives no old bytes."""
+    home = tmp_path_factory.mktemp("away")
+    with zone(home) as world:
+        world.heard()
+        path = path_at(1, "away")
+        world.origin.put(path, b"old")
+        world.read(1, path)
         world.nodes[1].kill()
-        done = post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": ""})
-        assert done["complete"] is False
-        assert [bool(node["failure"]) for node in done["nodes"]] == [False, True]
+        new = world.origin.put(path, content(1000, "new"))
+        named(post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "away/"}))
+        wait_for_fleet(world.nodes[:1], {"node-0": "READY"})
+        named(post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "elsewhere/"}))
+        finish(world.nodes[1])
+        again = start(fleet_node(world.origin.endpoint, world.redis.url, 1, home, extra=world.extra), home / "node-1")
+        try:
+            wait_for_fleet([world.nodes[0], again], {"node-0": "READY", "node-1": "READY"})
+            assert again.client().get_object(Bucket="bucket", Key=path.removeprefix("/bucket/"))["Body"].read() == new
+        finally:
+            finish(again)
+
+
+def named(done: dict[str, Any]) -> None:
+    """The second node has not forgotten, and the answer says so, and what becomes of it."""
+    assert done["complete"] is False
+    assert [bool(node["failure"]) for node in done["nodes"]] == [False, True]
+    assert "forgets when it is back" in done["nodes"][1]["failure"]

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.operations import PeerOperations
-from gateway.engine.purge import Purges
+from gateway.engine.purge import Forgetting, Purges
 from gateway.engine.warm_objects import WarmObjects
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
@@ -31,7 +31,7 @@ class Asked:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         engine = bench.engine
-        purges = Purges(bench.store, lambda: ["default"], None, "me")
+        purges = Purges(Forgetting(bench.store, lambda: ["default"], engine.services.forgotten), None, "me")
         operations = PeerOperations(purges, engine.explainer("me"), WarmObjects(engine, None))
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
         self.app = PeerApp(gate, engine.services.origin.has, operations.addresses(), 100)

@@ -121,6 +121,10 @@ class Others:
         """As the test says."""
         return self.earlier
 
+    def formers(self, key: int) -> list[Node]:
+        """As the test says."""
+        return [] if self.earlier is None else [self.earlier]
+
     async def request(
         self,
         node: Node,

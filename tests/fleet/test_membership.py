@@ -415,6 +415,20 @@ async def test_who_was_home_before_a_node_joined(redis_server: EmbeddedRedis, st
                 assert (found.id if found else None) == (earlier if moved and earlier != member.me else None)
 
 
+async def test_all_who_leave_may_have_it_still(redis_server: EmbeddedRedis) -> None:
+    """Rule: of those that leave one after the other, each that would be home of a key is asked for it, the best first."""
+    async with nodes(redis_server.url, "a", "b", "c") as [a, b, c]:
+        await grow_older(redis_server.url, 1000)
+        await c.beat()
+        old = c.ring
+        for member in (a, b):
+            await member.leave()
+            await c.beat()
+        for key in KEYS[:100].tolist():
+            ranked = old.ranked(key, 3)
+            assert [node.id for node in c.formers(key)] == ranked[: ranked.index("c")]
+
+
 async def test_how_long_nodes_are_ready_survives_a_flush(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
     """Rule: nodes that register again are no newcomers."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:

@@ -6,6 +6,8 @@ are one after the other, and the row that a change touches gets its number as ``
 the rules, which change as a whole, have theirs in ``meta`` too. Times are seconds since the epoch. ``secrets`` columns are
 sealed (vault.py); nothing else is secret.
 
+Purges (purges.py) have theirs for the nodes that are away; ``place`` is bucket and prefix as JSON.
+
 Revocations are rows of their own and stay for ever, also for keys of a configuration file and of credentials that are
 deleted: a key that was revoked never becomes valid again, whatever is created or reloaded.
 """
@@ -47,6 +49,15 @@ credentials = Table(
     Column("rotated_at", Double),
     Column("revision", BigInteger, nullable=False),
     Column("secrets", Text, nullable=False),
+)
+
+purges = Table(
+    "purges",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("place", Text, nullable=False),
+    Column("at", Double, nullable=False),
 )
 
 revocations = Table(

@@ -62,7 +62,7 @@ class Snapshot:
     """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules'.
 
     ``mark`` is the last change's own: numbers come again after a backup, or a standby that was behind, took the place of the
-    catalog.
+    catalog. ``purge`` is the name of the last purge; empty for none.
     """
 
     version: int
@@ -73,6 +73,7 @@ class Snapshot:
     rules: tuple[Rule, ...] = ()
     rules_revision: int = 0
     mark: str = ""
+    purge: str = ""
 
 
 EMPTY = Snapshot(0)
@@ -87,7 +88,7 @@ async def mark_of(connection: AsyncConnection) -> tuple[int, str]:
 
 async def _noted(connection: AsyncConnection) -> dict[str, str]:
     rows = await connection.execute(
-        select(meta.c.name, meta.c.value).where(meta.c.name.in_(("version", "mark", "rules")))
+        select(meta.c.name, meta.c.value).where(meta.c.name.in_(("version", "mark", "rules", "purge")))
     )
     return {row.name: row.value for row in rows}
 
@@ -111,6 +112,7 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapsho
         return Snapshot(
             version=int(noted.get("version", 0)),
             mark=noted.get("mark", ""),
+            purge=noted.get("purge", ""),
             tenants={row["name"]: TenantRow(**row) for row in rows["tenants"]},
             credentials=_by_name(_credential(row, vault, last) for row in rows["credentials"]),
             revocations={row.pop("access_key_id"): RevocationRow(**row) for row in rows["revocations"]},

@@ -46,7 +46,7 @@ class PeerOperations:
             purge = Purge.from_json(json.loads(request.body))
         except (ValueError, KeyError, TypeError, RecursionError) as mistake:
             raise ApiError("InvalidRequest", f"the body must be a purge: {mistake}") from None
-        done = await self._purges.told(purge)
+        done = await self._purges.here.told(purge)
         await _send(request, {"objects": done.held.objects, "bytes": done.held.bytes, "failure": done.failure})
 
     async def explain(self, request: PeerRequest) -> None:

@@ -109,10 +109,10 @@ class ObjectReads:
             return Answer(status, head, b"", found.outcome, found.reason)
         body = await self._engine.open(ask, entry, start, stop)
         outcome, reason = found.outcome, found.reason
-        if body.missed and outcome is Outcome.HIT:
+        if body.missed and outcome is Outcome.HIT and reason is not Reason.MOVED:
             outcome = Outcome.MISS
             if reason is not Reason.CHANGED:
-                reason = Reason.PARTIAL if entry.blobs else Reason.JOINED if body.joined else Reason.COLD
+                reason = Reason.PARTIAL if body.partial else Reason.JOINED if body.joined else Reason.COLD
         return Answer(status, head, body, outcome, reason, length=length)
 
 

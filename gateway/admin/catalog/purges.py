@@ -1,0 +1,55 @@
+"""The purges that the catalog remembers, so that a node that was away learns of them when it is back.
+
+They are numbered without gaps, from 1, and each has a name of its own: numbers come again when a backup was restored. The newest
+thousand are kept. A node asks for those after the one that it applied last. If that one is not there, some that it has not
+applied may be gone as well, unless nothing was ever removed.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.schema import meta, purges
+from gateway.engine.purge import Purge, Unseen
+
+KEPT = 1000
+"""How many are remembered."""
+_NEWEST = meta.c.name == "purge"
+
+
+async def remember(change: Change, bucket: str, prefix: str, now: Callable[[], float]) -> Purge:
+    """Note a purge; it has its name then."""
+    connection, name = change.connection, uuid.uuid4().hex
+    number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
+    # As JSON in ASCII: PostgreSQL has no U+0000 in texts, keys have.
+    row = {"id": number, "name": name, "place": json.dumps([bucket, prefix]), "at": now()}
+    await connection.execute(insert(purges).values(**row))
+    await connection.execute(delete(purges).where(purges.c.id <= number - KEPT))
+    if not (await connection.execute(update(meta).where(_NEWEST).values(value=name))).rowcount:
+        await connection.execute(insert(meta).values(name="purge", value=name))
+    return Purge(bucket, prefix, id=name)
+
+
+async def unseen(database: Database, last: str) -> Unseen:
+    """The purges after the one named ``last``.
+
+    Raises:
+        CatalogUnavailable: the database cannot be reached.
+    """
+    async with database.reading() as connection:
+        return await _unseen(connection, last)
+
+
+async def _unseen(connection: AsyncConnection, last: str) -> Unseen:
+    after = await connection.scalar(select(purges.c.id).where(purges.c.name == last))
+    rows = (await connection.execute(select(purges).where(purges.c.id > (after or 0)).order_by(purges.c.id))).all()
+    places = [json.loads(row.place) for row in rows]
+    found = [Purge(bucket, prefix, id=row.name) for (bucket, prefix), row in zip(places, rows, strict=True)]
+    return Unseen(found, more=after is None and bool(rows) and int(rows[0].id) > 1)

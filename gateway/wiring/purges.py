@@ -1,0 +1,66 @@
+"""A worker applies the purges that its node has missed: before the gateway answers anybody, and whenever it hears of one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.following import PAUSE
+from gateway.admin.catalog.purges import unseen
+from gateway.engine.purge import Forgetting, Unseen
+
+log = logging.getLogger("larder.admin")
+
+
+class MissedPurges:
+    """Has a node keep up with the catalog's purges.
+
+    Args:
+        catalog: that remembers them.
+        forgetting: of the node.
+    """
+
+    def __init__(self, catalog: Catalog, forgetting: Forgetting) -> None:
+        self._catalog = catalog
+        self._forgetting = forgetting
+        self._newest = ""
+        self._begun = False
+        self._news = asyncio.Event()
+
+    async def hear(self, newest: str) -> None:
+        """The catalog's last purge is this one. The first time it returns when it is applied, unless the disk is down.
+
+        Raises:
+            CatalogUnavailable: the first time: what was missed could not be read.
+        """
+        news, self._newest = newest != self._newest, newest
+        if not self._begun:
+            news = not await self._catch_up()
+            self._begun = True
+        if news:
+            # In the background: a large one takes a while, and a revocation that comes meanwhile must not wait for it.
+            self._news.set()
+
+    async def run(self) -> None:
+        """Apply what is heard of, for ever; what could not be applied is tried again."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                done = await self._catch_up()
+            except CatalogUnavailable:
+                done = False
+            except Exception:
+                log.exception("a purge could not be applied; trying again")
+                done = False
+            if not done:
+                self._news.set()
+                await asyncio.sleep(PAUSE)
+
+    async def _catch_up(self) -> bool:
+        return await self._forgetting.catch_up(self._newest, self._unseen)
+
+    async def _unseen(self, last: str) -> Unseen:
+        return await unseen(self._catalog.database, last)

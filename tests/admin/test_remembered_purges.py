@@ -1,0 +1,36 @@
+"""What the catalog remembers of purges, and what it tells a node that has applied some of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.admin.catalog import purges
+from gateway.admin.catalog.purges import remember, unseen
+from gateway.engine.purge import Purge
+from tests.admin.admin_world import AdminWorld
+from tests.admin.test_catalog import ACTOR
+
+
+async def purged(world: AdminWorld, prefix: str) -> Purge:
+    """A purge that is kept."""
+    async with world.catalog.changes.change(ACTOR, "purge", "bucket") as change:
+        return await remember(change, "bucket", prefix, world.clock)
+
+
+async def test_a_node_learns_of_what_it_has_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: it is told the purges after its last one, in their order, and whether there may have been others."""
+    monkeypatch.setattr(purges, "KEPT", 2)
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}", "") as world:
+        database = world.catalog.database
+        assert await unseen(database, "") == ([], False)
+        first, second = await purged(world, "a\0"), await purged(world, "ä\ud800\U0001f600")
+        assert await unseen(database, "") == ([first, second], False)
+        assert await unseen(database, first.id) == ([second], False)
+        assert await unseen(database, "of another history") == ([first, second], False)
+        third = await purged(world, "")
+        assert await unseen(database, second.id) == ([third], False)
+        assert await unseen(database, first.id) == ([second, third], True)
+        assert await unseen(database, "") == ([second, third], True)
+        assert (await world.catalog.look()).purge == third.id

@@ -1,0 +1,75 @@
+"""Purges that a node was not told of, and those that it was told of before it read of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.engine.purge import Forgetting, Purge, Unseen
+from gateway.model.keys import ObjectKey
+from tests.engine.conftest import Bench, benched
+
+
+class Remembered:
+    """A catalog's purges."""
+
+    def __init__(self, *purges: Purge, more: bool = False) -> None:
+        self.purges = purges
+        self.more = more
+
+    async def __call__(self, last: str) -> Unseen:
+        """Those after the last one that was applied."""
+        names = [purge.id for purge in self.purges]
+        after = names.index(last) + 1 if last in names else 0
+        return Unseen(self.purges[after:], self.more and last not in names)
+
+
+def node(bench: Bench) -> Forgetting:
+    """What forgets on the node."""
+    return Forgetting(bench.store, lambda: ["default"], bench.engine.services.forgotten)
+
+
+async def cached(bench: Bench, *keys: str) -> list[str]:
+    """Those of some keys that the index has."""
+    return [key for key in keys if await bench.store.lookup(ObjectKey("default", "b", key)) is not None]
+
+
+async def filled(bench: Bench, *keys: str) -> None:
+    """Have objects in the cache."""
+    for key in keys:
+        bench.origin.put("b", key, b"x" * 100)
+        await bench.read(key)
+    await bench.settle()
+    assert await cached(bench, *keys) == [*keys]
+
+
+async def test_what_was_missed_is_applied_once(tmp_path: Path) -> None:
+    """Rule: a node that comes back forgets what was purged meanwhile, nothing else, and not again after its next start."""
+    missed = Remembered(Purge("b", "a/", id="1"), Purge("b", "a/deeper/", id="2"))
+    async with benched(tmp_path) as bench:
+        await filled(bench, "a/k", "z/k")
+        assert await node(bench).catch_up("2", missed)
+        assert await cached(bench, "a/k", "z/k") == ["z/k"]
+        assert ObjectKey("default", "b", "a/k") in bench.engine.services.forgotten, "others may still have it"
+        assert ObjectKey("default", "b", "z/k") not in bench.engine.services.forgotten
+        await filled(bench, "a/k")
+    async with benched(tmp_path) as bench:
+        assert await node(bench).catch_up("2", missed)
+        assert await cached(bench, "a/k", "z/k") == ["a/k", "z/k"]
+
+
+async def test_what_it_was_told_of_is_not_applied_again(bench: Bench) -> None:
+    """Rule: a purge that a node was told of does not count for one before it that it has missed, nor is it applied twice."""
+    missed = Remembered(Purge("b", "a/", id="1"), Purge("b", "z/", id="2"))
+    await filled(bench, "a/k", "z/k")
+    assert (await node(bench).told(missed.purges[1])).held.objects == 1
+    await filled(bench, "z/k")
+    assert await node(bench).catch_up("2", missed)
+    assert await cached(bench, "a/k", "z/k") == ["z/k"]
+
+
+async def test_who_was_away_for_too_long_forgets_everything(bench: Bench) -> None:
+    """Rule: where the catalog may have let go of what a node has missed, the node forgets all objects."""
+    await filled(bench, "a/k", "z/k")
+    assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7"), more=True))
+    assert await cached(bench, "a/k", "z/k") == []
+    assert ObjectKey("default", "b", "z/k") in bench.engine.services.forgotten
