@@ -17,6 +17,7 @@ from sqlalchemy import delete, insert, update
 from gateway.admin.catalog.changes import Change
 from gateway.admin.catalog.schema import credentials, revocations
 from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
+from gateway.admin.catalog.withdrawals import KEY, Withdrawal
 from gateway.admin.credential_documents import (
     Credential,
     CredentialChange,
@@ -212,8 +213,9 @@ async def _store(row: CredentialRow, parts: AdminParts, change: Change) -> None:
 
 
 async def _revoke(key: str, parts: AdminParts, change: Change) -> None:
-    row = {"access_key_id": key, "revoked_at": parts.catalog.now(), "revision": change.revision}
+    row: dict[str, Any] = {"access_key_id": key, "revoked_at": parts.catalog.now(), "revision": change.revision}
     await change.connection.execute(insert(revocations).values(**row))
+    change.withdrawn.append(Withdrawal(KEY, key, change.revision, row["revoked_at"]))
 
 
 def _with_secret(row: CredentialRow, parts: AdminParts, snapshot: Snapshot) -> dict[str, Any]:

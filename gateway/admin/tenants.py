@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, update
 from gateway.admin.catalog.changes import Change
 from gateway.admin.catalog.schema import tenants
 from gateway.admin.catalog.snapshot import Snapshot, TenantRow
+from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
 from gateway.admin.documents import Answer, Asked, Name, Source, Text, moment
 from gateway.admin.once import Idempotent, change_once
 from gateway.admin.paging import Cursor, Limit, Page, paged
@@ -141,6 +142,8 @@ async def change_tenant(
         change.after = values
         row = {**values, "revision": change.revision}
         await change.connection.execute(update(tenants).where(tenants.c.name == name).values(**row))
+        if asked.enabled is False:
+            change.withdrawn.append(Withdrawal(TENANT, name, change.revision, parts.catalog.now()))
         document = document.model_copy(update={**values, "etag": etag_of(change.revision)})
     response.headers["ETag"] = document.etag
     return document

@@ -35,7 +35,8 @@ def add(command: ArgumentParser) -> None:
     commands = subcommands(
         command,
         "Access keys of the gateway. What is created or rotated here is in force on every node within a second, and so is a\n"
-        "revocation, which lasts: a revoked key is never valid again. Keys of a configuration file can be revoked only.",
+        "revocation, which lasts as long as the catalog is kept. Keys of a configuration file can be revoked only: take them\n"
+        "out of the file too. A node that reaches neither database nor Redis hears of nothing: status says which.",
         "larder-gateway credentials create --tenant vision --allow 'datasets/imagenet/**' --read-only",
         "larder-gateway credentials rotate GWVISION --grace 1h",
         "larder-gateway credentials revoke GWVISION",

@@ -84,10 +84,16 @@ class Verified:
             raise PeerRefused("body", "The body is not the one that was signed.")
 
 
-def proof(secret: str, node: Mapping[str, Any]) -> str:
-    """What shows that a node wrote this about itself, wherever it is found: whoever may write to Redis is no node by that."""
-    text = json.dumps(node, sort_keys=True, separators=(",", ":"))
-    return hmac.new(secret.encode(), b"larder-node-1\n" + text.encode(), sha256).hexdigest()
+def proof(secret: str, said: Mapping[str, Any], kind: str = "node") -> str:
+    """What shows that a node wrote this, wherever it is found: whoever may write to Redis is no node by that.
+
+    Args:
+        secret: the fleet's.
+        said: what was written, such as what a node says of itself.
+        kind: one word for what it is; what was written as one thing proves nothing as another.
+    """
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return hmac.new(secret.encode(), f"larder-{kind}-1\n{text}".encode(), sha256).hexdigest()
 
 
 def verify(secret: str, request: WireRequest, now: float) -> Verified:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
+from gateway.admin.catalog.withdrawals import Withdrawal
 from gateway.admin.endpoints import ROUTERS
 from gateway.admin.parts import AdminParts
 from gateway.admin.reach import Reach
@@ -89,11 +90,21 @@ class Administration:
             self.known.set()
 
         self.catalog.follow(use)
-        said = Announcements(start.redis, f"larder:{self._settings.fleet.zone}:catalog")
+        fleet = self._settings.fleet
+        said = Announcements(start.redis, f"larder:{fleet.zone}:catalog", fleet.secret)
         stack.push_async_callback(said.close)
-        self.catalog.tell(said.say)
+        # A file beside the cache is one machine's: what it says at some version, another's does not say at that version.
+        shared = not self._settings.database.sqlite
+
+        async def say(withdrawn: Sequence[Withdrawal]) -> None:
+            await said.say(withdrawn if shared else ())
+
+        async def withdraw(withdrawals: Iterable[Withdrawal]) -> None:
+            await self.catalog.withdraw(withdrawals if shared else ())
+
+        self.catalog.tell(say)
         await self.follower.look()
-        _run(said.hear(self.follower.wake), stack)
+        _run(said.hear(self.follower.wake, withdraw), stack)
         _run(self.follower.run(), stack)
         _run(missed.run(), stack)
 

@@ -382,7 +382,7 @@ async def test_those_who_write_take_turns(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(database, "PATIENCE", 0.0)
         impatient = database.Database(url)
 
-        async def nothing() -> None:
+        async def nothing(_withdrawn: object) -> None:
             return
 
         changes = Changes(impatient, Clock(), nothing)

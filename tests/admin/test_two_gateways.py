@@ -18,6 +18,7 @@ from tests.admin.asked import TOKEN, ask, readiness, refusal
 from tests.admin.postgres_server import PostgresServer
 from tests.gateways import Running, Settings, cache_status, finish, start
 from tests.origins.processes import wait_until
+from tests.scenarios.proxy import Proxy
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin
 
@@ -44,17 +45,26 @@ _UNEVEN = """
 
 
 class Pair:
-    """Two gateways of one worker each, with what they share."""
+    """Two gateways of one worker each, with what they share; ``link`` is the second one's to PostgreSQL."""
 
     def __init__(self, home: Path, origin: Origin, redis: RedisServer, postgres: PostgresServer) -> None:
         self.redis = redis
         self.postgres = postgres
         self._home = home
+        self.link = Proxy(postgres.port)
+        self.link.__enter__()
         url = postgres.database()
         self.database = url.rpartition("/")[2]
-        extra = f'[database]\nurl = "{url}"\nencryption_key = "{KEY}"\n[admin]\ntoken = "{TOKEN}"\n'
+        urls = (url, url.replace(f":{postgres.port}/", f":{self.link.port}/"))
+        common = f'encryption_key = "{KEY}"\n[admin]\ntoken = "{TOKEN}"\n'
         self._settings = [
-            Settings(origin.endpoint, home / f"cache-{number}", redis=redis.url, extra=extra) for number in range(2)
+            Settings(
+                origin.endpoint,
+                home / f"cache-{number}",
+                redis=redis.url,
+                extra=f'[database]\nurl = "{url}"\n{common}',
+            )
+            for number, url in enumerate(urls)
         ]
         self.gateways = [start(settings, home / f"home-{number}") for number, settings in enumerate(self._settings)]
 
@@ -68,6 +78,7 @@ class Pair:
         """Stop both."""
         for running in self.gateways:
             finish(running)
+        self.link.__exit__()
 
     def logs(self) -> str:
         """All that they have written."""
@@ -143,6 +154,29 @@ def test_a_lost_redis_makes_no_key_valid_again(pair: Pair) -> None:
     other.kill()
     pair.restart(1)
     assert refusal(pair.gateways[1], "story-2", secret) == "InvalidAccessKeyId"
+
+
+def test_a_revocation_reaches_a_gateway_that_is_cut_off_from_the_catalog(pair: Pair) -> None:
+    """Rule: rights that are taken away travel through Redis too, and come back by the catalog only; nobody else loses any."""
+    one, other = pair.gateways
+    assert ask(one, "POST", "/tenants", {"name": "story-6"})[0] == 201
+    secrets = {}
+    for name, tenant in (("story-6-gone", ""), ("story-6-kept", ""), ("story-6-off", "story-6")):
+        key = {"access_key_id": name, "tenant": tenant}
+        secrets[name] = ask(one, "POST", "/credentials", key)[1]["secret_access_key"]
+        everywhere(pair.gateways, name, secrets[name], "")
+    with pair.link.cut():
+        wait_until(lambda: "catalog" in readiness(other)[1]["problems"], SOON, "the loss of the catalog")
+        assert ask(one, "POST", "/credentials/story-6-gone/revoke")[0] == 200
+        assert ask(one, "PATCH", "/tenants/story-6", {"enabled": False})[0] == 200
+        for name in ("story-6-gone", "story-6-off"):
+            everywhere(pair.gateways, name, secrets[name], "InvalidAccessKeyId")
+        assert refusal(other, "story-6-kept", secrets["story-6-kept"]) == ""
+        assert ask(other, "GET", "/credentials/story-6-gone")[1]["revoked"] is True
+        assert "catalog" in readiness(other)[1]["problems"]
+    assert ask(one, "PATCH", "/tenants/story-6", {"enabled": True})[0] == 200
+    everywhere(pair.gateways, "story-6-off", secrets["story-6-off"], "")
+    everywhere(pair.gateways, "story-6-gone", secrets["story-6-gone"], "InvalidAccessKeyId")
 
 
 def test_a_key_of_the_file_is_revoked_at_both(pair: Pair) -> None:

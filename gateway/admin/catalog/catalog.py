@@ -2,31 +2,32 @@
 
 A look reads the number of the last change, and its mark. Only when they are others than were read last, everything is read
 again: the catalog is small, and what is read as a whole is of one moment. A look that fails leaves what was read last in force;
-before the first that succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wiring/admin.py).
+before the first that succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wiring/admin.py). What was
+taken away since is in force before it is read (gateway/admin/catalog/withdrawals.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admin.catalog.changes import Changes
+from gateway.admin.catalog.changes import Changes, Told
 from gateway.admin.catalog.database import Database, create_file
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
+from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
 from gateway.model.errors import ConfigError
 
 log = logging.getLogger("larder.admin")
 
-Told = Callable[[], Awaitable[None]]
 _CHECK = select(meta.c.value).where(meta.c.name == "key")
 
 
@@ -46,6 +47,8 @@ class Catalog:
         """What was read last; ``None`` before anything was."""
         self.now = now
         self._key = key
+        self._newest: Snapshot | None = None
+        self._withdrawn = Withdrawn()
         self._vault: Vault | None = None
         self._looking = asyncio.Lock()
         self._away = False
@@ -74,8 +77,21 @@ class Catalog:
         self._followers.append(follower)
 
     def tell(self, teller: Told) -> None:
-        """Have something called after every change that is made here."""
+        """Have something called after every change that is made here, with the rights that it took away."""
         self._tellers.append(teller)
+
+    async def withdraw(self, withdrawals: Iterable[Withdrawal]) -> None:
+        """Refuse keys and tenants from now on, until the catalog was read at a version that knows of it."""
+        new = self._withdrawn.hold(withdrawals, self._newest.version if self._newest else -1)
+        for each in new:
+            log.info(
+                "the %s %s is refused: it was revoked, or switched off, at version %d",
+                each.what,
+                each.name,
+                each.version,
+            )
+        if new and self._newest is not None:
+            await self._put_into_force(self._newest)
 
     async def look(self) -> Snapshot:
         """Read what is new, put it into force, and return what is in force.
@@ -92,26 +108,32 @@ class Catalog:
                 raise
             self._away = False
             if snapshot is not self.last:
-                for follower in self._followers:
-                    await follower(snapshot)
+                # Before anything is waited for, so that a withdrawal that comes meanwhile is put on top of this one.
+                self._newest = snapshot
+                self._withdrawn.settle(snapshot.version)
+                await self._put_into_force(snapshot)
                 self.last = snapshot
             return snapshot
 
+    async def _put_into_force(self, snapshot: Snapshot) -> None:
+        for follower in self._followers:
+            await follower(self._withdrawn.over(snapshot))
+
     async def latest(self) -> Snapshot:
-        """What the catalog says; while it cannot be reached, what was read of it last.
+        """What the catalog says; while it cannot be reached, what was read of it last, without what was taken away since.
 
         Raises:
             CatalogUnavailable: nothing was read of it yet.
         """
         if self._away and self.last is not None:
             # Whoever follows goes on trying; who asks need not wait for the database's silence to end.
-            return self.last
+            return self._withdrawn.over(self.last)
         try:
-            return await self.look()
+            return self._withdrawn.over(await self.look())
         except CatalogUnavailable:
             if self.last is None:
                 raise
-            return self.last
+            return self._withdrawn.over(self.last)
 
     async def read(self, connection: AsyncConnection) -> Snapshot:
         """What the catalog says in a transaction: a change reads what it changes, and what it is checked against, by this.
@@ -182,11 +204,13 @@ class Catalog:
             )
         return vault
 
-    async def _changed(self) -> None:
+    async def _changed(self, withdrawn: Sequence[Withdrawal]) -> None:
+        for teller in self._tellers:
+            await teller(withdrawn)
         try:
+            # Also when the database is lost at this very moment: the change is kept, and is answered so.
+            await self.withdraw(withdrawn)
             await self.look()
         except Exception as error:
             # The change is kept, and so is what it was answered; whoever follows looks again, and says what is wrong.
             log.warning("a change is kept, and is not in force here yet: %s", error)
-        for teller in self._tellers:
-            await teller()

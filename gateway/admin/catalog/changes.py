@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,10 +20,12 @@ from gateway import metrics
 from gateway.admin.actor import Actor
 from gateway.admin.catalog.database import Database
 from gateway.admin.catalog.schema import audit, meta
+from gateway.admin.catalog.withdrawals import Withdrawal
 
 log = logging.getLogger("larder.admin")
 
 Document = Mapping[str, Any]
+Told = Callable[[Sequence[Withdrawal]], Awaitable[None]]
 
 
 class Change:
@@ -31,7 +33,7 @@ class Change:
 
     ``revision`` is its number, for the rows that it touches. ``before`` and ``after`` are for the audit log: without secrets,
     ``None`` for what was not, or is no more, there. ``target`` may be set when only the change learns its name. One that turns
-    out to be none sets ``done`` to false: nothing is kept of it.
+    out to be none sets ``done`` to false: nothing is kept of it. ``withdrawn`` are the rights that it takes away at once.
     """
 
     def __init__(self, connection: AsyncConnection, revision: int, target: str) -> None:
@@ -41,6 +43,7 @@ class Change:
         self.before: Document | None = None
         self.after: Document | None = None
         self.done = True
+        self.withdrawn: list[Withdrawal] = []
 
 
 class Changes:
@@ -49,10 +52,10 @@ class Changes:
     Args:
         database: of the catalog.
         now: seconds since the epoch.
-        told: called after each change that was kept.
+        told: called after each change that was kept, with the rights that it took away.
     """
 
-    def __init__(self, database: Database, now: Callable[[], float], told: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, database: Database, now: Callable[[], float], told: Told) -> None:
         self._database = database
         self._now = now
         self._told = told
@@ -82,7 +85,7 @@ class Changes:
             await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
         metrics.ADMIN_CHANGES.labels(action).inc()
         log.info("%s %s by %s from %s, request %s", action, change.target, actor.name, actor.address, actor.request_id)
-        await self._told()
+        await self._told(change.withdrawn)
 
 
 _VERSION = meta.c.name == "version"
