@@ -63,7 +63,8 @@ def _run_directory(cache: Path) -> Iterator[Path]:
     """Where sockets and shared counters live: in the cache, or elsewhere if that cannot be written; it serves all the same."""
     run = cache / "run"
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run.mkdir(mode=0o700, exist_ok=True)
         writable = os.access(run, os.W_OK)
     except OSError:
         writable = False
@@ -81,7 +82,7 @@ def _metrics_directory(run: Path) -> Iterator[Path]:
         if not Path("/proc", left.name.removeprefix("metrics-")).exists():
             shutil.rmtree(left, ignore_errors=True)
     directory = run / f"metrics-{os.getpid()}"
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     try:
         yield directory
     finally:

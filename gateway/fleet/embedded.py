@@ -87,7 +87,7 @@ class EmbeddedRedis:
         Raises:
             ConfigError: there is no redis-server, or it does not start.
         """
-        self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._launch()
         self._watcher = asyncio.create_task(self._watch())
 

@@ -29,9 +29,10 @@ def kept_id(cache: Path, boot: str) -> str:
     kept = cache / "node"
     draft = cache / f"node-{uuid.uuid4().hex}"
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (name := _read(kept)) is not None:
             return name
+        draft.touch(mode=0o600)
         draft.write_text(f"{uuid.uuid4().hex[:16]}\n")
         try:
             with suppress(FileExistsError):

@@ -11,6 +11,8 @@ A *start* begins when a worker opens a directory that nobody else has open: it g
 writes a fresh random number, and goes on with a shared lock. Workers that come later find the lock shared and read the
 number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
 The kernel drops the locks of a killed process, so no crash leaves anything to clean up.
+
+Everything here is for the gateway's user only, whatever the umask: digests are all that is needed to ask for contents.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 
 from gateway.policies.breaker import FailureKind
 from gateway.store.blobs import Contents, read_contents
@@ -50,13 +54,15 @@ class CacheDirectory:
     def join(self) -> None:
         """Create what is missing and become one of the workers of this start."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        Path(self._tmp).mkdir(exist_ok=True)
+        for folder in (self._tmp, self._blobs):
+            Path(folder).mkdir(mode=0o700, exist_ok=True)
         if not os.path.isdir(f"{self._blobs}/ff"):
             for number in range(256):
-                os.makedirs(f"{self._blobs}/{number:02x}", exist_ok=True)
+                Path(f"{self._blobs}/{number:02x}").mkdir(mode=0o700, exist_ok=True)
         if self.joined():
             return
         self.leave()
+        self._tighten()
         descriptor = os.open(self._boot_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if _try_exclusive(descriptor):
@@ -136,7 +142,8 @@ class CacheDirectory:
         try:
             os.rename(path, target)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            Path(self._blobs).mkdir(mode=0o700, exist_ok=True)
+            Path(target).parent.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, target)
 
     def open_blob(self, digest: bytes) -> int:
@@ -200,6 +207,22 @@ class CacheDirectory:
 
     def _drafts(self) -> Iterator[Path]:
         yield from self.root.glob("generations.*")
+
+    def _tighten(self) -> None:
+        """Take from others what an earlier release, or whoever made the directory, let them have of it."""
+        _for_owner_only(self.root)
+        for folder in (self.root, Path(self._blobs)):
+            for entry in os.scandir(folder):
+                if not entry.is_symlink():
+                    _for_owner_only(Path(entry.path))
+
+
+def _for_owner_only(path: Path) -> None:
+    # Somebody else's directory is as he wants it; one that takes no changes is no reason not to serve.
+    with suppress(OSError):
+        status = path.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+            path.chmod(S_IMODE(status.st_mode) & ~0o077)
 
 
 def _try_exclusive(descriptor: int) -> bool:

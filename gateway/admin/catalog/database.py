@@ -154,5 +154,5 @@ def create_file(path: Path) -> None:
         OSError: its folder cannot be written.
     """
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=True)

@@ -217,7 +217,7 @@ def convert(source: Path, folder: Path, job: Job) -> dict[str, Any]:
         items = file.metadata.num_rows
         if items > MAX_ITEMS:
             raise BadFile(f"The file has {items} rows; a dataset has at most {MAX_ITEMS} items.", "TooLarge")
-        (folder / "content").mkdir()
+        (folder / "content").mkdir(mode=0o700)
         index = IndexWriter(folder / "content", items, budget)
         locations = LocationsWriter(folder / layout.LOCATIONS, items, budget)
         buckets: dict[str, int] = {}

@@ -57,7 +57,7 @@ class Folders:
         """Make what is missing, but not the cache directory itself: without one there is no cache to belong to."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         for folder in (self.contents, self.tenants, self._tmp):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -78,7 +78,7 @@ class Folders:
         self.create()
         path = self._tmp / os.urandom(8).hex()
         with self.locked():
-            path.mkdir()
+            path.mkdir(mode=0o700)
             descriptor = os.open(path, _FOLDER)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         return Draft(path, descriptor)
@@ -123,6 +123,7 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
     draft = path.with_name(f".{os.urandom(8).hex()}")
     try:
         with draft.open("xb") as file:
+            os.fchmod(file.fileno(), 0o600)
             file.write(json.dumps(document).encode())
             file.flush()
             os.fsync(file.fileno())

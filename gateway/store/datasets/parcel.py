@@ -160,7 +160,7 @@ async def receive(next_chunk: NextChunk, draft: Path, limits: Limits) -> dict[st
     size = await stream.member(REGISTRATION, _LARGEST_DOCUMENT)
     document = _document(await stream.take(size))
     await stream.take(-size % tarfile.BLOCKSIZE)
-    (draft / "content").mkdir()
+    (draft / "content").mkdir(mode=0o700)
     for name, path in ((INDEX, draft / "content" / INDEX), (LOCATIONS, draft / LOCATIONS)):
         size = left = await stream.member(name, limits.output)
         async with Incoming(path, limits.output, limits.reserve) as file:
@@ -201,6 +201,7 @@ def check(draft: Path, tag: str) -> None:
     items = check_index(content / INDEX, tag)
     check_locations(draft / LOCATIONS, items)
     with (content / STATES).open("xb") as states:
+        os.fchmod(states.fileno(), 0o600)
         states.write(STATES_HEADER.pack(STATES_MAGIC, items, 0))
         # Every byte is written: to touch a hole of a mapped file on a full disk would kill the process.
         for start in range(HEADER, states_size(items), _BLOCK):

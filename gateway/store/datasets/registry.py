@@ -393,7 +393,8 @@ class Registry:
             if before is None and len(self._all_names(document["tenant"])) >= MAX_NAMES:
                 raise ApiError("TooLarge", f"A tenant may have {MAX_NAMES} datasets; remove some first.")
             self._place_content(draft, document["content"])
-            folder.mkdir(parents=True, exist_ok=True)
+            for place in (folder.parent, folder):
+                place.mkdir(mode=0o700, exist_ok=True)
             (draft / LOCATIONS).rename(folder / document["locations"])
             write_document(folder / REGISTRATION, document)
             sync_folder(folder.parent)
