@@ -30,6 +30,12 @@ def of_the_page() -> dict[str, Any]:
     return values
 
 
+OPEN = SECRETS | {"LARDER_ADMIN__TOKEN": "a long random token"}
+DATABASE = {"LARDER_DATABASE__URL": "postgresql+asyncpg://larder@postgres.example/larder"}
+EMPTY_DIR = {"storage": {"kind": "emptyDir"}}
+IN_FILE = (
+    '[[origins]]\nendpoint = "http://origin"\n[database]\nurl = "postgresql+asyncpg://larder@postgres.example/larder"\n'
+)
 VALUES: dict[str, Mapping[str, Any]] = {
     "defaults": {"secrets": SECRETS},
     "of docs/deploy.md": of_the_page(),
@@ -128,7 +134,8 @@ def secret_environment(rendered: Rendered) -> dict[str, str]:
         return SECRETS
     (text,) = (block.text for block in blocks(PAGE) if "kubectl create secret" in block.text)
     given = dict(re.findall(r"--from-literal=(\w+)=\"([^\"]*)\"", text))
-    given = {name: "5e" * 32 if value == "$(openssl rand -hex 32)" else value for name, value in given.items()}
+    made = {"$(openssl rand -hex 32)": "5e" * 32, "$(openssl rand -base64 32 | tr +/ -_)": f"{'A' * 43}="}
+    given = {name: made.get(value, value) for name, value in given.items()}
     assert "LARDER_FLEET__SECRET" in given
     return given
 
@@ -161,7 +168,7 @@ def test_probes_ask_what_they_are_for(rendered: Rendered) -> None:
 
 def test_secrets_are_nowhere_but_in_the_secret() -> None:
     """Rule: a value of ``secrets`` stands in the Secret, encoded, and in no other document nor in the notes."""
-    rendered = render({"secrets": SECRETS | {"LARDER_ADMIN__TOKEN": "telltale"}})
+    rendered = render({"secrets": SECRETS | {"LARDER_ADMIN__TOKEN": "telltale"}, "catalog": "perNode"})
     assert "telltale" not in str(rendered.documents) + rendered.notes
     assert rendered.gateway["envFrom"] == [{"secretRef": {"name": "larder"}}]
     assert rendered.one("Secret")["data"]["LARDER_ADMIN__TOKEN"] == "dGVsbHRhbGU="
@@ -170,7 +177,7 @@ def test_secrets_are_nowhere_but_in_the_secret() -> None:
 def test_a_changed_secret_restarts_and_a_changed_file_does_not() -> None:
     """Rule: secrets are environment, so the pods change with them; the file is read again by itself."""
     before = render({"secrets": SECRETS}).pod
-    assert render({"secrets": SECRETS | {"LARDER_ADMIN__TOKEN": "new"}}).pod != before
+    assert render({"secrets": SECRETS | {"LARDER_LOG__LEVEL": "debug"}}).pod != before
     assert render({"secrets": SECRETS, "config": '[[origins]]\nendpoint = "http://other"\n'}).pod == before
 
 
@@ -194,12 +201,39 @@ def test_two_releases_do_not_meet() -> None:
         ({"secrets": SECRETS | {"LARDER_FLEET__SECRET": "short"}}, "LARDER_FLEET__SECRET"),
         ({"replicas": 2}, "LARDER_FLEET__SECRET"),
         ({"replicas": 2, "secrets": {"LARDER_FLEET__SECRET": SECRETS["LARDER_FLEET__SECRET"]}}, "LARDER_REDIS__URL"),
+        ({"secrets": OPEN}, "LARDER_DATABASE__URL"),
+        ({"secrets": OPEN, "catalog": "shared"}, "LARDER_DATABASE__URL"),
+        ({"replicas": 1, "secrets": OPEN, "cache": EMPTY_DIR}, "LARDER_DATABASE__URL"),
+        ({"secrets": SECRETS, "config": '[[origins]]\nendpoint = "http://origin"\n[admin]\ntoken = "t"\n'}, "perNode"),
+        ({"existingSecret": "mine"}, "the Secret mine"),
+        ({"secrets": SECRETS, "catalog": "local"}, "catalog"),
+        ({"secrets": SECRETS, "cache": {"storage": {"whenScaled": "Forget"}}}, "whenScaled"),
     ],
 )
 def test_values_that_cannot_be_are_refused(values: Mapping[str, Any], said: str) -> None:
     """Rule: names that do not exist, values that no gateway takes, and a fleet without secret or Redis are refused by name."""
     with pytest.raises(helm_python.HelmError, match=said):
         render(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({"secrets": OPEN | DATABASE}, False),
+        ({"secrets": OPEN, "config": IN_FILE}, False),
+        ({"secrets": OPEN, "catalog": "perNode"}, True),
+        ({"existingSecret": "mine", "catalog": "shared"}, False),
+        ({"existingSecret": "mine", "catalog": "perNode"}, True),
+        ({"replicas": 1, "secrets": OPEN}, True),
+        ({"secrets": SECRETS}, False),
+    ],
+)
+def test_keys_and_revocations_outlive_their_pods(values: Mapping[str, Any], warned: bool) -> None:
+    """Rule: what keeps the catalog with a pod must be asked for, and is said; volumes stay unless they are to be deleted."""
+    rendered = render(values)
+    assert ("a catalog of its own" in rendered.notes) == warned
+    policy = rendered.one("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
 def test_prometheus_is_told_where_and_what() -> None:

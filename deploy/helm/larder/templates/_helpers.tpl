@@ -63,6 +63,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{/* Whether anybody can have made a catalog, and whether it is in a database that all nodes share; what an existing Secret has is
+not known here, so it is asked for. */}}
+{{- define "larder.hasCatalog" -}}
+{{- if or .Values.existingSecret .Values.secrets.LARDER_ADMIN__TOKEN .Values.secrets.LARDER_ADMIN__READ_TOKEN (regexMatch "(?m)^\\s*\\[\\s*admin\\s*\\]" .Values.config) -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{- define "larder.sharedCatalog" -}}
+{{- $inSecrets := and (not .Values.existingSecret) .Values.secrets.LARDER_DATABASE__URL -}}
+{{- if or $inSecrets (regexMatch "(?m)^\\s*url\\s*=\\s*[\"']postgresql" .Values.config) (and .Values.existingSecret (eq .Values.catalog "shared")) -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{/* Keys and revocations that are in one pod's volume hold at that node only, and go with it. */}}
+{{- define "larder.checkCatalog" -}}
+{{- $loose := or (gt (int .Values.replicas) 1) (eq .Values.cache.storage.kind "emptyDir") -}}
+{{- if and $loose (include "larder.hasCatalog" .) (not (include "larder.sharedCatalog" .)) (ne .Values.catalog "perNode") -}}
+{{- if .Values.existingSecret -}}
+{{- fail (printf "catalog: say \"shared\" if the Secret %s has LARDER_DATABASE__URL, a PostgreSQL of all nodes; without one, keys and revocations hold at one node only and are lost with its volume: catalog: perNode accepts that" .Values.existingSecret) -}}
+{{- else -}}
+{{- fail "secrets.LARDER_DATABASE__URL, a PostgreSQL of all nodes, is needed for more than one replica, and for emptyDir: without it, keys and revocations hold at one node only and are lost with its volume; catalog: perNode accepts that" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "larder.mounts" -}}
 - {name: cache, mountPath: /var/cache/larder}
 - {name: config, mountPath: /etc/larder, readOnly: true}
