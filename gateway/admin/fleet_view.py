@@ -22,7 +22,7 @@ from gateway.fleet.samples import Held
 from gateway.model.counters import Counters
 from gateway.policies.datasets import CachingMode, decide
 from gateway.policies.plan import DatasetOrder, JobOrder, Phase
-from gateway.policies.probing import PhaseTotals
+from gateway.policies.probing import times
 from gateway.policies.rates import Point, rates, ratio
 
 SHORT = 12
@@ -59,6 +59,7 @@ def now_of(reading: Reading) -> Now:
     found = rates([reading.samples[name] for name in reading.nodes if name in reading.samples], reading.at)
     return Now(
         requests_per_second=round(found.requests, 3),
+        batch_items_per_second=round(found.batch_items, 3),
         hit_ratio=found.hit_ratio,
         cache_bytes_per_second=round(found.cache_bytes, 1),
         origin_bytes_per_second=round(found.origin_bytes, 1),
@@ -92,6 +93,7 @@ def job_document(reading: Reading, known: KnownJob) -> JobDocument:
     """One job."""
     record = known.record
     order = reading.plan.jobs.get(record.key) or JobOrder(record.caching != "off", Phase.STEADY)
+    miss, hit = times(reading.plan.memory, record.key, known.totals)
     return JobDocument(
         tenant=record.tenant,
         job=record.job,
@@ -102,16 +104,11 @@ def job_document(reading: Reading, known: KnownJob) -> JobDocument:
         epoch=known.epoch,
         phase=order.phase.value,
         cache=order.cache,
-        t_miss=_per_step(known, Phase.PROBE_MISS),
-        t_hit=_per_step(known, Phase.MEASURE),
+        t_miss=miss or None,
+        t_hit=hit or None,
         benefit=round(order.benefit, 3) if order.benefit else None,
         silent_seconds=round(max(0.0, known.silent), 3),
     )
-
-
-def _per_step(known: KnownJob, phase: Phase) -> float | None:
-    totals = known.totals.get(phase, PhaseTotals())
-    return totals.seconds / totals.steps if totals.steps else None
 
 
 # --- datasets
@@ -206,17 +203,34 @@ def _chunks(order: DatasetOrder) -> ChunksDocument:
 # --- the past
 
 
-def point_document(point: Point, step: float, seconds: float) -> HistoryPoint:
-    """One step of ``step`` seconds, of which ``seconds`` have passed."""
-    counted = point.counted
-    over = max(min(step, seconds), 1.0)
+def point_document(point: Point, step: float) -> HistoryPoint:
+    """One step of ``step`` seconds that has ended."""
+    counted, over = point.counted, step
     return HistoryPoint(
         at=moment(point.at),
         hit_ratio=ratio(counted),
         cache_bytes_per_second=round(counted.cache_bytes / over, 1),
         origin_bytes_per_second=round(counted.origin_bytes / over, 1),
         requests_per_second=round(counted.requests / over, 3),
+        batch_items_per_second=round(counted.batch_items / over, 3),
         saved_bytes=int(counted.cache_bytes),
+    )
+
+
+def newest_document(point: Point, now: Now) -> HistoryPoint:
+    """The step that goes on, with the rates of now.
+
+    What is counted for it began up to a minute before it, with the last sample that is kept for long: over the few seconds of the
+    step that have passed it would be many times the truth.
+    """
+    return HistoryPoint(
+        at=moment(point.at),
+        hit_ratio=now.hit_ratio,
+        cache_bytes_per_second=now.cache_bytes_per_second,
+        origin_bytes_per_second=now.origin_bytes_per_second,
+        requests_per_second=now.requests_per_second,
+        batch_items_per_second=now.batch_items_per_second,
+        saved_bytes=int(point.counted.cache_bytes),
     )
 
 

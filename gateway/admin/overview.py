@@ -16,6 +16,7 @@ from gateway.admin.fleet_view import (
     datasets_of,
     held_documents,
     jobs_of,
+    newest_document,
     nodes_of,
     now_of,
     point_document,
@@ -90,7 +91,7 @@ async def _history(operations: Operations, reading: Reading, hours: int) -> Hist
     chunks = await samples.timeline(start)
     return History(
         step_seconds=step,
-        points=[point_document(point, step, reading.at - point.at) for point in points],
+        points=[*(point_document(point, step) for point in points[:-1]), newest_document(points[-1], now_of(reading))],
         chunks={dataset[:SHORT]: held_documents(held) for dataset, held in chunks.items()},
     )
 

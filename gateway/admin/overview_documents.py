@@ -34,6 +34,9 @@ class Now(Answer):
     """Rates of the whole zone, over about the last minute."""
 
     requests_per_second: float = Field(description="S3 requests", examples=[412.4])
+    batch_items_per_second: float = Field(
+        description="items delivered in batches, which is how the loader reads", examples=[2310.0]
+    )
     hit_ratio: float | None = Field(
         description="bytes from the cache, of all bytes sent to clients; null without traffic", examples=[0.942]
     )
@@ -138,6 +141,7 @@ class HistoryPoint(Answer):
     cache_bytes_per_second: float = Field(examples=[3.1e9])
     origin_bytes_per_second: float = Field(examples=[2e8])
     requests_per_second: float = Field(examples=[410.0])
+    batch_items_per_second: float = Field(examples=[2300.0])
     saved_bytes: int = Field(description="sent from the cache in this step", examples=[186_000_000_000])
 
 
@@ -155,7 +159,9 @@ class History(Answer):
     """The zone's last hours."""
 
     step_seconds: float = Field(examples=[60.0])
-    points: list[HistoryPoint] = Field(description="in the order of time; the last step may have just begun")
+    points: list[HistoryPoint] = Field(
+        description="in the order of time; the last step goes on, and has the rates of now"
+    )
     chunks: dict[str, list[ChunkHeld]] = Field(
         description="which chunks were held, by the first 12 digits of the dataset's id"
     )

@@ -67,6 +67,7 @@ def _traffic(now: Mapping[str, Any], total: Mapping[str, Any]) -> None:
     facts(
         (
             ("requests", f"{_rate(now, 'requests_per_second')}, {number(total.get('requests'))} in all"),
+            ("batch items", f"{_rate(now, 'batch_items_per_second')}, {number(total.get('batch_items'))} in all"),
             ("from the cache", _from_the_cache(now)),
             ("from the origin", _from_the_origin(now)),
             ("saved", f"{size(total.get('saved_bytes'))} of {size(total.get('sent_bytes'))} sent"),

@@ -178,6 +178,30 @@ class ProbeState:
         return cls(**_typed(cls, document), stage=stage, held=held, window=read)
 
 
+def times(memory: Mapping[str, Any], job: str, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:
+    """Seconds of a mini-batch of a job, without the cache and with it; 0: not known.
+
+    Those of its last verdict, whose quotient is its benefit. Until there is one, the means of all that it reported of either
+    phase, the mini-batches included that will not count.
+
+    Args:
+        memory: of the plan.
+        job: ``tenant/job``.
+        totals: what the job has done so far, per phase.
+    """
+    try:
+        probe = memory["jobs"][job]["probe"]
+        miss, hit = float(probe["miss"]), float(probe["hit"])
+    except (KeyError, TypeError, ValueError):
+        miss = hit = 0.0
+    return miss or _mean(totals, Phase.PROBE_MISS), hit or _mean(totals, Phase.MEASURE)
+
+
+def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
+    found = totals.get(phase, PhaseTotals())
+    return found.seconds / found.steps if found.steps else 0.0
+
+
 def _numbers(kind: type[PhaseTotals | Window | ProbeState]) -> dict[str, type[int | float]]:
     """The fields of a value that are numbers, each with its type."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(kind)}

@@ -23,6 +23,7 @@ class Rates:
     """Per second, over about the last minute. ``hit_ratio`` is of bytes; ``None`` when nothing was sent."""
 
     requests: float = 0.0
+    batch_items: float = 0.0
     cache_bytes: float = 0.0
     origin_bytes: float = 0.0
     origin_requests: float = 0.0
@@ -80,6 +81,7 @@ def rates(nodes: Iterable[Sequence[Sample]], now: float) -> Rates:
             per_second = per_second.plus(Counters.of([value / seconds for value in counted.values()]))
     return Rates(
         per_second.requests,
+        per_second.batch_items,
         per_second.cache_bytes,
         per_second.origin_bytes,
         per_second.origin_requests,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gateway.admin.board import Reading
 from gateway.admin.fleet_problems import problems_of
-from gateway.admin.fleet_view import datasets_of, total_of
+from gateway.admin.fleet_view import datasets_of, jobs_of, newest_document, now_of, total_of
 from gateway.fleet.jobs import JobRecord, KnownJob
 from gateway.fleet.samples import Told
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.probing import PhaseTotals, ProbeState
+from gateway.policies.rates import Point
 
 DATASET = "ab" * 32
 AT = 1_800_000_000.0
@@ -89,6 +92,28 @@ def test_redis_lost_is_said_once() -> None:
     found = problems_of(reading(lost="Redis is not reachable", told={"a": Told(1.0, {"problems": [own]})}), 30.0)
     assert [each.severity for each in found] == ["error"]
     assert found[0].since == "2027-01-15T07:59:30.000Z"
+
+
+def test_the_times_of_a_step_are_those_of_the_benefit() -> None:
+    """Rule: once a job is judged its times are what the verdict rests on, so their quotient is the benefit; before, its means."""
+    totals = {Phase.PROBE_MISS: PhaseTotals(steps=10, seconds=1.0), Phase.MEASURE: PhaseTotals(steps=10, seconds=0.8)}
+    told = replace(job("j"), totals=totals)
+    unknown = jobs_of(reading(jobs=(told,)))[0]
+    assert (unknown.t_miss, unknown.t_hit, unknown.benefit) == (0.1, 0.08, None)
+    verdict = ProbeState(benefit=4.0, miss=0.12, hit=0.03).to_json()
+    plan = Plan(jobs={"t/j": JobOrder(True, Phase.STEADY, 4.0)}, memory={"jobs": {"t/j": {"probe": verdict}}})
+    judged = jobs_of(reading(jobs=(told,), plan=plan))[0]
+    assert (judged.t_miss, judged.t_hit, judged.benefit) == (0.12, 0.03, 4.0)
+
+
+def test_the_newest_step_of_a_history_has_the_rates_of_now() -> None:
+    """Rule: of a minute that has just begun no rate is told that a minute's counts were divided by seconds for."""
+    samples = [
+        Sample(AT - back, "b", Counters(sent_bytes=6000 - 100 * back, batch_items=60 - back)) for back in (50, 0)
+    ]
+    now = now_of(reading(samples={"a": samples}))
+    point = newest_document(Point(AT - 3, Counters(cache_bytes=6000, batch_items=60)), now)
+    assert (point.batch_items_per_second, point.saved_bytes) == (1.0, 6000)
 
 
 def test_totals_are_of_the_nodes_that_are_there() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
+from tests.batches import bytes_of, stock
 from tests.scenarios.world import content, eventually
 
 
@@ -56,6 +58,23 @@ def test_totals_are_the_metrics_and_the_same_from_every_gateway(world: Zone) -> 
         past = get(node, "/overview/history?hours=1")
         assert sum(point["saved_bytes"] for point in past["points"]) == 60_000
         assert len(past["points"]) * past["step_seconds"] == 3600
+
+
+def test_what_a_job_reads_in_batches_is_shown(world: Zone, tmp_path: Path) -> None:
+    """Rule: items of batches have a rate beside the one of requests, now and in the history."""
+    made = stock(world.origin.s3, tmp_path, "trained", bytes_of(50, 500, "trained"))
+    for node in world.nodes:
+        made.register(node)
+        made.read(node, range(50))
+    for node in world.nodes:
+        eventually(
+            lambda node=node: get(node, "/overview")["now"],
+            lambda now: now["batch_items_per_second"] > 0,
+            "the rate of batch items",
+        )
+        past = get(node, "/overview/history?hours=1")
+        items = sum(point["batch_items_per_second"] * past["step_seconds"] for point in past["points"])
+        assert items > 0
 
 
 def test_the_read_token_shows_everything_and_changes_nothing(world: Zone) -> None:

@@ -95,6 +95,7 @@ def history(hours: int = 6) -> dict[str, Any]:
                 "cache_bytes_per_second": round(sent * ratio),
                 "origin_bytes_per_second": round(sent * (1 - ratio)),
                 "requests_per_second": round(400 + 40 * math.sin(part * 9), 1),
+                "batch_items_per_second": round(2300 + 200 * math.sin(part * 9), 1),
                 "saved_bytes": round(sent * ratio * step),
             }
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -47,6 +48,10 @@ def test_every_figure_is_what_the_api_says(window: Any) -> None:
             for figure in page.locator(f"[data-figure='{group}.{name}']").all():
                 assert float(figure.get_attribute("value") or "nan") == value, name
     expect(page.locator("[data-figure='total.batch_items']")).to_have_text("3.12\u00a0billion")
+    read = page.locator(".tile").nth(3)
+    expect(read.locator("dt")).to_have_text("Requests and batch items")
+    expect(read.locator(".big")).to_have_text("2,723\u00a0/s")
+    expect(read.locator(".big data")).to_have_attribute("value", str(412.4 + 2310.5))
     expect(page.locator("[data-figure='now.cache_bytes_per_second']")).to_have_text("3.12\u00a0GB/s")
 
 
@@ -79,6 +84,25 @@ def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
     expect(rotated.locator(".timeline rect.bar")).to_have_count(10)
     expect(rotated.locator(".timeline rect.open")).to_have_count(2)
     expect(whole.locator(".timeline")).to_be_hidden()
+    expect(whole.locator(".plan")).to_contain_text("148\u00a0GB of space, as its jobs gain from it")
+
+
+def test_datasets_say_no_more_than_is_known(window: Any) -> None:
+    """Rule: a gain that nobody measured yet is not told; what has no job, or is not kept, may be there still."""
+    page = window().page
+    overview = deepcopy(figures.AT_WORK)
+    unused, rotated, none = overview["datasets"]
+    unused["why"] = "no-jobs"
+    rotated["chunks"] |= {"active": 7, "complete": [4]}
+    none["resident_share"] = 0.48
+    shown(page, overview)
+    rows = page.locator("#datasets > li")
+    expect(rows.nth(0)).to_contain_text("148\u00a0GB of space until others need it; no job uses it now")
+    expect(rows.nth(1)).to_contain_text("3.88\u00a0TB of space, as its jobs use it; what they gain is not measured")
+    expect(rows.nth(1).locator(".chunks")).to_have_text(
+        "Of 10 chunks: chunk 7 in use while it is being loaded, 4 complete."
+    )
+    expect(rows.nth(2)).to_contain_text("48.0\u00a0% is still cached")
 
 
 def test_every_chart_is_a_table_too(window: Any) -> None:
@@ -124,6 +148,20 @@ def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
     played.history = lambda hours: past
     page.get_by_label("1 h", exact=True).check()
     expect(newest).to_contain_text("14:30")
+
+
+def test_a_first_epoch_has_a_history(window: Any) -> None:
+    """Rule: a job that reads batches which nothing is cached of yet makes no request and saves nothing; it is shown."""
+    page = window().page
+    page.clock.set_fixed_time(figures.NOW)
+    played = Played(page)
+    past = figures.history(1)
+    for point in past["points"]:
+        point |= {"requests_per_second": 0, "saved_bytes": 0, "cache_bytes_per_second": 0, "hit_ratio": 0}
+    played.history = lambda hours: past
+    page.goto("/-/")
+    expect(page.locator("#rate-chart path.line.origin").first).to_be_visible()
+    expect(page.locator("#no-history")).to_be_hidden()
 
 
 def test_the_hours_are_chosen(window: Any) -> None:

@@ -37,10 +37,11 @@ def test_columns_for_programs(operator):
 
 
 def test_the_numbers_of_an_overview(operator):
-    """Rule: status shows rates, hit ratio, what was saved, jobs with what they gain, and datasets with their space."""
+    """Rule: status has rates of requests and batch items, hit ratio, what was saved, what jobs gain, the space of datasets."""
     out = operator("status").out
     for part in (
         "12.5/s, 100,000 in all",
+        "2,310.5/s, 3,120,448 in all",
         "91.2% of all bytes",
         "900.0 GB of 1.0 TB sent",
         "vision/resnet50",

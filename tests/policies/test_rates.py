@@ -37,6 +37,12 @@ def test_rates_of_nodes_add_up() -> None:
     assert rates([], 55).hit_ratio is None
 
 
+def test_what_jobs_read_in_batches_has_a_rate() -> None:
+    """Rule: items of batches are no requests, and have a rate of their own, of all nodes together."""
+    found = rates([[sample(0, 0), sample(50, 0, batch_items=200)], [sample(40, 0), sample(50, 0, batch_items=70)]], 55)
+    assert (found.requests, found.batch_items) == (0, pytest.approx(4 + 7))
+
+
 def test_a_history_counts_everything_once() -> None:
     """Rule: the steps of a history add up to what was counted between the first and the last sample."""
     one = [sample(at, at * 2) for at in range(0, 600, 7)]

@@ -45,7 +45,7 @@ from gateway.model.keys import Principal
 from gateway.model.problems import invalid_request
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
-from gateway.policies.probing import PhaseTotals
+from gateway.policies.probing import PhaseTotals, times
 from gateway.store.datasets.registry import Registration
 
 LARGEST_BODY = 64 * 1024
@@ -209,6 +209,7 @@ class JobService:
         order = self._plans.job(record.tenant, record.job)
         if order is None:
             order = JobOrder(record.caching != "off", Phase.STEADY)
+        miss, hit = times(self._plans.plan.memory, record.key, known.totals)
         joined = datetime.fromtimestamp(known.joined_at, UTC).isoformat(timespec="milliseconds")
         return Job(
             job=record.job,
@@ -227,14 +228,9 @@ class JobService:
             phase=order.phase.value,
             cache=order.cache,
             benefit=order.benefit,
-            t_miss=_per_step(known, Phase.PROBE_MISS),
-            t_hit=_per_step(known, Phase.MEASURE),
+            t_miss=miss,
+            t_hit=hit,
         )
-
-
-def _per_step(known: KnownJob, phase: Phase) -> float:
-    totals = known.totals.get(phase, PhaseTotals())
-    return totals.seconds / totals.steps if totals.steps else 0.0
 
 
 def _record_of(principal: Principal, asked: JobRequest, registration: Registration) -> JobRecord:

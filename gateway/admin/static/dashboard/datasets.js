@@ -4,7 +4,7 @@ import { byId, element, keep, setText } from "./dom.js";
 import { bytes, count, share } from "./format.js";
 import { meter } from "./meter.js";
 import { Timeline } from "./timeline.js";
-import { mode, why } from "./words.js";
+import { GAINS, mode, why } from "./words.js";
 
 const MOST = 50;
 let past = { chunks: {}, from: 0, to: 1 };
@@ -37,10 +37,10 @@ function capital(text) {
 
 function chunkWords({ units, complete, loading, active, marked }) {
   const words = [];
-  if (active >= 0) words.push(`chunk ${active} in use`);
+  if (active >= 0) words.push(`chunk ${active} in use${active === loading ? " while it is being loaded" : ""}`);
   const waiting = complete.filter((chunk) => chunk !== active && !marked.includes(chunk));
   if (waiting.length > 0) words.push(`${waiting.join(", ")} complete`);
-  if (loading >= 0) words.push(`${loading} being loaded`);
+  if (loading >= 0 && loading !== active) words.push(`${loading} being loaded`);
   if (marked.length > 0) words.push(`${marked.join(", ")} on the way out`);
   return words.length > 0 ? `Of ${units} chunks: ${words.join(", ")}.` : `Of ${units} chunks none is here yet.`;
 }
@@ -49,16 +49,29 @@ function sizeWords({ id, names, items, bytes: size }) {
   return [names.length > 0 && id, items !== null && `${count(items)} items`, size !== null && bytes(size)].filter(Boolean).join(" · ");
 }
 
-function update(node, dataset) {
+// Why it has the space it has; the jobs of a dataset may be there without having been measured yet.
+function reasonOf(dataset, jobs) {
+  if (dataset.caching === null) return "";
+  const measured = jobs.some((job) => job.dataset.slice(0, 12) === dataset.id && job.benefit >= GAINS);
+  return dataset.why === "benefit" && !measured ? "its jobs use it; what they gain is not measured" : why(dataset.why);
+}
+
+function planWords(dataset, reason) {
+  if (!(dataset.granted > 0)) return capital(reason);
+  const space = `${bytes(dataset.granted)} of space`;
+  if (dataset.why === "no-jobs") return `${space} until others need it; no job uses it now`;
+  return reason ? `${space}, as ${reason}` : space;
+}
+
+function update(node, dataset, jobs) {
   const { parts } = node;
   const chunked = dataset.caching === "chunked" && dataset.chunks?.units > 0;
   setText(parts.name, nameOf(dataset));
   setText(parts.size, sizeWords(dataset));
   setText(parts.mode, mode(dataset.caching));
-  const granted = dataset.granted > 0 ? `${bytes(dataset.granted)} of space` : "";
-  const reason = dataset.caching === null ? "" : why(dataset.why);
-  setText(parts.why, granted && reason ? `${granted}, as ${reason}` : granted || capital(reason));
-  parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is cached`);
+  setText(parts.why, planWords(dataset, reasonOf(dataset, jobs)));
+  const left = dataset.caching === "none" && dataset.resident_share > 0; // until the room is needed
+  parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is ${left ? "still " : ""}cached`);
   parts.chunks.hidden = !chunked;
   if (chunked) setText(parts.chunks, chunkWords(dataset.chunks));
   drawTimeline(node, dataset.id);
@@ -74,9 +87,9 @@ function drawTimeline(node, id) {
   }
 }
 
-export function showDatasets(datasets) {
+export function showDatasets(datasets, jobs) {
   byId("no-datasets").hidden = datasets.length > 0;
-  keep(byId("datasets"), datasets.slice(0, MOST), (dataset) => dataset.id, create, update);
+  keep(byId("datasets"), datasets.slice(0, MOST), (dataset) => dataset.id, create, (node, dataset) => update(node, dataset, jobs));
   const more = byId("more-datasets");
   more.hidden = datasets.length <= MOST;
   setText(more, `And ${count(datasets.length - MOST)} more: GET /-/admin/datasets lists them.`);

@@ -2,7 +2,7 @@
 
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { count, duration, seconds } from "./format.js";
-import { reading } from "./words.js";
+import { GAINS, reading } from "./words.js";
 
 const MOST = 100;
 const SILENT = 60; // seconds after which a job is shown as one that says nothing
@@ -22,7 +22,7 @@ function create() {
 
 function benefit(job) {
   if (!(job.benefit > 0)) return "not measured";
-  return job.benefit < 1.05 ? "none" : `${job.benefit.toFixed(job.benefit < 9.95 ? 1 : 0)}\u00a0×`;
+  return job.benefit < GAINS ? "none" : `${job.benefit.toFixed(job.benefit < 9.95 ? 1 : 0)}\u00a0×`;
 }
 
 function heard(silent) {
@@ -41,7 +41,7 @@ function update(node, job) {
   setText(parts.without, job.t_miss > 0 ? seconds(job.t_miss) : "–");
   setText(parts.within, job.t_hit > 0 ? seconds(job.t_hit) : "–");
   setText(parts.benefit, benefit(job));
-  parts.benefit.classList.toggle("gain", job.benefit >= 1.05);
+  parts.benefit.classList.toggle("gain", job.benefit >= GAINS);
   setText(parts.heard, heard(job.silent_seconds));
   parts.heard.classList.toggle("silent", job.silent_seconds >= SILENT);
 }

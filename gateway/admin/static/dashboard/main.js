@@ -49,7 +49,7 @@ function show(shown) {
   showSummary(shown);
   showProblems(shown.problems);
   showJobs(shown.jobs);
-  showDatasets(shown.datasets);
+  showDatasets(shown.datasets, shown.jobs);
   showNodes(shown.nodes);
   if (page.failure !== "") announce("The gateway answers again.");
   page.failure = "";

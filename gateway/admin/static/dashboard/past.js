@@ -22,6 +22,13 @@ const rateChart = new Chart(byId("rate-chart"), {
   least: 1000,
 });
 
+const COUNTED = ["requests_per_second", "batch_items_per_second", "origin_bytes_per_second", "saved_bytes"];
+
+// Whether anything was read: a job's first epoch makes no request and saves nothing.
+function busy(point) {
+  return COUNTED.some((name) => point[name] > 0);
+}
+
 export function hoursChosen() {
   return Number(document.querySelector("#hours input:checked").value);
 }
@@ -32,9 +39,9 @@ export function showHistory(history, hours, at) {
   const from = at - hours * 3_600_000;
   const step = history.step_seconds * 1000;
   // Of a step that has just begun nothing is known yet, which would be shown as a fall.
-  const known = points.filter((point) => point.time + step <= at || point.requests_per_second > 0 || point.saved_bytes > 0);
+  const known = points.filter((point) => point.time + step <= at || busy(point));
   const note = byId("no-history");
-  const any = points.some((point) => point.requests_per_second > 0 || point.saved_bytes > 0);
+  const any = points.some(busy);
   note.hidden = any;
   byId("charts").hidden = !any;
   setText(note, "There is no history yet; the first figures come within a minute.");

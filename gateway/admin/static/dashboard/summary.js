@@ -4,8 +4,10 @@ import { byId, setText } from "./dom.js";
 import { UNITS, bytes, share } from "./format.js";
 import { plural } from "./words.js";
 
-function at(overview, path) {
-  return path.split(".").reduce((inner, name) => inner?.[name], overview);
+// What stands at a path such as "now.hit_ratio"; of several paths, the sum of those that are there.
+function at(overview, paths) {
+  const found = paths.split(" ").map((path) => path.split(".").reduce((inner, name) => inner?.[name], overview));
+  return found.length === 1 ? found[0] : found.reduce((sum, value) => sum + (value ?? 0), 0);
 }
 
 // `value` holds the exact number, which other programs read, and `title` shows it to whoever points at it.

@@ -26,6 +26,9 @@ const PHASES = {
 
 const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving" };
 
+// The benefit from which a job gains something (gateway/policies/probing.py).
+export const GAINS = 1.05;
+
 export function mode(caching) {
   if (caching === null) return "Not decided yet";
   return MODES[caching] ?? String(caching);
