@@ -69,6 +69,10 @@ class WarmupDocument(Answer):
     prefix: str | None = Field(examples=["imagenet/val/"])
     dataset: str | None = Field(examples=[None])
     state: State = Field(examples=["running"])
+    node: str | None = Field(
+        description="the gateway that runs it, or did when it ended; null while it waits for one, and once it is cancelled",
+        examples=["gw-2"],
+    )
     failure: str = Field(description="why it was not completed; empty if it was", examples=[""])
     total: int | None = Field(description="objects or items; null while they are counted", examples=[50_000])
     total_bytes: int | None = Field(examples=[6_400_000_000])
@@ -86,8 +90,9 @@ class WarmupDocument(Answer):
 async def start(
     asked: WarmupRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> Any:
-    """Have the fleet read a prefix or a dataset into its caches, behind its readers. One gateway runs it; when that one dies,
-    another goes on. What is larger than all caches together is refused: a dataset at once, a prefix when it has been counted.
+    """Have the fleet read a prefix or a dataset into its caches, behind its readers. One gateway runs it (`node`);
+    when that one dies, another goes on. What is larger than all caches together is refused: a dataset at once, a prefix when it
+    has been counted.
     """
     principal_of(operations, asked.access_key_id)
     dataset = _full_id(await operations.board.look(), asked.dataset or "")
@@ -174,6 +179,7 @@ def _document(warmup: Warmup) -> WarmupDocument:
         prefix=None if request.dataset else request.prefix,
         dataset=request.dataset or None,
         state=_state(warmup.state),
+        node=warmup.node or None,
         failure=warmup.message,
         total=progress.total,
         total_bytes=progress.total_bytes,

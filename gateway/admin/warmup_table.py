@@ -42,7 +42,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """One row; times are seconds since the epoch. ``message`` says why it ended as it did, empty when it is done."""
+    """One row; times are seconds since the epoch. ``message`` says why it ended as it did, empty when it is done.
+
+    ``owner`` is the worker that runs it, ``NODE/WORKER``; empty while nobody does, and once it was cancelled.
+    """
 
     id: str
     request: Request
@@ -53,6 +56,11 @@ class Warmup:
     created_at: float
     updated_at: float
     revision: int = field(default=0)
+
+    @property
+    def node(self) -> str:
+        """The gateway whose worker has it, or had it when it ended; empty when there is none."""
+        return self.owner.rpartition("/")[0]
 
 
 class WarmupTable:

@@ -22,6 +22,7 @@ _COLUMNS = (
     Column("what"),
     Column("as"),
     Column("state"),
+    Column("node"),
     Column("done", number=True),
     Column("bytes", number=True),
     Column("failed", number=True),
@@ -35,8 +36,8 @@ def add(command: ArgumentParser) -> None:
         command,
         _warm,
         "Read the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
-        "an access key, and behind what clients read. The fleet does it, and goes on if this command is interrupted or a\n"
-        "gateway ends. Exit status 1 if it was not completed, or something could not be read.",
+        "an access key, and behind what clients read. The fleet does it (--list says which node), and goes on if this command\n"
+        "is interrupted or a gateway ends. Exit status 1 if it was not completed, or something could not be read.",
         "larder-gateway warm datasets/imagenet/ --as GWVISION",
         "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
         "larder-gateway warm --list",
@@ -47,7 +48,9 @@ def add(command: ArgumentParser) -> None:
     )
     others = command.add_mutually_exclusive_group()
     others.add_argument("--dataset", metavar="NAME|ID", help="the items of a dataset, instead of a prefix")
-    others.add_argument("--list", action="store_true", help="list warm-ups, the newest first")
+    others.add_argument(
+        "--list", action="store_true", help="list warm-ups, the newest first, with the node that runs each"
+    )
     others.add_argument("--watch", metavar="ID", help="watch one that was begun before")
     others.add_argument("--cancel", metavar="ID", help="end one; what was read stays")
     others.add_argument("--resume", metavar="ID", help="go on with one that was cancelled or has failed")
@@ -122,6 +125,8 @@ def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
         document(state)
         return
     line(f"{_what(state)}: {printable(str(state.get('state')))}, {_step(state).text}")
+    if state.get("node"):
+        line(f"run by node {printable(str(state['node']))}")
     if state.get("there"):
         line(f"{number(state['there'])} were in the cache before")
     if state.get("failure"):
@@ -152,6 +157,7 @@ def _row(state: Mapping[str, Any]) -> tuple[object, ...]:
         _what(state),
         state.get("access_key_id"),
         state.get("state"),
+        state.get("node"),
         f"{done}/{total}" if total is not None else done,
         size(state.get("done_bytes")),
         number(state.get("failed")),

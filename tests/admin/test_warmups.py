@@ -134,7 +134,8 @@ def test_a_cancelled_warm_up_stops_and_can_go_on(world: Zone) -> None:
     hang = world.origin.hang(paths[20])
     made = begun(world, bucket="bucket", prefix="slow/")
     hang.gate.arrival.result(60)
-    assert post(world.nodes[1], f"/warmups/{made['id']}/cancel")["state"] == "cancelled"
+    cancelled = post(world.nodes[1], f"/warmups/{made['id']}/cancel")
+    assert (cancelled["state"], cancelled["node"]) == ("cancelled", None)
     assert admin(world.nodes[0], "POST", f"/warmups/{made['id']}/cancel", {}).code == "Conflict"
     hang.gate.open()
     assert get(world.nodes[0], f"/warmups/{made['id']}")["failure"] == "it was cancelled"
@@ -199,7 +200,7 @@ def test_a_cursor_that_is_none_is_refused(world: Zone, place: object) -> None:
 
 
 def test_another_gateway_goes_on_when_the_one_that_runs_it_dies(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Rule: of a warm-up that was half done when its gateway was killed, the other does the rest; all is loaded at the end."""
+    """Rule: of a warm-up that was half done when its gateway was killed, the other does the rest; each is named."""
     with zone(tmp_path_factory.mktemp("dies"), fleet={"expire": "1s"}) as world:
         paths = filled(world, "long/", 60)
         hang = world.origin.hang(paths[30])
@@ -211,9 +212,10 @@ def test_another_gateway_goes_on_when_the_one_that_runs_it_dies(tmp_path_factory
             "the node that runs it to be known",
         )
         victim = running.index(1)
+        assert get(world.nodes[1 - victim], f"/warmups/{made['id']}")["node"] == f"node-{victim}"
         world.nodes[victim].kill()
         hang.gate.open()
         survivor = 1 - victim
         found = ended(world, made, number=survivor)
-        assert (found["done"], found["failed"]) == (60, 0)
+        assert (found["done"], found["failed"], found["node"]) == (60, 0, f"node-{survivor}")
         assert {world.read(survivor, path) for path in paths} == {"HIT"}

@@ -13,7 +13,8 @@ from gateway.commands.progress import EVERY, OUTAGE, Step, Time, amounts, watch
 from tests.cli.commands import at_terminal
 
 WARMUP: dict[str, Any] = {
-    "id": "ab" * 16, "access_key_id": "GWA", "bucket": "b", "prefix": "p/", "dataset": None, "state": "running", "failure": "",
+    "id": "ab" * 16, "access_key_id": "GWA", "bucket": "b", "prefix": "p/", "dataset": None, "state": "running", "node": "gw-2",
+    "failure": "",
     "total": 4, "total_bytes": 4000, "done": 2, "done_bytes": 2000, "there": 0, "failed": 0, "examples": [],
     "created_at": "2026-11-20T20:00:00Z",
 }  # fmt: skip
@@ -110,11 +111,12 @@ def test_a_bar_at_a_terminal(admin, variables):
     assert ran.status == 0
     assert "50%" in ran.out
     assert "2 of 4 objects" in ran.out
-    assert ran.out.splitlines()[-1].endswith("b/p/: done, 4 of 4 objects, 4.0 kB of 4.0 kB")
+    assert ran.out.splitlines()[-2].endswith("b/p/: done, 4 of 4 objects, 4.0 kB of 4.0 kB")
+    assert ran.out.splitlines()[-1] == "run by node gw-2"
 
 
 def test_what_was_not_completed(admin, operator):
-    """Rule: a warm-up that failed, or could not read everything, ends with 1, with examples; escaped, and how to go on."""
+    """Rule: a warm-up that failed, or could not read everything, ends with 1: its node, examples (escaped), and how to go on."""
     failed = {
         **WARMUP, "state": "failed", "failure": "the origin cannot be reached", "failed": 1,
         "examples": [{"key": "p/\x1b[2J", "why": "refused"}],
@@ -125,6 +127,7 @@ def test_what_was_not_completed(admin, operator):
     assert ran.status == 1
     assert ran.out.splitlines() == [
         "b/p/: failed, 2 of 4 objects, 2.0 kB of 4.0 kB, 1 failed",
+        "run by node gw-2",
         "the origin cannot be reached",
         "  p/\\x1b[2J: refused",
     ]
