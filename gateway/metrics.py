@@ -123,8 +123,11 @@ CACHE_ROOM = Gauge(
     "How much of the capacity can be used: less while the file system has too little free beside cache.reserve, 0 while down",
     multiprocess_mode="mostrecent",
 )
-EVICTED_BLOBS = Counter("larder_evicted_blobs_total", "Blobs evicted")
-EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes evicted")
+EVICTED_BLOBS = Counter(
+    "larder_evicted_blobs_total",
+    "Blobs evicted for the room of others; chunks that are rotated are larder_chunk_items_total",
+)
+EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes of evicted blobs")
 CORRUPT_BLOBS = Counter(
     "larder_corrupt_blobs_total", "Blobs dropped because their bytes were not what their digest says"
 )

@@ -98,20 +98,25 @@ class Keeper:
             await self._space.refresh()
 
     async def drop_items(self, digests: Sequence[bytes]) -> int:
-        """Evict these items, those that an object needs excepted; how many blobs went.
+        """Give up these items, those that an object needs excepted; how many blobs went.
+
+        They are not counted as evicted: that says how much less fits than is read, and a rotated chunk was read to its end.
 
         Raises:
             DiskFault: the disk stopped working meanwhile.
         """
         async with self._evicting:
-            before = self.evicted_blobs
+            gone = 0
             for batch in _batches(list(digests)):
-                await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
+                blobs, _ = await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
+                gone += blobs
             await self._space.refresh()
-            return self.evicted_blobs - before
+            return gone
 
     async def _evict(self, wanted: int) -> int:
         blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
+        self.evicted_blobs += blobs
+        self.evicted_bytes += freed
         # Blobs of no bytes free none, yet there may be others behind them.
         return freed or blobs
 
@@ -131,8 +136,6 @@ class Keeper:
             await self._remove(digests)
         finally:
             self._space.leaving -= freed
-        self.evicted_blobs += len(victims)
-        self.evicted_bytes += freed
         return len(victims), freed
 
     async def recover(self) -> RecoveryReport:

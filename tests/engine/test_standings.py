@@ -111,6 +111,14 @@ async def test_a_grant_that_ends_leaves_items_as_used_now(ranks: Ranks) -> None:
     assert len(old.resident) <= 25
 
 
+async def test_what_the_plan_gives_up_is_not_counted_as_evicted(ranks: Ranks) -> None:
+    """Rule: evictions say that more is read than fits; the room of a chunk that was read to its end says nothing of the kind."""
+    data = await ranks.hold("data", 20)
+    store = ranks.shelf.bench.store
+    assert await store.room.evict([data.registration.content.digest(index) for index in range(5)]) == 5
+    assert (store.status().evicted_blobs, store.status().evicted_bytes) == (0, 0)
+
+
 async def test_items_that_come_later_are_ranked_too(ranks: Ranks) -> None:
     """Rule: what is stored after its dataset was given space has the same standing, also what was evicted in between."""
     data = await ranks.hold("data", 20)
