@@ -96,7 +96,8 @@ def advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: boo
         return _asked_first(knowledge, rule)
     if found.reason is Reason.COLD and knowledge.former:
         return (
-            f"No bytes of the object are in the cache of its home. Who was home of it before, {' and '.join(knowledge.former)}, is "
+            "No bytes of the object are in the cache of its home. Who was home of it before, "
+            f"{' and '.join(knowledge.former)}, is "
             'asked first: with the object there, it is a HIT with the reason "moved".',
             _WARM,
         )

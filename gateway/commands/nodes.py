@@ -29,8 +29,9 @@ def add(command: ArgumentParser) -> None:
     """Say what the command takes."""
     commands = subcommands(
         command,
-        "The nodes of the fleet. A node that is drained is asked for nothing new by the others, and serves who asks it;\n"
-        "when its clients have gone elsewhere it can be stopped. It is back after undrain, or a restart.",
+        "The nodes of the fleet. A node that is drained is home of nothing: the others take over from it what it was home of,\n"
+        "each object when it is wanted, for as long as it is there; and it serves who asks it.\n"
+        "When its clients have gone elsewhere it can be stopped. It is back after undrain, or a restart.",
         "larder-gateway nodes list",
         "larder-gateway nodes drain node-2",
     )

@@ -22,7 +22,8 @@ def add(command: ArgumentParser) -> None:
         _purge,
         "Make every node forget the objects below a prefix, for what was changed at the store behind the gateway's back.\n"
         "At the store nothing changes; the next readers fetch again. Items of datasets are known by their bytes, and stay.\n"
-        "It says what there is, and asks, unless told --yes. Exit status 1 if a node could not do it.",
+        "It says what there is, and asks, unless told --yes. A node that is away, or was there a short while ago, is named, and\n"
+        "forgets when it is back, if it has the same catalog. Exit status 1 if a node has not forgotten.",
         "larder-gateway purge s3://datasets/imagenet/ --dry-run",
         "larder-gateway purge datasets/imagenet/ --yes",
     )
@@ -45,13 +46,14 @@ def _purge(options: Namespace) -> int:
                 note("nothing was forgotten")
                 return 1
         answer = admin.ask("POST", "purge", {**body, "dry_run": options.dry_run})
+    missed = any(node.get("failure") for node in answer.get("nodes", []))
     if options.json:
         document(answer)
-    elif not asks:
-        _show(answer)
-    else:
+    elif asks and not missed:
         line("done")
-    return 1 if any(node.get("failure") for node in answer.get("nodes", [])) else 0
+    else:
+        _show(answer)
+    return int(missed)
 
 
 def _agreed(question: str) -> bool:

@@ -46,11 +46,8 @@ class Members(Protocol):
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """By key a number into the nodes, -1: here."""
 
-    def before(self, key: int) -> Node | None:
-        """Who was home before a node joined a short while ago."""
-
     def formers(self, key: int) -> list[Node]:
-        """Who was home before, and may have it still: those that leave, and ``before``."""
+        """Who was home before, and may have it still: those that leave, and who was before a node joined a short while ago."""
 
 
 class PeerAnswer(Protocol):

@@ -1,8 +1,9 @@
 """Which other node already has an item that this one is home of, so that the origin is not asked again.
 
-Three nodes may have it. Whoever was home until a node joined: blobs move when they are wanted and never otherwise, so a join
-causes no storm. Whoever this node believes to be home, when it was asked itself: the asker may know better, or found that node
-dead. And the home of the item's path, when the item is a whole object, which somebody may have read by its name.
+These may have it. Whoever was home until a node joined, or until it was drained itself: blobs move when they are wanted and never
+otherwise, so neither causes a storm. Whoever this node believes to be home, when it was asked itself: the asker may know better,
+or found that node dead. And the home of the item's path, when the item is a whole object, which somebody may have read by its
+name.
 
 The question is asked before the origin is, for many items at once: a batch asks for the next ``PAGE`` of those that it will have
 to fetch, in one request to each node. Only what is on disk there counts, and nobody waits for an answer for long.
@@ -74,7 +75,7 @@ class Neighbours:
         for position, index in enumerate(indices):
             if homes[position] >= 0:
                 yield index, nodes[homes[position]]
-            if (earlier := members.before(int(keys[position]))) is not None:
+            for earlier in members.formers(int(keys[position])):
                 yield index, earlier
         places = {index: place for index in indices if (place := self._object(registration, index)) is not None}
         paths = np.array([path_key(*place) for place in places.values()], dtype=np.uint64)

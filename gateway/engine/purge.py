@@ -126,7 +126,10 @@ class Forgetting:
                 if applied is None:
                     return False
                 if applied.last == before.last:
-                    await self._apply(found, frozenset(applied.ahead))
+                    if applied == Applied() and await purged.nothing_to_forget():
+                        await self._forget_all()
+                    else:
+                        await self._apply(found, frozenset(applied.ahead))
                     names = [purge.id for purge in found.purges]
                     ahead = tuple(name for name in applied.ahead if name not in names)
                     return self._store.usable and await purged.note(Applied([newest, *names][-1], ahead))
@@ -136,8 +139,7 @@ class Forgetting:
         if unseen.more:
             log.warning("this node has missed more purges than the catalog remembers: it forgets all objects")
             self._forgotten.note_all()
-            for origin in self._origins():
-                FORGOTTEN.labels("purge").inc(await self._store.forget_origin(origin))
+            await self._forget_all()
             return
         done: Purge | None = None
         for purge in sorted(unseen.purges, key=lambda each: (each.bucket, each.prefix)):
@@ -146,6 +148,11 @@ class Forgetting:
             if done is None or purge.bucket != done.bucket or not purge.prefix.startswith(done.prefix):
                 await self._forget(purge)
                 done = purge
+
+    async def _forget_all(self) -> None:
+        """Everything; of a new cache, which has nothing, the fills that are under way."""
+        for origin in self._origins():
+            FORGOTTEN.labels("purge").inc(await self._store.forget_origin(origin))
 
     async def _held(self, purge: Purge) -> Held:
         there = Held()

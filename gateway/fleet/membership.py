@@ -117,6 +117,7 @@ class Membership:
         self._doubts: dict[str, int] = {}
         self._refusals: dict[str, tuple[str, float]] = {}
         self._ring = Ring({})
+        self._wide: Ring | None = None
         self._moving_until = float("-inf")
         self._lost = False
         self._beating = asyncio.Lock()
@@ -198,19 +199,14 @@ class Membership:
 
         Several may be drained one after the other, and each has what nobody has wanted since.
         """
-        if self.conflict:
-            return []
-        leaving = [name for name, node in self.nodes.items() if node.state is NodeState.LEAVING and name != self.me]
         found = []
-        if leaving:
-            wide = self._ring.with_others({name: self.nodes[name].capacity for name in leaving})
-            for name in wide.ranked(key, _MOST_FORMERS + 1):
-                if name not in leaving:
+        if self._wide is not None:
+            for name in self._wide.ranked(key, _MOST_FORMERS):
+                if name in self._ring.weights:
                     break
-                if name not in self._suspects:
-                    found.append(self.nodes[name])
+                found.append(self.nodes[name])
         earlier = self.before(key)
-        return found[:_MOST_FORMERS] + ([earlier] if earlier is not None else [])
+        return found + ([earlier] if earlier is not None else [])
 
     @property
     def estranged(self) -> str:
@@ -430,6 +426,14 @@ class Membership:
         if self._ring.weights != weights:
             self._ring = Ring(weights)
             metrics.RING_CHANGES.inc()
+        leaving = {
+            name: node.capacity
+            for name, node in self.nodes.items()
+            if node.state is NodeState.LEAVING and name not in self._suspects and name != self.me
+        }
+        wanted = {**weights, **leaving} if leaving and not self.conflict else {}
+        if wanted != (self._wide.weights if self._wide is not None else {}):
+            self._wide = Ring(wanted) if wanted else None
 
     def _forgive(self) -> None:
         now = time.monotonic()

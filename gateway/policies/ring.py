@@ -85,10 +85,6 @@ class Ring:
         order = np.argsort(scores, kind="stable")[:count]
         return [self.ids[numbers[place]] for place in order.tolist()]
 
-    def with_others(self, weights: Mapping[str, int]) -> Ring:
-        """A ring with some more nodes."""
-        return Ring({**self.weights, **weights})
-
     def _considered(self, without: Collection[str]) -> list[int]:
         return [number for number, name in enumerate(self.ids) if name not in without]
 

@@ -47,6 +47,13 @@ class AppliedPurges:
         except DiskFault:
             return None
 
+    async def nothing_to_forget(self) -> bool:
+        """Whether there is no object in the index; false while the disk is down."""
+        try:
+            return await self._disk.read(_is_empty)
+        except DiskFault:
+            return False
+
     async def note(self, applied: Applied) -> bool:
         """Note what was applied, after it was; whether the disk took it."""
         text = json.dumps([applied.last, *applied.ahead[-_MOST_AHEAD:]])
@@ -89,6 +96,10 @@ def _read(connection: Connection) -> Applied:
         return Applied()
     last, *ahead = json.loads(row[0])
     return Applied(last, tuple(ahead))
+
+
+def _is_empty(connection: Connection) -> bool:
+    return connection.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
 
 
 def _write(connection: Connection, text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.admin.operations_world import Zone, admin, get, path_at, post, zone
 from tests.gateways import finish, fleet_node, start, wait_for_fleet
-from tests.scenarios.world import content
+from tests.scenarios.world import content, eventually
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +96,25 @@ def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str
 def test_a_node_that_is_away_is_named_and_forgets_when_it_is_back(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Rule: who has not forgotten is named, also when the fleet has given it up; back on its old cache it gives no old bytes."""
     home = tmp_path_factory.mktemp("away")
-    with zone(home) as world:
+    # Of other objects it would ask the origin after its start.
+    rules = ({"match": "bucket/**", "freshness": "immutable"},)
+    with zone(home, rules=rules) as world:
         world.heard()
         path = path_at(1, "away")
         world.origin.put(path, b"old")
         world.read(1, path)
+        asked = {"bucket": "bucket", "prefix": "away/", "dry_run": True}
+        eventually(
+            lambda: post(world.nodes[0], "/purge", asked)["objects"], lambda count: count == 1, "it in the index"
+        )
         world.nodes[1].kill()
         new = world.origin.put(path, content(1000, "new"))
         named(post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "away/"}))
         wait_for_fleet(world.nodes[:1], {"node-0": "READY"})
         named(post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "elsewhere/"}))
         finish(world.nodes[1])
-        again = start(fleet_node(world.origin.endpoint, world.redis.url, 1, home, extra=world.extra), home / "node-1")
+        settings = fleet_node(world.origin.endpoint, world.redis.url, 1, home, extra=world.extra, rules=rules)
+        again = start(settings, home / "node-1")
         try:
             wait_for_fleet([world.nodes[0], again], {"node-0": "READY", "node-1": "READY"})
             assert again.client().get_object(Bucket="bucket", Key=path.removeprefix("/bucket/"))["Body"].read() == new

@@ -20,7 +20,7 @@ from gateway.model.peer_principal import principal_header
 from gateway.model.wire import WireRequest
 from gateway.policies.rules import Caching, Rules
 from gateway.testing.origin import ALICE, BOB
-from tests.engine.conftest import Bench, benched
+from tests.engine.conftest import BLOCK, Bench, benched
 
 SECRET = "what the nodes of this fleet share"
 KEY = ObjectKey("default", "b", "a key/with+marks %20")
@@ -105,6 +105,18 @@ async def test_it_reads_the_clients_conditions_and_range(home: Home) -> None:
     assert (await home.ask(if_none_match=etag)).status == 304
     head = await home.ask("HEAD")
     assert (head.status, head.headers["content-length"], head.body) == (200, "100", b"")
+
+
+async def test_what_only_a_head_has_asked_for_is_cold(home: Home) -> None:
+    """Rule: partial is said of an object of which some bytes are in the cache, not of one that is merely known."""
+    assert (await home.ask("HEAD")).headers["x-larder-cache"] == "MISS; reason=cold"
+    assert (await home.ask()).headers["x-larder-cache"] == "MISS; reason=cold"
+    large = ObjectKey("default", "b", "large")
+    home.bench.origin.put("b", large.key, bytes(3 * BLOCK))
+    part = {"range": "bytes=0-9"}
+    assert (await home.ask(path=object_path(large), **part)).headers["x-larder-cache"] == "MISS; reason=cold"
+    await home.bench.settle()
+    assert (await home.ask(path=object_path(large))).headers["x-larder-cache"] == "MISS; reason=partial"
 
 
 async def test_it_tells_the_parts_of_a_refusal(home: Home) -> None:

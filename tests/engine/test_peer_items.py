@@ -117,10 +117,6 @@ class Others:
         """The first that is left, for all."""
         return np.full(len(keys), 0 if self.order else -1, np.int16), tuple(self.order)
 
-    def before(self, key: int) -> Node | None:
-        """As the test says."""
-        return self.earlier
-
     def formers(self, key: int) -> list[Node]:
         """As the test says."""
         return [] if self.earlier is None else [self.earlier]

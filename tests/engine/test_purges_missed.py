@@ -67,6 +67,15 @@ async def test_what_it_was_told_of_is_not_applied_again(bench: Bench) -> None:
     assert await cached(bench, "a/k", "z/k") == ["z/k"]
 
 
+async def test_a_new_cache_begins_with_what_is(bench: Bench) -> None:
+    """Rule: a node that has nothing has missed nothing: it takes over what is its own now, whatever was purged once."""
+    assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7"), more=True))
+    assert ObjectKey("default", "b", "a/k") not in bench.engine.services.forgotten
+    await filled(bench, "a/k")
+    assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7")))
+    assert await cached(bench, "a/k") == ["a/k"]
+
+
 async def test_who_was_away_for_too_long_forgets_everything(bench: Bench) -> None:
     """Rule: where the catalog may have let go of what a node has missed, the node forgets all objects."""
     await filled(bench, "a/k", "z/k")
