@@ -17,6 +17,8 @@ from gateway.policies.troubles import Trouble
 
 _SILENT = 20.0
 """Seconds: a node says something of itself every five."""
+_GONE = 10.0
+"""Seconds after its last word from which a node is missed that is no member any more: by then ``fleet.expire`` is over too."""
 _MISSED = 900.0
 """Seconds for which a node that is gone is spoken of."""
 
@@ -76,7 +78,7 @@ def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
 
 def _missing(reading: Reading) -> Iterator[ProblemSeen]:
     for name, told in reading.told.items():
-        if name not in reading.nodes and _SILENT < told.age < _MISSED:
+        if name not in reading.nodes and _GONE < told.age < _MISSED:
             what = f"Node {name} is gone: it was heard of {told.age:.0f} s ago, and did not say that it stops."
             remedy = "Start it again; what it held is read by the others meanwhile."
             yield _problem(Trouble("gone", "error", what, remedy), reading.at - told.age, name)

@@ -164,6 +164,23 @@ def test_a_first_epoch_has_a_history(window: Any) -> None:
     expect(page.locator("#no-history")).to_be_hidden()
 
 
+def test_before_the_first_gateway_nothing_is_shown(window: Any) -> None:
+    """Rule: a fleet that was started a while ago was not idle before that; one that was there is shown with its zeros."""
+    page = window().page
+    page.clock.set_fixed_time(figures.NOW)
+    overview = deepcopy(figures.AT_WORK)
+    for node, minutes in zip(overview["nodes"], (20, 15, 1), strict=True):
+        node["uptime_seconds"] = 60 * minutes
+    played = Played(page, overview)
+    past = figures.history(1)
+    for point in past["points"][:-10]:
+        point |= dict.fromkeys(("requests_per_second", "batch_items_per_second", "saved_bytes"), 0)
+        point |= {"cache_bytes_per_second": 0, "origin_bytes_per_second": 0, "hit_ratio": None}
+    played.history = lambda hours: past
+    page.goto("/-/")
+    expect(page.locator("#rate-chart tbody tr").last).to_contain_text("14:10")
+
+
 def test_the_hours_are_chosen(window: Any) -> None:
     """Rule: another span of time is asked for at once, and named at the figures that depend on it."""
     page = window().page

@@ -37,7 +37,7 @@ async function tick() {
     const shown = await overview(page.token);
     if (turn !== page.turn) return;
     show(shown);
-    await refreshHistory(turn, Date.parse(shown.at));
+    await refreshHistory(turn, Date.parse(shown.at), oldest(shown.nodes));
   } catch (failure) {
     if (turn !== page.turn) return;
     wait = explain(failure);
@@ -59,14 +59,19 @@ function show(shown) {
   close();
 }
 
-async function refreshHistory(turn, at) {
+// For how long any of the nodes has been there, in milliseconds.
+function oldest(nodes) {
+  return 1000 * Math.max(0, ...nodes.map((node) => node.uptime_seconds));
+}
+
+async function refreshHistory(turn, at, up) {
   if (performance.now() < page.historyDue) return;
   const hours = hoursChosen();
   try {
     const past = await history(page.token, hours);
     if (turn !== page.turn) return;
     page.historyDue = performance.now() + HISTORY_EVERY;
-    showHistory(past, hours, at);
+    showHistory(past, hours, at, at - up);
   } catch (failure) {
     if (failure instanceof Unauthorized || failure instanceof Closed) throw failure;
     page.historyDue = performance.now() + HISTORY_AGAIN;

@@ -33,13 +33,15 @@ export function hoursChosen() {
   return Number(document.querySelector("#hours input:checked").value);
 }
 
-// `at`: the gateways' time of the answer, in milliseconds.
-export function showHistory(history, hours, at) {
+// `at`: the gateways' time of the answer, and `since`: from when on one was there, both in milliseconds.
+export function showHistory(history, hours, at, since) {
   const points = history.points.map((point) => ({ ...point, time: Date.parse(point.at) }));
   const from = at - hours * 3_600_000;
   const step = history.step_seconds * 1000;
   // Of a step that has just begun nothing is known yet, which would be shown as a fall.
-  const known = points.filter((point) => point.time + step <= at || busy(point));
+  // Nor is anything known of the time before there was a gateway, unless an earlier one counted something: it is no idle one.
+  const first = Math.min(since, points.find(busy)?.time ?? at);
+  const known = points.filter((point) => point.time + step > first && (point.time + step <= at || busy(point)));
   const note = byId("no-history");
   const any = points.some(busy);
   note.hidden = any;
