@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gateway.admin.catalog import purges
@@ -19,18 +17,17 @@ async def purged(world: AdminWorld, prefix: str) -> Purge:
         return await remember(change, "bucket", prefix, world.clock)
 
 
-async def test_a_node_learns_of_what_it_has_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_learns_of_what_it_has_missed(admin: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: it is told the purges after its last one, in their order, and whether there may have been others."""
     monkeypatch.setattr(purges, "KEPT", 2)
-    async with AdminWorld.opened(f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}", "") as world:
-        database = world.catalog.database
-        assert await unseen(database, "") == ([], False)
-        first, second = await purged(world, "a\0"), await purged(world, "ä\ud800\U0001f600")
-        assert await unseen(database, "") == ([first, second], False)
-        assert await unseen(database, first.id) == ([second], False)
-        assert await unseen(database, "of another history") == ([first, second], False)
-        third = await purged(world, "")
-        assert await unseen(database, second.id) == ([third], False)
-        assert await unseen(database, first.id) == ([second, third], True)
-        assert await unseen(database, "") == ([second, third], True)
-        assert (await world.catalog.look()).purge == third.id
+    database = admin.catalog.database
+    assert await unseen(database, "") == ([], False)
+    first, second = await purged(admin, "a\0"), await purged(admin, "ä\ud800\U0001f600")
+    assert await unseen(database, "") == ([first, second], False)
+    assert await unseen(database, first.id) == ([second], False)
+    assert await unseen(database, "of another history") == ([first, second], False)
+    third = await purged(admin, "")
+    assert await unseen(database, second.id) == ([third], False)
+    assert await unseen(database, first.id) == ([second, third], True)
+    assert await unseen(database, "") == ([second, third], True)
+    assert (await admin.catalog.look()).purge == third.id
