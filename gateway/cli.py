@@ -9,6 +9,7 @@ refused admin token and the address of something else than a Larder are too; 130
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from argparse import ArgumentParser
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
+from types import ModuleType
 
 from gateway import __version__
 from gateway.commands.grammar import Help
@@ -117,9 +119,25 @@ def parser(*named: str) -> ArgumentParser:
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.summary, formatter_class=Help)
         if command.name in named:
-            import_module(command.module).add(own)
+            _imported(command.module).add(own)
     commands.add_parser("help", help="explain a command: help warm")
     return top
+
+
+def _imported(module: str) -> ModuleType:
+    """The module of a command. What is imported stays for good; searching it for garbage, again and again while it grows,
+    would be a quarter of what the start of a gateway costs."""
+    if module in sys.modules:
+        return sys.modules[module]
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        found = import_module(module)
+        gc.freeze()
+        return found
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _complain(message: str, status: int) -> int:
