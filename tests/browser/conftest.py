@@ -1,4 +1,4 @@
-"""A Chromium and a gateway for each module, a window for each test."""
+"""A gateway for all tests of the pages, a Chromium for each module, a window for each test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def browser() -> Iterator[Browser]:
         yield chromium
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway whose dashboard has a token, and whose origin is not there."""
     home = tmp_path_factory.mktemp("dashboard")
