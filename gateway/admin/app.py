@@ -5,7 +5,10 @@ The gate is plain ASGI because FastAPI reads a body before it asks who sent it: 
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from re import Pattern
 from typing import Any
 
@@ -24,6 +27,9 @@ from gateway.model.datasets import ApiError
 from gateway.model.problems import MEDIA_TYPE, Problem
 
 PREFIX = "/admin"
+STALE = b"x-larder-stale"
+"""The header of an answer that is what was known last: of the catalog, or of Redis, which its value names."""
+_OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"])
 LARGEST_BODY = 1024 * 1024
 """Bytes of a request's body."""
 
@@ -42,6 +48,7 @@ class AdminApp:
 
     def __init__(self, tokens: Tokens, parts: AdminParts | None) -> None:
         self._tokens = tokens
+        self._parts = parts
         self.api = FastAPI(
             title="Larder: administration",
             version=__version__,
@@ -75,13 +82,26 @@ class AdminApp:
         try:
             actor = self._tokens.admit(scope)
             body = await _body_of(scope, receive)
+            _refuse_doubles(body)
         except ApiError as error:
             await _send_problem(send, answer(error))
             return
         except _Gone:
             return
         scope[ACTOR] = actor
-        await self.api(scope, _replay(body, receive), _with_request_id(send, actor.request_id))
+        await self.api(scope, _replay(body, receive), self._with_headers(scope["path"], send, actor.request_id))
+
+    def _with_headers(self, path: str, send: Send, request_id: str) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(b"x-larder-request-id", request_id.encode()), (b"cache-control", b"no-store")]
+                of_catalog = path.split("/")[2:3] in _OF_CATALOG
+                if of_catalog and message["status"] < 300 and self._parts is not None and self._parts.catalog.away:
+                    own.append((STALE, b"catalog"))
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            await send(message)
+
+        return sending
 
     def _methods_of(self, path: str) -> set[str]:
         return {method for pattern, methods in self._methods if pattern.match(path) for method in methods}
@@ -112,6 +132,23 @@ async def _body_of(scope: Message, receive: Receive) -> bytes:
     return body
 
 
+def _refuse_doubles(body: bytes) -> None:
+    """Refuse a name that is there twice: which one is meant, programs read differently (RFC 8259, section 4).
+
+    Raises:
+        ApiError: InvalidRequest.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> None:
+        if len(dict(pairs)) != len(pairs):
+            twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise ApiError("InvalidRequest", f"{twice[:64]}: is there more than once.")
+
+    # What is no JSON, whoever reads it next refuses, if it wants any.
+    with suppress(ValueError, RecursionError):
+        json.loads(body, object_pairs_hook=once)
+
+
 def _too_large() -> ApiError:
     return ApiError("TooLarge", f"A body of these addresses has at most {LARGEST_BODY} bytes.")
 
@@ -123,16 +160,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return again
-
-
-def _with_request_id(send: Send, request_id: str) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            own = [(b"x-larder-request-id", request_id.encode()), (b"cache-control", b"no-store")]
-            message = {**message, "headers": [*message.get("headers", ()), *own]}
-        await send(message)
-
-    return sending
 
 
 async def _send_problem(send: Send, problem: Problem) -> None:

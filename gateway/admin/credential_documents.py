@@ -219,6 +219,14 @@ def _of_file(credential: Configured, catalog: Snapshot) -> Credential:
     )
 
 
+def ended(credential: Configured, now: float) -> bool:
+    """Whether a credential is past its end at ``now``, in seconds since the epoch; a time without a zone is UTC."""
+    if not credential.expires:
+        return False
+    end = datetime.fromisoformat(credential.expires)
+    return (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp() <= now
+
+
 def audited(row: CredentialRow) -> dict[str, Any]:
     """What the audit log keeps of a credential: nothing secret, and when its secret was made."""
     public = _public(row.credential)

@@ -28,6 +28,7 @@ from gateway.admin.credential_documents import (
     credential_document,
     credential_documents,
     described,
+    ended,
     row_values,
 )
 from gateway.admin.once import Idempotent, change_once
@@ -166,6 +167,8 @@ def _new_secret() -> str:
 
 def _check_new(configured: Configured, parts: AdminParts, snapshot: Snapshot) -> None:
     key = configured.access_key_id
+    if ended(configured, parts.catalog.now()):
+        raise ApiError("InvalidRequest", f"expires: {configured.expires} is past; the key would never be valid.")
     if key in snapshot.revocations:
         raise ApiError("Conflict", f"access_key_id: {key!r} was revoked once, and stays so; choose another.")
     if credential_document(key, parts.file(), snapshot) is not None:

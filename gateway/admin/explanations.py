@@ -32,6 +32,10 @@ MEANINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         Reason.INVALID: ("The request was malformed, or not allowed in this form.", "Look at the client's error."),
         Reason.ORIGIN_ERROR: ("The origin failed or could not be reached.", "Look at the origin."),
+        Reason.STARTING: (
+            "The gateway had not read its catalog of access keys yet, and answered nobody; the origin was not asked.",
+            "Look at the database that database.url names.",
+        ),
         Reason.ORIGIN_DOWN: (
             "It was served past its freshness, because the origin could not be reached.",
             "Look at the origin.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import Field
 
 from gateway.admin.documents import Asked
@@ -25,9 +25,14 @@ class Drain(Asked):
 
 
 @router.get("/nodes", summary="List nodes")
-async def list_nodes(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[NodeDocument]:
+async def list_nodes(
+    _caller: Reader, operations: Ops, response: Response, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[NodeDocument]:
     """The nodes of the zone by id."""
-    found = nodes_of(await operations.board.look())
+    reading = await operations.board.look()
+    if reading.lost:
+        response.headers["X-Larder-Stale"] = "redis"
+    found = nodes_of(reading)
     items, following = paged(found, lambda node: node.id, limit, cursor)
     return Page(items=items, next=following)
 

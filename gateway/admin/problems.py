@@ -55,8 +55,19 @@ def answer(error: Exception) -> Problem:
     return problem
 
 
-async def _respond(_request: Request, error: Exception) -> Response:
-    problem = answer(error)
+def _of_its_type(request: Request, error: Exception) -> Exception:
+    """A body that is not read as JSON, because it is not said to be, is wrong in no field of its own."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    mistakes = error.errors() if isinstance(error, RequestValidationError) else ()
+    whole = any(each["loc"] == ("body",) and each["type"] != "missing" for each in mistakes)
+    if not whole or kind == "application/json" or kind.endswith("+json"):
+        return error
+    said = f"is {kind[:64]!r}" if kind else "is missing"
+    return ApiError("InvalidRequest", f"Content-Type: {said}; send application/json.")
+
+
+async def _respond(request: Request, error: Exception) -> Response:
+    problem = answer(_of_its_type(request, error))
     return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
 
 

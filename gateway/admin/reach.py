@@ -48,9 +48,14 @@ class Reach:
 
     async def of(self, glob: str, origin: Origin) -> Found:
         """What an origin has that a rule's glob matches."""
-        bucket, slash, prefix = fixed_part(glob).partition("/")
-        if not slash or not is_bucket_name(bucket):
+        fixed = fixed_part(glob)
+        bucket, slash, prefix = fixed.partition("/")
+        if not slash and fixed == glob:
+            return Found("nothing", f"it names no key; for all of a bucket write {f'{glob}/**'!r}")
+        if not slash:
             return Found("unknown", "its bucket is a pattern; name a bucket and key to check it")
+        if not is_bucket_name(bucket):
+            return Found("nothing", f"no bucket can be called {bucket!r}")
         identity = OriginIdentity(origin.name, origin.access_key_id or CHAIN_KEY)
         query = f"list-type=2&max-keys={_PAGE}&encoding-type=url&prefix={quote(prefix, safe='')}"
         try:

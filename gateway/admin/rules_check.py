@@ -13,7 +13,7 @@ from gateway.admin.documents import Answer, Asked, Source, Text
 from gateway.admin.parts import Parts
 from gateway.admin.reach import Found, Reach
 from gateway.admin.rules import MOST_RULES, NewRule
-from gateway.admin.tokens import Admin
+from gateway.admin.tokens import Reader
 from gateway.config import Origin
 from gateway.config import Rule as Configured
 from gateway.model.keys import glob_matches
@@ -73,7 +73,7 @@ async def _reach(request: Request) -> Reach:
 
 @router.post("/rules/check", summary="Check rules")
 async def check_rules(
-    _caller: Admin, parts: Parts, asked: Check, reach: Annotated[Reach, Depends(_reach)]
+    _caller: Reader, parts: Parts, asked: Check, reach: Annotated[Reach, Depends(_reach)]
 ) -> CheckResult:
     """Say which rule counts for an object, and which rules match nothing in reach; nothing is changed."""
     catalog = (await parts.catalog.latest()).rules if asked.items is None else tuple(asked.items)

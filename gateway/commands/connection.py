@@ -21,7 +21,7 @@ from uuid import uuid4
 import httpx
 
 from gateway import __version__
-from gateway.commands.output import hint, printable
+from gateway.commands.output import hint, note, printable
 from gateway.commands.secret_file import secret_of
 from gateway.model.errors import ConfigError, LarderError
 
@@ -32,6 +32,8 @@ _ONCE = re.compile(r"(tenants|credentials|origins|warmups|verifications|credenti
 """What is POSTed there is done once for each Idempotency-Key, and answered alike if it is sent again."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _TOKEN = re.compile(r"[!-~]+")
+_LOST = {"catalog": "its catalog", "redis": "Redis"}
+"""What an answer that is old is old for want of, by the header x-larder-stale."""
 _OTHER_NAME = frozenset({62, 64})
 """Of OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNAUTHORIZED = (
@@ -76,6 +78,7 @@ class Admin:
             raise ConfigError(f"--endpoint: {endpoint!r} must look like http://10.0.0.11:9000, without a path")
         self.endpoint = endpoint.rstrip("/")
         self._token = token
+        self._warned: set[str] = set()
         headers = {"User-Agent": f"larder-gateway/{__version__}", "Accept": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -162,10 +165,17 @@ class Admin:
             raise self._refusal(answer.status_code, str(problem["code"]), str(problem.get("detail", "")))
         if answer.status_code == 204:
             return None
+        self._warn(answer.headers.get("x-larder-stale", ""))
         document = _object(answer) if kind == "application/json" else {}
         if not document:
             raise self._no_larder(f"what it answers to {answer.request.url.path} is no JSON object")
         return document
+
+    def _warn(self, stale: str) -> None:
+        """Say once that an answer is what was known last."""
+        if (lost := _LOST.get(stale)) and stale not in self._warned:
+            self._warned.add(stale)
+            note(f"{self.endpoint} cannot reach {lost}: this is what it knew last")
 
     def _refusal(self, status: int, code: str, detail: str) -> LarderError:
         if status == 401 and not self._token:

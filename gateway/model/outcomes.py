@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """The gateway refused the request as malformed, or as not allowed in this form."""
     ORIGIN_ERROR = "origin-error"
     """The origin failed or could not be reached."""
+    STARTING = "starting"
+    """The gateway has not read its catalog of access keys yet, and answers nobody; the origin was not asked."""
     ORIGIN_DOWN = "origin-down"
     """Served past its freshness, within stale_if_error, because the origin could not be reached."""
     NOT_A_READ = "not-a-read"

@@ -48,6 +48,8 @@ def invalid_request(mistakes: Iterable[Mapping[str, Any]]) -> ApiError:
 
 def _described(error: Mapping[str, Any]) -> str:
     """One mistake of a request: where, and what is wanted there; never the value, nor where pydantic explains itself."""
+    if error["type"] == "json_invalid" and len(error["loc"]) == 2:
+        return f"body: is not JSON, from character {error['loc'][1]} on"
     place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
     unknown = "there is no such field" if error["type"] == "extra_forbidden" else str(error["msg"])
     return f"{'.'.join(place) or 'body'}: {unknown.removeprefix('Value error, ')}"

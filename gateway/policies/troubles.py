@@ -123,7 +123,7 @@ def _said(facts: NodeFacts) -> list[Trouble]:
             "catalog",
             facts.catalog,
             "error",
-            "Look at the database that database.url names; what was known last stays in force.",
+            "Look at the database that database.url names, and at the network in between.",
         ),
         (
             "reload",

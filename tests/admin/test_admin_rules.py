@@ -140,8 +140,12 @@ async def test_what_rules_match_at_the_origin() -> None:
                     "data/train/*.png",
                     "none/**",
                     "*/train/**",
+                    "data",
+                    "<b>/**",
                 )
             }
+            assert (await reach.of("<b>/**", named)).why == "no bucket can be called '<b>'"
+            assert (await reach.of("data", named)).why.startswith("it names no key")
             assert (await reach.of("data/train/a b&c/*", named)).example == "data/train/a b&c/2.jpg"
         finally:
             await client.close()
@@ -152,6 +156,8 @@ async def test_what_rules_match_at_the_origin() -> None:
         "data/train/*.png": "nothing",
         "none/**": "nothing",
         "*/train/**": "unknown",
+        "data": "nothing",
+        "<b>/**": "nothing",
     }
 
 

@@ -300,7 +300,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_so(
 
 
 async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
-    """Rule: what was read last stays in force, changes are refused, and all goes on when it answers again."""
+    """Rule: what was read last stays in force, and is said to be that; changes are refused; all goes on when it answers again."""
     with PostgresServer() as server:
         async with AdminWorld.opened(server.database(), KEY) as world:
             secret = (await world.create(access_key_id="vision"))["secret_access_key"]
@@ -309,6 +309,9 @@ async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
             server.stop()
             await follower.look()
             assert "cannot be reached" in follower.problem
+            for path in ("tenants", "credentials", "credentials/vision", "origins", "rules"):
+                old = await world.http.get(f"/admin/{path}")
+                assert (old.status_code, old.headers["x-larder-stale"]) == (200, "catalog"), path
             assert world.refusal("vision", secret) == ""
             await world.ask("POST", "/credentials/vision/revoke", 503)
             assert world.refusal("vision", secret) == ""
@@ -316,6 +319,7 @@ async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
             await world.ask("POST", "/credentials/vision/revoke", 200)
             await follower.look()
             assert follower.problem == ""
+            assert "x-larder-stale" not in (await world.http.get("/admin/credentials")).headers
             assert world.refusal("vision", secret) == "InvalidAccessKeyId"
 
 

@@ -254,6 +254,8 @@ WRONG: list[tuple[object, str]] = [
     ({"allow": "bucket/**"}, "allow"),
     ({"allow": [""]}, "allow"),
     ({"expires": "tomorrow"}, "expires"),
+    ({"expires": "2020-01-01T00:00:00Z"}, "expires: 2020-01-01T00:00:00Z is past"),
+    ({"expires": "2020-01-01"}, "expires: 2020-01-01 is past"),
     ({"secret_access_key": "short"}, "secret_access_key"),
     ({"origin_access_key_id": "alone"}, "origin_access_key_id and origin_secret_access_key go together"),
     ([], "body"),
@@ -267,6 +269,15 @@ async def test_a_wrong_field_is_named(world: AdminWorld) -> None:
     for body, field in WRONG:
         refused = await world.ask("POST", "/credentials", 400, body)
         assert field in refused["detail"]
+    for content, kind, said in (
+        (b'{"access_key_id": "a", "access_key_id": "b"}', "application/json", "access_key_id: is there more than once"),
+        (b'{"access_key_id": "a"}', "text/plain", "Content-Type: is 'text/plain'; send application/json"),
+        (b'{"access_key_id": "a"}', "", "Content-Type: is missing"),
+        (b"{", "application/json", "body: is not JSON, from character 1 on"),
+    ):
+        headers = {"Content-Type": kind} if kind else {}
+        answer = await world.http.post("/admin/credentials", content=content, headers=headers)
+        assert (answer.status_code, answer.json()["detail"].startswith(said)) == (400, True), answer.text
     assert (await world.ask("GET", "/credentials", 200))["items"] == []
 
 

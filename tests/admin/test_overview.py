@@ -118,6 +118,7 @@ def test_with_redis_lost_what_was_known_is_shown(tmp_path_factory: pytest.TempPa
         assert page["problems"][0]["severity"] == "error"
         assert "Redis" in page["problems"][0]["what"]
         assert [node["id"] for node in page["nodes"]] == ["node-0", "node-1"]
+        assert admin(world.nodes[0], "GET", "/nodes").headers["x-larder-stale"] == "redis"
         world.redis.start()
         eventually(lambda: get(world.nodes[0], "/overview")["problems"], lambda found: not found, "no problem any more")
 

@@ -230,7 +230,7 @@ def test_without_postgresql_reads_go_on_and_nobody_starts(pair: Pair) -> None:
 
 
 def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
-    """The second gateway, started again without its catalog, is not ready and refuses everybody, then says why."""
+    """The second gateway, started again without its catalog, is not ready and refuses everybody, and says why everywhere."""
     pair.gateways[1].kill()
     second = pair.restart(1, unready=True)
     status, document = readiness(second)
@@ -239,6 +239,10 @@ def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
     for name, secret in secrets.items():
         assert refusal(second, name, secret) == "ServiceUnavailable"
     assert refusal(second, "GWA", "gateway-secret-a") == "ServiceUnavailable"
+    connection = second.connection()
+    connection.request("GET", "/bucket/key")
+    assert connection.getresponse().headers["x-larder-cache"] == "BYPASS; reason=starting", "the origin was not asked"
+    connection.close()
 
 
 def test_a_gateway_that_is_killed_changes_all_or_nothing(pair: Pair) -> None:

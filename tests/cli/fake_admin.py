@@ -54,6 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "text/html" if isinstance(document, bytes) else kind)
         self.send_header("Content-Length", str(len(body)))
+        if self.server.stale:
+            self.send_header("x-larder-stale", self.server.stale)
         self.end_headers()
         self.wfile.write(body)
 
@@ -66,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
 class FakeAdmin(ThreadingHTTPServer):
     """Answers by ``answers``: ``"GET overview"`` to a document, or to a function of the request; notes what it was ``asked``.
 
-    ``breaks``: how many requests are taken and not answered.
+    ``breaks``: how many requests are taken and not answered. ``stale``: what it has lost, so that its answers are old.
     """
 
     daemon_threads = True
@@ -76,6 +78,7 @@ class FakeAdmin(ThreadingHTTPServer):
         self.answers: dict[str, Any] = {}
         self.asked: list[Asked] = []
         self.breaks = 0
+        self.stale = ""
         self.lock = threading.Lock()
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
 

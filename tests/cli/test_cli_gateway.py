@@ -53,6 +53,16 @@ def test_an_answer_that_was_lost(admin, operator):
     assert operator("status").status == 0
 
 
+@pytest.mark.parametrize(("stale", "lost"), [("catalog", "its catalog"), ("redis", "Redis")])
+def test_an_answer_that_is_old(admin, operator, stale, lost):
+    """Rule: that an answer is what the gateway knew last is said once, beside the result."""
+    admin.answers["GET tenants"] = lambda asked: (200, {"items": [], "next": None if "cursor" in asked.query else "2"})
+    admin.stale = stale
+    ran = operator("tenants", "list", "--json")
+    assert (ran.status, ran.json) == (0, {"items": []})
+    assert ran.err == f"{admin.endpoint} cannot reach {lost}: this is what it knew last\n"
+
+
 def test_answers_that_stay_lost(admin, operator):
     """Rule: after the second time it is a problem; of a change it is said that it may have been done, and not sent again."""
     admin.breaks = 2

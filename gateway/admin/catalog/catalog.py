@@ -67,6 +67,11 @@ class Catalog:
         return self._vault
 
     @property
+    def away(self) -> bool:
+        """Whether it could not be reached when it was looked at last, so that what is known of it may be old."""
+        return self._away
+
+    @property
     def key_file(self) -> Path | None:
         """Where the key is, when it is in a file."""
         path = self.database.path

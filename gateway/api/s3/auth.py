@@ -21,6 +21,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.accounts import Account, accounts_of
+from gateway.api.s3.errors import NobodyKnown
 from gateway.config import Settings
 from gateway.model import sigv2, sigv4, sigv4_claims
 from gateway.model.aws_chunked import ChunkSigner, PayloadForm, payload_form
@@ -110,7 +111,7 @@ class Authenticator:
                 RequestTimeTooSkewed, ServiceUnavailable, SignatureDoesNotMatch.
         """
         if self.closed:
-            raise S3Error("ServiceUnavailable", self.closed, headers={"Retry-After": "1"})
+            raise NobodyKnown(self.closed)
         fields = _joined(request.headers)
         authorization = fields.get(b"authorization")
         if not request.query:

@@ -28,10 +28,19 @@ class AboutCached(S3Error):
         self.outcome, self.reason = found
 
 
+class NobodyKnown(S3Error):
+    """Nobody can be verified yet: it is not known which keys are valid; ``why`` is for the client."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("ServiceUnavailable", why, headers=RETRY)
+
+
 def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
     """How a refusal counts, and why it was not a hit."""
     if isinstance(error, AboutCached):
         return error.outcome, error.reason
+    if isinstance(error, NobodyKnown):
+        return Outcome.BYPASS, Reason.STARTING
     if error.code == "SlowDown":
         return Outcome.BYPASS, Reason.OVERLOAD
     if error.status >= 500 and error.code != "NotImplemented":
