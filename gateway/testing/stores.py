@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,12 @@ async def get(store: Store, name: str) -> bytes | None:
 
 def files_of(root: Path) -> dict[str, int]:
     """Digests (hex) and sizes of the blob files."""
-    return {path.parent.name + path.name: path.stat().st_size for path in (root / "blobs").glob("*/*")}
+    sizes = {}
+    for path in (root / "blobs").glob("*/*"):
+        # Another worker's keeper may remove one at this very moment.
+        with suppress(FileNotFoundError):
+            sizes[path.parent.name + path.name] = path.stat().st_size
+    return sizes
 
 
 def query(root: Path, statement: str) -> list[tuple[Any, ...]]:
