@@ -242,7 +242,8 @@ class _Spaces:
                 if fact.bounded:
                     orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))
                 continue
-            if fact.bounded and (idle.granted > (fact.quota or 0) or idle.caching not in IN_USE):
+            beyond = fact.quota is not None and idle.granted > fact.quota
+            if beyond or (fact.bounded and idle.caching not in IN_USE):
                 orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, granted=0)
             elif 0 < idle.granted <= free:
                 free -= idle.granted
