@@ -82,10 +82,15 @@ class World:
     async def _run(self, mode: BatchMode, indices: list[int], take: int | None, ordered: bool) -> Batch:
         batch = await self.shelf.drain(self.data.ask(mode, indices, take, ordered=ordered))
         await until(lambda: not self.shelf.batches.fetches.active)
-        # A task that has just ended may still be referred to by the loop, or by a cycle with the error it ended with.
-        gc.collect()
-        await until(lambda: not self.shelf.batches.fetches._memory.used)
+        await until(self._all_given_back)
         return batch
+
+    def _all_given_back(self) -> bool:
+        """Whether no memory for items is in use; a task that has just ended is referred to by the loop for some turns more, and
+        then perhaps by a cycle with the error that it ended with."""
+        if self.shelf.batches.fetches._memory.used:
+            gc.collect()
+        return not self.shelf.batches.fetches._memory.used
 
     def _restore(self) -> None:
         origin = self.shelf.bench.origin
@@ -104,9 +109,12 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One world for the module's examples."""
+    """One world for the module's examples; what the tests before have left need not be looked at with each of them."""
     made = World(tmp_path_factory.mktemp("model"))
+    gc.collect()
+    gc.freeze()
     yield made
+    gc.unfreeze()
     made.close()
 
 
