@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,7 @@ from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.wiring.admin import Administration
+from gateway.wiring.background import keep_running
 from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
@@ -310,16 +311,8 @@ class Larder:
         show_memory()
         keeper.publish()
 
-    def _loop(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-
-        async def stop() -> None:
-            while not task.done():
-                task.cancel()
-                # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
-                await asyncio.wait([task], timeout=0.1)
-
-        self._stack.push_async_callback(stop)
+    def _loop(self, work: Coroutine[Any, Any, None]) -> None:
+        keep_running(work, self._stack)
 
 
 async def _ready(keeper: Keeper, fleet: Fleet, known: asyncio.Event) -> None:

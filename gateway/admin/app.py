@@ -24,7 +24,9 @@ from gateway.admin.parts import AdminParts
 from gateway.admin.problems import answer, handle_problems
 from gateway.admin.tokens import ACTOR, Tokens
 from gateway.model.datasets import ApiError
-from gateway.model.problems import MEDIA_TYPE, Problem
+from gateway.model.errors import ClientGone
+from gateway.server.problems import send_document
+from gateway.server.received import too_large, whole_body
 
 PREFIX = "/admin"
 STALE = b"x-larder-stale"
@@ -84,9 +86,9 @@ class AdminApp:
             body = await _body_of(scope, receive)
             _refuse_doubles(body)
         except ApiError as error:
-            await _send_problem(send, answer(error))
+            await send_document(send, answer(error))
             return
-        except _Gone:
+        except ClientGone:
             return
         scope[ACTOR] = actor
         await self.api(scope, _replay(body, receive), self._with_headers(scope["path"], send, actor.request_id))
@@ -107,29 +109,17 @@ class AdminApp:
         return {method for pattern, methods in self._methods if pattern.match(path) for method in methods}
 
 
-class _Gone(Exception):
-    """The client left before its request was complete."""
-
-
 async def _body_of(scope: Message, receive: Receive) -> bytes:
-    """The whole body.
+    """The whole body; one that is announced to be too large is not even read.
 
     Raises:
         ApiError: TooLarge.
+        ClientGone: the client left before its request was complete.
     """
     announced = dict(scope["headers"]).get(b"content-length", b"")
     if announced.isdigit() and int(announced) > LARGEST_BODY:
-        raise _too_large()
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > LARGEST_BODY:
-            raise _too_large()
-    return body
+        raise too_large(LARGEST_BODY)
+    return await whole_body(receive, LARGEST_BODY)
 
 
 def _refuse_doubles(body: bytes) -> None:
@@ -149,10 +139,6 @@ def _refuse_doubles(body: bytes) -> None:
         json.loads(body, object_pairs_hook=once)
 
 
-def _too_large() -> ApiError:
-    return ApiError("TooLarge", f"A body of these addresses has at most {LARGEST_BODY} bytes.")
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
     pending = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -160,14 +146,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return again
-
-
-async def _send_problem(send: Send, problem: Problem) -> None:
-    body = problem.body
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
-    headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in problem.headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 async def _known_parameters(request: Request) -> None:

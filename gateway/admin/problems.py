@@ -9,11 +9,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from gateway import metrics
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.model.datasets import ApiError
 from gateway.model.errors import OriginUnavailable
 from gateway.model.problems import MEDIA_TYPE, Problem, invalid_request, told
+from gateway.server.problems import counted
 
 _OF_HTTP = {404: "NotFound", 405: "MethodNotAllowed"}
 _LATER = {"Retry-After": "5"}
@@ -47,12 +47,7 @@ def problem_of(error: Exception) -> Problem:
 
 def answer(error: Exception) -> Problem:
     """``problem_of``, counted and logged: to be called once for each refusal that is sent."""
-    problem = problem_of(error)
-    if problem.status in (401, 403):
-        metrics.AUTH_FAILURES.labels(problem.code).inc()
-    if problem.status == 503:
-        log.warning("%s", error)
-    return problem
+    return counted(problem_of(error), error, log)
 
 
 def _of_its_type(request: Request, error: Exception) -> Exception:

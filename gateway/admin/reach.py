@@ -15,7 +15,7 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from gateway.config import Origin
-from gateway.model.errors import LarderError
+from gateway.model.errors import IdentityGone, LarderError
 from gateway.model.keys import OriginIdentity, glob_matches, is_bucket_name
 from gateway.origin.client import OriginClient
 from gateway.origin.credentials import CHAIN_KEY
@@ -60,10 +60,10 @@ class Reach:
         query = f"list-type=2&max-keys={_PAGE}&encoding-type=url&prefix={quote(prefix, safe='')}"
         try:
             response = await self._client.send(identity, "GET", f"/{bucket}", query, [])
+        except IdentityGone:
+            return Found("unknown", f"the origin {origin.name!r} was changed meanwhile; check again")
         except LarderError:
             return Found("unknown", f"the origin {origin.name!r} cannot be reached")
-        except KeyError:
-            return Found("unknown", f"the origin {origin.name!r} was changed meanwhile; check again")
         text = b""
         try:
             async for piece in response.chunks():

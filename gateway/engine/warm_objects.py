@@ -19,7 +19,7 @@ from gateway.engine.engine import Engine
 from gateway.engine.homes import PREFIX, Fleet, Node
 from gateway.engine.ranged import ObjectChanged
 from gateway.engine.reads import Ask, Forward, Found, Relay
-from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
@@ -99,7 +99,7 @@ class WarmObjects:
             self._loading.append(key)
             try:
                 return await self._load(Ask(key, identity))
-            except KeyError:
+            except IdentityGone:
                 return Warmed(failure="the origin of the access key is not configured any more")
             except OriginUnavailable:
                 return Warmed(failure="the origin cannot be reached")

@@ -19,7 +19,7 @@ from defusedxml.ElementTree import fromstring
 
 from gateway.engine.warm_objects import AT_ONCE, WarmObjects
 from gateway.engine.warming import Capacity, Progress, WarmupFailed, WarmupRefused, Whose, still
-from gateway.model.errors import LarderError
+from gateway.model.errors import IdentityGone, LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.units import format_size
 from gateway.origin.client import OriginClient
@@ -155,7 +155,7 @@ class WarmPrefix:
                     response.abort()
                     raise WarmupFailed("the origin's list of objects is longer than any list can be")
             response.release()
-        except KeyError:
+        except IdentityGone:
             raise WarmupFailed("the origin of the access key is not configured any more") from None
         except WarmupFailed:
             raise

@@ -106,11 +106,8 @@ class OriginUnavailable(LarderError):
     """The origin could not be reached, or broke off before its answer was complete."""
 
 
-class IdentityGone(OriginUnavailable, KeyError):
+class IdentityGone(OriginUnavailable):
     """The origin, or the keys to sign with, are not of this configuration (any more): they were taken away meanwhile."""
-
-    def __str__(self) -> str:
-        return "the origin, or the keys for it, are not configured any more"
 
 
 class DiskUnavailable(LarderError):

@@ -189,7 +189,7 @@ class OriginClient:
             keys = await self._ring.keys(identity)
         except KeyError:
             # A request that was let in goes on while its key is revoked or its origin removed; it ends as one without an origin.
-            raise IdentityGone from None
+            raise IdentityGone("the origin, or the keys for it, are not configured any more") from None
         url = link.url(raw_path, query)
         pairs = [*map(_as_sent, headers), *_OWN_HEADERS, ("Host", link.host)]
         if keys is not None:

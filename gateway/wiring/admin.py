@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import make_url
 
@@ -29,6 +28,7 @@ from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.purge import Forgetting
+from gateway.wiring.background import keep_running
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 from gateway.wiring.purges import MissedPurges
@@ -104,9 +104,9 @@ class Administration:
 
         self.catalog.tell(say)
         await self.follower.look()
-        _run(said.hear(self.follower.wake, withdraw), stack)
-        _run(self.follower.run(), stack)
-        _run(missed.run(), stack)
+        keep_running(said.hear(self.follower.wake, withdraw), stack)
+        keep_running(self.follower.run(), stack)
+        keep_running(missed.run(), stack)
 
 
 def has_catalog(settings: Settings) -> bool:
@@ -129,15 +129,3 @@ def _split(settings: Settings) -> str:
             "fleet; give all of them one PostgreSQL"
         )
     return ""
-
-
-def _run(work: Coroutine[Any, Any, None], stack: AsyncExitStack) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-
-    async def stop() -> None:
-        while not task.done():
-            task.cancel()
-            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
-            await asyncio.wait([task], timeout=0.1)
-
-    stack.push_async_callback(stop)

@@ -23,6 +23,7 @@ from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports
 from gateway.model.fleet import NodeState
 from gateway.store.store import Store
+from gateway.wiring.background import keep_running
 
 _REPORTS_LAST = 3
 """A node's report counts for so many expiries of a node: evicting much at once takes it long to say the next."""
@@ -62,7 +63,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     electorate = Electorate(lambda: membership.nodes.values(), may_lead)
     chosen = settings_of(settings.manager.probe_batches, settings.manager.force_eviction)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
-    _loop(manager.turn, manager.stop, pace.heartbeat, stack)
+    keep_running(_turns(manager.turn, pace.heartbeat), stack, manager.stop)
     return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership)
 
 
@@ -80,27 +81,13 @@ def keep_chunks(
     preloader = Preloader(batches.fetches, settings.manager.preload_bandwidth)
     told = Told(management.planned, parts.jobs, parts.reports, management.membership)
     keeper = ChunkKeeper(store, preloader, shelves, told)
-    _loop(keeper.turn, keeper.stop, settings.fleet.heartbeat, stack)
+    keep_running(_turns(keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
 
 
-def _loop(
-    turn: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]], pause: float, stack: AsyncExitStack
-) -> None:
-    async def run() -> None:
-        while True:
-            try:
-                await turn()
-            except Exception:
-                log.exception("a turn of the manager's loops failed; trying again")
-            await asyncio.sleep(pause)
-
-    task = asyncio.get_running_loop().create_task(run())
-
-    async def end() -> None:
-        while not task.done():
-            task.cancel()
-            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
-            await asyncio.wait([task], timeout=0.1)
-        await stop()
-
-    stack.push_async_callback(end)
+async def _turns(turn: Callable[[], Awaitable[None]], pause: float) -> None:
+    while True:
+        try:
+            await turn()
+        except Exception:
+            log.exception("a turn of the manager's loops failed; trying again")
+        await asyncio.sleep(pause)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from gateway.admin.board import Board, BoardParts
 from gateway.admin.operations import Operations
@@ -37,6 +35,7 @@ from gateway.model.keys import Principal
 from gateway.origin.client import OriginClient
 from gateway.policies.datasets import USABLE
 from gateway.wiring.admin import Administration, has_catalog
+from gateway.wiring.background import keep_running
 from gateway.wiring.fleet import Fleet, Start
 from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
@@ -112,16 +111,16 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
         find, ground.origin, everywhere.objects, shelf, lambda: ground.engine.services.rules, _capacity(ground)
     )
     warmups = Warmups(ground.admin.catalog, workshop)
-    _loop(watch.run(), stack, watch.stop)
-    _loop(verifications.run(), stack)
+    keep_running(watch.run(), stack, watch.stop)
+    keep_running(verifications.run(), stack)
     if has_catalog(ground.settings):
         catalog = ground.admin.catalog
-        _loop(Overrides(catalog, parts, lambda: watch.speaks, board.look).run(), stack)
+        keep_running(Overrides(catalog, parts, lambda: watch.speaks, board.look).run(), stack)
         # Where each node has a catalog of its own, each has warm-ups of its own.
         whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
         lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)
         runner = WarmupRunner(warmups.table, lease, worker, workshop.make, lambda: not membership.conflict)
-        _loop(runner.run(), stack, runner.stop)
+        keep_running(runner.run(), stack, runner.stop)
     return Operations(
         board,
         everywhere.purges,
@@ -173,22 +172,3 @@ def _finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
 
 def _capacity(ground: Ground) -> Callable[[], int]:
     return lambda: int(USABLE * ground.management.planned.capacity)
-
-
-async def _nothing() -> None:
-    return
-
-
-def _loop(
-    work: Coroutine[Any, Any, None], stack: AsyncExitStack, stop: Callable[[], Awaitable[None]] = _nothing
-) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-
-    async def end() -> None:
-        while not task.done():
-            task.cancel()
-            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
-            await asyncio.wait([task], timeout=0.1)
-        await stop()
-
-    stack.push_async_callback(end)

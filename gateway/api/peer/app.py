@@ -13,13 +13,13 @@ from enum import Enum
 from typing import Any, Protocol
 
 from gateway import metrics
-from gateway.api.received import Receive, whole_body
 from gateway.api.v1.problems import send_problem
 from gateway.fleet.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer_principal import PRINCIPAL, read_principal
+from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send
 
 PEER = "/peer/v1/"

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 from gateway import metrics
-from gateway.api.received import Receive, request_body
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog, redact
 from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, complete
@@ -27,6 +26,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
 from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
+from gateway.server.received import Receive, request_body
 
 log = logging.getLogger("larder.s3")
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})

@@ -10,7 +10,6 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from gateway import metrics
-from gateway.api.received import Receive, whole_body
 from gateway.api.s3.answer import Clock
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
@@ -19,6 +18,7 @@ from gateway.api.v1.problems import send_problem
 from gateway.engine.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send
 from gateway.store.store import Store
 

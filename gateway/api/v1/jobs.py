@@ -18,7 +18,6 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from gateway import metrics
-from gateway.api.received import request_body
 from gateway.api.v1.documents import refusals
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.job_documents import (
@@ -46,6 +45,7 @@ from gateway.model.problems import invalid_request
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
 from gateway.policies.probing import PhaseTotals, times
+from gateway.server.received import request_body
 from gateway.store.datasets.registry import Registration
 
 LARGEST_BODY = 64 * 1024

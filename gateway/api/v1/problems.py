@@ -15,11 +15,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from gateway import metrics
 from gateway.api.s3.errors import RETRY
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import S3_CODES, ClientGone, DiskUnavailable, LarderError, OriginUnavailable, S3Error
 from gateway.model.problems import MEDIA_TYPE, Problem, invalid_request, told
+from gateway.server.problems import counted, send_document
 from gateway.server.refusals import Send
 from gateway.store.datasets.layout import Damaged
 
@@ -56,22 +56,12 @@ def problem_of(error: Exception) -> Problem:
 
 def answer(error: Exception) -> Problem:
     """``problem_of``, counted and logged: to be called once for each refusal that is sent."""
-    problem = problem_of(error)
-    if problem.status in (401, 403):
-        metrics.AUTH_FAILURES.labels(problem.code).inc()
-    if problem.status == 503:
-        log.warning("%s", error)
-    return problem
+    return counted(problem_of(error), error, log)
 
 
 async def send_problem(send: Send, error: Exception) -> None:
     """Answer with an error, over plain ASGI."""
-    problem = answer(error)
-    body = problem.body
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
-    headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in problem.headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_document(send, answer(error))
 
 
 async def respond(request: Request, error: Exception) -> Response:

@@ -40,5 +40,10 @@ async def whole_body(receive: Receive, limit: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > limit:
-            raise ApiError("TooLarge", f"The body may have at most {limit} bytes.")
+            raise too_large(limit)
     return b"".join(pieces)
+
+
+def too_large(limit: int) -> ApiError:
+    """What to answer to a body of more than ``limit`` bytes."""
+    return ApiError("TooLarge", f"The body may have at most {limit} bytes.")
