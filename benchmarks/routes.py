@@ -1,0 +1,342 @@
+"""How much code one request passes through: calls, files, moves between files, and climbs to a higher floor.
+
+A real gateway with one worker serves in this process's main thread; a second thread sends one request at a time, and
+``sys.setprofile`` sees every Python call of the thread that serves. A call counts when its function stands in ``gateway``; the
+resumption of a coroutine counts as a call. A *move* is a call into another file than the call before it, as a reader follows
+them. A *climb* is a move to a higher floor of docs/architecture.md. Work that the request leaves to threads (files,
+transactions) is not on its route. Each request is sent several times; the figures are those of the run with the fewest calls,
+so that no background loop is counted with it.
+
+Run ``python -m benchmarks routes``; ``python -m benchmarks.routes --calls get-hit`` lists the calls of one route.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import http.client
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import gateway
+from benchmarks.objects import make_many
+from benchmarks.report import machine, table, write
+from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, origin
+from gateway.app import Larder, create, launch_environment
+from gateway.config import load_settings
+from gateway.fleet.background import BackgroundRedis
+from gateway.server.run import Launch, serve
+from gateway.testing.signed_requests import Signer
+from larder.digest.writer import Row
+from larder.digest.writer import write as write_digests
+
+ROOT = str(Path(gateway.__file__).parent) + os.sep
+TOKEN = "an-admin-token-of-this-program"
+SIZE = 110 * 1024
+ITEMS = 32
+TIMES = 7
+FLOORS = {
+    "model": 0, "policies": 1, "config_base.py": 2, "config_catalog.py": 2, "config.py": 2, "metrics.py": 2, "logs.py": 2,
+    "store": 3, "origin": 3, "fleet": 3, "engine": 4, "sim": 4, "server": 5, "api": 5, "admin": 5, "wiring": 6, "app.py": 6,
+    "demo": 6, "commands": 7, "cli.py": 7, "__main__.py": 7,
+}  # fmt: skip
+BUDGETS = {"get-hit": (40, 12), "get-miss": (140, 25), "batch-32-hits": (200, None)}
+"""Calls and files at most, by route."""
+
+_CONFIG = """
+[server]
+port = {port}
+[cache]
+dir = "{dir}/cache"
+capacity = "1GB"
+reserve = "0"
+[log]
+level = "warning"
+[admin]
+token = "{token}"
+[[origins]]
+endpoint = "http://127.0.0.1:{origin}"
+access_key_id = "origin"
+secret_access_key = "origin-secret"
+[[credentials]]
+access_key_id = "{key}"
+secret_access_key = "{secret}"
+[[rules]]
+match = "**"
+freshness = "1h"
+grant = "1h"
+"""
+
+
+@dataclass
+class Route:
+    """The calls of one request in order: file, relative to ``gateway``, and qualified name."""
+
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    def figures(self) -> dict[str, int]:
+        """Calls, files, moves and climbs."""
+        files = [file for file, _ in self.calls]
+        moves = [(source, target) for source, target in pairwise(files) if source != target]
+        return {
+            "calls": len(files),
+            "files": len(set(files)),
+            "moves": len(moves),
+            "climbs": sum(floor(target) > floor(source) for source, target in moves),
+        }
+
+
+def floor(file: str) -> int:
+    """The floor of a file, named relative to ``gateway``."""
+    return FLOORS.get(file.partition(os.sep)[0], 2)
+
+
+class Recorder:
+    """Records the calls of the thread whose event loop it was given."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._names: dict[CodeType, str] = {}
+        self._route = Route()
+
+    def found(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The application serves in this loop."""
+        self._loop = loop
+        self.ready.set()
+
+    def record(self, request: Callable[[], object]) -> Route:
+        """The route of what ``request`` causes; called in another thread."""
+        self._in_loop(self._begin)
+        request()
+        return self._in_loop(self._end)
+
+    def _in_loop(self, work: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return work()
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+
+    def _begin(self) -> None:
+        self._route = Route()
+        sys.setprofile(self._see)
+
+    def _end(self) -> Route:
+        sys.setprofile(None)
+        return self._route
+
+    def _file(self, code: CodeType) -> str:
+        if code not in self._names:
+            name = code.co_filename
+            self._names[code] = name.removeprefix(ROOT) if name.startswith(ROOT) else ""
+        return self._names[code]
+
+    def _see(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and (file := self._file(frame.f_code)):
+            self._route.calls.append((file, frame.f_code.co_qualname))
+
+
+RECORDER = Recorder()
+
+
+class _Traced:
+    """The gateway's application, which says in which loop it runs."""
+
+    def __init__(self, inner: Larder) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await self._inner(scope, receive, send)
+            return
+
+        async def told(message: Any) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                RECORDER.found(asyncio.get_running_loop())
+
+        await self._inner(scope, receive, told)
+
+
+def traced() -> _Traced:
+    """The factory that the server calls."""
+    return _Traced(create())
+
+
+class Requests:
+    """What is asked, over one kept connection."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._signer = Signer(ACCESS_KEY, SECRET_KEY)
+        self._made = 0
+
+    def signed(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
+        """Send a signed request; its body, which must be that of a success."""
+        url, _, query = path.partition("?")
+        request = self._signer.header(method, self._url + path, dict(headers), body=body)
+        given = {name.decode(): value.decode() for name, value in request.headers}
+        return self._send(method, url + ("?" + query if query else ""), body, given)
+
+    def admin(self, method: str, path: str, document: object) -> bytes:
+        """Send a request to an admin address."""
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        return self._send(method, path, json.dumps(document).encode(), headers)
+
+    def _send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
+        self._connection.request(method, path, body or None, headers)
+        response = self._connection.getresponse()
+        data = response.read()
+        if response.status >= 300:
+            raise RuntimeError(f"{method} {path}: {response.status} {data[:300]!r}")
+        return data
+
+    def batch(self, dataset: str) -> None:
+        """An exact batch of resident items."""
+        indices = np.arange(ITEMS, dtype="<u4").tobytes()
+        self.signed("POST", f"/-/v1/datasets/{dataset}/batch?mode=exact", indices)
+
+    def join(self, dataset: str) -> None:
+        """Register a job."""
+        words = {"job": "routes", "dataset": dataset, "gpus": 1, "batch_size": ITEMS, "ranks": 1}
+        self.signed("POST", "/-/v1/jobs", json.dumps(words).encode(), **{"Content-Type": "application/json"})
+
+    def beat(self) -> None:
+        """A heartbeat of it."""
+        words = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}, "queue": 1}
+        body = json.dumps(words).encode()
+        self.signed("POST", "/-/v1/jobs/routes/heartbeat", body, **{"Content-Type": "application/json"})
+
+    def create(self) -> None:
+        """A new credential."""
+        self._made += 1
+        self.admin("POST", "/-/admin/credentials", {"access_key_id": f"routes-{self._made}"})
+
+
+def routes(requests: Requests, root: Path, directory: Path) -> Iterator[tuple[str, Route]]:
+    """Name and route of each kind of request, after what it needs was prepared."""
+    hits = [f"/{BUCKET}/{key}" for key in make_many(root, "hit", ITEMS, SIZE)]
+    misses = [f"/{BUCKET}/{key}" for key in make_many(root, "miss", TIMES, SIZE)]
+    for path in [*hits, *hits]:
+        requests.signed("GET", path)
+    dataset = _register(requests, root, directory)
+    requests.batch(dataset)
+    requests.join(dataset)
+    time.sleep(2)  # what the preparation left to do in the background is done by then
+    cold = iter(misses)
+    plain: dict[str, Callable[[], object]] = {
+        "get-hit": lambda: requests.signed("GET", hits[0]),
+        "get-hit-range": lambda: requests.signed("GET", hits[1], Range="bytes=1000-2999"),
+        "get-miss": lambda: requests.signed("GET", next(cold)),
+        "batch-32-hits": lambda: requests.batch(dataset),
+        "heartbeat": requests.beat,
+        "credential-created": requests.create,
+    }
+    for name, request in plain.items():
+        yield name, min((RECORDER.record(request) for _ in range(TIMES)), key=lambda route: len(route.calls))
+
+
+def _register(requests: Requests, root: Path, directory: Path) -> str:
+    rows = []
+    for key in sorted(path.name for path in (root / BUCKET).glob("hit-*")):
+        data = (root / BUCKET / key).read_bytes()
+        rows.append(Row(hashlib.sha256(data).digest(), BUCKET, key, None, len(data), "", len(data), None))
+    file = directory / "routes.parquet"
+    write_digests(file, rows, "objects")
+    found = json.loads(requests.signed("PUT", "/-/v1/datasets/routes?caching=full", file.read_bytes()))
+    return str(found["id"])
+
+
+def measure() -> dict[str, Route]:
+    """The routes, by name, of a gateway that is started and stopped here; to be called in the main thread, once."""
+    found: dict[str, Route] = {}
+    failures: list[BaseException] = []
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="routes-")))
+        root = directory / "objects"
+        (root / BUCKET).mkdir(parents=True)
+        store = stack.enter_context(origin(directory, root))
+        port = free_port()
+        config = directory / "larder.toml"
+        config.write_text(
+            _CONFIG.format(dir=directory, port=port, origin=store.port, token=TOKEN, key=ACCESS_KEY, secret=SECRET_KEY)
+        )
+        settings = load_settings(config, {}, {})
+        (directory / "cache" / "run").mkdir(parents=True)
+        redis = BackgroundRedis(directory / "cache" / "run")
+        stack.callback(redis.stop)
+        launch = Launch("benchmarks.routes:traced", launch_environment(config, {}, redis.start(), None))
+
+        def drive() -> None:
+            try:
+                if not RECORDER.ready.wait(60):
+                    raise RuntimeError("the gateway did not start")
+                found.update(routes(Requests(port), root, directory))
+            except BaseException as failure:
+                failures.append(failure)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        driver = threading.Thread(target=drive)
+        driver.start()
+        serve(settings.server, launch)
+        driver.join()
+    if failures:
+        raise failures[0]
+    return found
+
+
+def run() -> None:
+    """Measure, and write results/routes.md."""
+    found = {name: route.figures() for name, route in measure().items()}
+    rows = []
+    for name, figures in found.items():
+        calls, files = BUDGETS.get(name, (None, None))
+        rows.append(
+            [
+                name,
+                f"{figures['calls']}" + (f" (budget {calls})" if calls else ""),
+                f"{figures['files']}" + (f" (budget {files})" if files else ""),
+                str(figures["moves"]),
+                str(figures["climbs"]),
+            ]
+        )
+    text = table(["request", "calls", "files", "moves between files", "of them to a higher floor"], rows)
+    write("routes", "Routes through the code", f"{__doc__.split(chr(10) * 2)[1]}\n\n{text}", found, machine())
+
+
+def main() -> None:
+    """Print the figures, or the calls of one route."""
+    parser = argparse.ArgumentParser(description="Count the calls and files that one request passes through.")
+    parser.add_argument("--calls", metavar="ROUTE", help="list the calls of this route instead")
+    options = parser.parse_args()
+    # The server imports this module by name for its factory; the recorder must be that one's.
+    from benchmarks import routes as module
+
+    for name, route in module.measure().items():
+        if options.calls is None:
+            print(f"{name:20}", *(f"{figure} {number:5}" for figure, number in route.figures().items()))
+        elif name == options.calls:
+            for file, call in route.calls:
+                print(f"{file:32} {call}")
+
+
+if __name__ == "__main__":
+    main()
