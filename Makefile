@@ -91,6 +91,11 @@ bench: $(VENV)/.dev-installed ## Measure the budgets side by side and print them
 	@mkdir -p build/bench
 	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
 
+.PHONY: drill
+drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified load and print a table (ONLY="names" runs a part)
+	@mkdir -p build/drill
+	TMPDIR=$(CURDIR)/build/drill $(BIN)/python -m drill $(ONLY)
+
 .PHONY: evaluate
 evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with its plots (ONLY="names" runs a part)
 	$(PIP_INSTALL) -e '.[bench]'

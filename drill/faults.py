@@ -1,0 +1,442 @@
+"""The drills: each a fault, how the gateways are set up for it, and what clients may notice.
+
+``allowed`` names the kinds of request that may be refused while the fault lasts; nothing may ever be wrong. ``within`` is the
+longest that any other request may take, in seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drill.load import Act, batch, reads, writes
+from drill.world import World, usual_clients
+from tests.origins.processes import wait_until
+from tests.scenarios.clients import children, get
+from tests.scenarios.mounts import filled
+from tests.scenarios.world import blob_path
+
+Fault = Callable[[World], AbstractContextManager[None]]
+Clients = Callable[[World], None]
+
+FRESH = {"match": "**", "freshness": "1s", "grant": "1s", "stale_if_error": "1h"}
+"""A rule by which the origin is asked about every object again after a second."""
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One fault.
+
+    Attributes:
+        name: as ``python -m drill NAME`` takes it.
+        what: happens, in a few words.
+        fault: injects it, and takes it back at the end of its block.
+        nodes: gateways.
+        seconds: for which it lasts under load.
+        allowed: kinds of request that may be refused meanwhile.
+        within: seconds that any other request may take.
+        disk: options of the file system that the cache is on (``size``, ``inodes``); empty: that of the temporary directory.
+        settings: of the gateways.
+        clients: who reads and writes.
+    """
+
+    name: str
+    what: str
+    fault: Fault
+    nodes: int = 1
+    seconds: float = 10.0
+    allowed: frozenset[str] = frozenset()
+    within: float = 10.0
+    disk: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    clients: Clients = usual_clients
+
+
+# --- the cache disk
+
+
+@contextmanager
+def frozen_disk(world: World) -> Iterator[None]:
+    """The file system of the cache accepts no write, and whoever tries waits."""
+    mount = str(_mount_of(world.cache))
+    subprocess.run(["fsfreeze", "--freeze", mount], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", mount], check=True)
+
+
+@contextmanager
+def full_disk(world: World) -> Iterator[None]:
+    """Somebody else writes until no byte is left."""
+    with filled(_mount_of(world.cache)):
+        yield
+
+
+@contextmanager
+def read_only_disk(world: World) -> Iterator[None]:
+    """The file system turns read-only, as after an error."""
+    mount = str(_mount_of(world.cache))
+    subprocess.run(["mount", "-o", "remount,ro,force", mount], check=False, capture_output=True)
+    subprocess.run(["blockdev", "--setro", _device_of(mount)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["blockdev", "--setrw", _device_of(mount)], check=True)
+        subprocess.run(["mount", "-o", "remount,rw", mount], check=False, capture_output=True)
+
+
+@contextmanager
+def locked_index(world: World) -> Iterator[None]:
+    """Another process holds the index's lock."""
+    connection = sqlite3.connect(world.cache / "index.db", isolation_level=None, timeout=30, check_same_thread=False)
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+@contextmanager
+def immovable_blob(world: World) -> Iterator[None]:
+    """One blob's file cannot be unlinked, and the cache must evict."""
+    blob = blob_path(world.cache, world.cold.bodies[0])
+    wait_until(blob.exists, 30, "the first cold blob")
+    subprocess.run(["chattr", "+i", str(blob)], check=True)
+    try:
+        yield
+        held = sum(path.stat().st_blocks * 512 for path in (world.cache / "blobs").glob("*/*") if path.is_file())
+        assert held < 6_000_000, f"the cache holds {held} bytes, its capacity is 4 MB: eviction has stopped"
+    finally:
+        subprocess.run(["chattr", "-i", str(blob)], check=True)
+
+
+@contextmanager
+def scarce_disk(world: World) -> Iterator[None]:
+    """The file system is the fault: the cache must go on caching in what there is."""
+    yield
+    path = world.cold.path(len(world.cold.rows) - 1)
+    states = [get(world.gateways[0], path).cache for _ in range(3)]
+    assert states[-1] == "HIT", f"a read, repeated, gives {states}: the cache stores nothing any more"
+
+
+@contextmanager
+def damaged_table(world: World) -> Iterator[None]:
+    """Files that are mapped into memory are truncated."""
+    table = world.cache / "generations"
+    if table.exists():
+        os.truncate(table, 0)
+    yield
+
+
+# --- the origin
+
+
+@contextmanager
+def silent_origin(world: World) -> Iterator[None]:
+    """The origin takes connections and says nothing."""
+    with ExitStack() as stack:
+        for link in world.origin_links:
+            stack.enter_context(link.silent())
+        yield
+
+
+@contextmanager
+def no_origin(world: World) -> Iterator[None]:
+    """The origin refuses connections."""
+    with ExitStack() as stack:
+        for link in world.origin_links:
+            stack.enter_context(link.cut())
+        yield
+
+
+@contextmanager
+def one_without_origin(world: World) -> Iterator[None]:
+    """One of three nodes cannot reach the origin."""
+    with world.origin_links[1].cut():
+        yield
+
+
+@contextmanager
+def one_in_a_black_hole(world: World) -> Iterator[None]:
+    """One of three nodes reaches an origin that says nothing."""
+    with world.origin_links[1].silent():
+        yield
+
+
+def clients_of_the_others(world: World) -> None:
+    """Nobody asks the node that has the fault itself; it is home of a third of everything."""
+    others = [gateway for number, gateway in enumerate(world.gateways) if number != 1]
+    world.load.add("warm", reads(others, world.warm))
+    world.load.add("cold", reads(others, world.cold))
+    world.load.add("batch", _cold_batches(others, world))
+    world.load.add("write", writes(others[0], others, "written"))
+
+
+def _cold_batches(gateways: list[Any], world: World) -> Act:
+    numbers = itertools.count()
+
+    def act(number: int) -> str:
+        start = next(numbers) * 8 % len(world.cold.rows)
+        indices = list(range(start, start + 8))
+        return batch(gateways[number % len(gateways)], world.cold, indices)
+
+    return act
+
+
+# --- Redis and the fleet
+
+
+@contextmanager
+def one_without_redis(world: World) -> Iterator[None]:
+    """One of three nodes alone has lost Redis; its clients write, and read what they wrote."""
+    with world.redis_links[0].cut():
+        yield
+
+
+@contextmanager
+def flapping_redis(world: World) -> Iterator[None]:
+    """Redis dies and comes back, again and again."""
+    assert world.redis is not None
+    over = threading.Event()
+
+    def flap() -> None:
+        assert world.redis is not None
+        while not over.wait(1.0):
+            world.redis.kill()
+            over.wait(0.7)
+            world.redis.start()
+
+    thread = threading.Thread(target=flap)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    for gateway in world.gateways:
+        assert "Traceback" not in gateway.log.read_text(), f"a traceback in {gateway.log}"
+
+
+@contextmanager
+def hanging_redis(world: World) -> Iterator[None]:
+    """Redis stands still."""
+    assert world.redis is not None
+    with world.redis.paused():
+        yield
+
+
+@contextmanager
+def killed_node(world: World) -> Iterator[None]:
+    """One of three nodes is killed, and started again."""
+    world.gateways[1].kill()
+    yield
+    world.restart(1)
+
+
+@contextmanager
+def killed_worker(world: World) -> Iterator[None]:
+    """Workers of a gateway are killed, one after the other."""
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(2.0):
+            workers = children(world.gateways[0].process.pid, "spawn_main")
+            if len(workers) > 1:
+                os.kill(workers[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+# --- strangers, restarts
+
+
+@contextmanager
+def idle_strangers(world: World) -> Iterator[None]:
+    """Strangers open more connections than the gateway may have descriptors, and say nothing."""
+    pid = world.gateways[0].process.pid
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, hard))
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(400):
+            connection = socket.socket()
+            connection.settimeout(2)
+            try:
+                connection.connect(("127.0.0.1", world.gateways[0].port))
+            except OSError:
+                connection.close()
+                continue
+            sockets.append(connection)
+        yield
+    finally:
+        for connection in sockets:
+            connection.close()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Balancer:
+    """Sends each request to a gateway whose readyz answered 200 when it was last asked, as a load balancer does."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ready = [True] * len(world.gateways)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+
+    def __enter__(self) -> Balancer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def act(self, number: int) -> str:
+        """Read through a gateway that is ready."""
+        ready = [gateway for gateway, well in zip(self._world.gateways, self._ready, strict=True) if well]
+        return reads([ready[number % len(ready)]], self._world.warm)(number) if ready else "no gateway is ready"
+
+    def _poll(self) -> None:
+        while not self._over.wait(0.1):
+            for number, gateway in enumerate(self._world.gateways):
+                connection = gateway.connection()
+                connection.timeout = 2
+                try:
+                    connection.request("GET", "/-/readyz")
+                    self._ready[number] = connection.getresponse().status == 200
+                except OSError:
+                    self._ready[number] = False
+                finally:
+                    connection.close()
+
+
+@contextmanager
+def rolling_restart(world: World) -> Iterator[None]:
+    """Two gateways behind a balancer are restarted, one after the other."""
+    with Balancer(world) as balancer:
+        for _ in range(3):
+            world.load.add("balanced", balancer.act, 0.005)
+        yield
+        for number in range(len(world.gateways)):
+            assert world.gateways[number].stop() == 0
+            world.restart(number)
+            time.sleep(1)
+
+
+def no_clients(_world: World) -> None:
+    """The fault brings its own."""
+
+
+def _device_of(mount: str) -> str:
+    return subprocess.run(
+        ["findmnt", "-no", "SOURCE", mount], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _mount_of(path: Path) -> Path:
+    while not os.path.ismount(path):
+        path = path.parent
+    return path
+
+
+LOOP = {"size": 96}
+DRILLS = (
+    Drill("frozen-disk", "the cache disk hangs", frozen_disk, disk=LOOP, seconds=15),
+    Drill("full-disk", "the cache disk is filled by somebody else", full_disk, disk=LOOP),
+    Drill("read-only-disk", "the cache disk turns read-only", read_only_disk, disk=LOOP),
+    Drill("locked-index", "another process holds the lock of index.db", locked_index, seconds=15),
+    Drill(
+        "immovable-blob",
+        "a blob's file cannot be unlinked while the cache must evict",
+        immovable_blob,
+        disk=LOOP,
+        settings={"capacity": "4MB"},
+    ),
+    Drill(
+        "few-inodes",
+        "the file system has inodes for a fraction of the blobs",
+        scarce_disk,
+        disk={"size": 96, "inodes": 500},
+    ),
+    Drill(
+        "small-disk", "the capacity is larger than the file system, and reserve is 0", scarce_disk, disk={"size": 12}
+    ),
+    Drill("damaged-table", "the table of generations is truncated", damaged_table, seconds=5),
+    Drill(
+        "silent-origin",
+        "the origin hangs; cached objects are stale",
+        silent_origin,
+        allowed=frozenset({"cold", "write"}),
+        settings={"rules": (FRESH,)},
+        seconds=15,
+    ),
+    Drill(
+        "no-origin",
+        "the origin refuses connections; cached objects are stale",
+        no_origin,
+        allowed=frozenset({"cold", "write"}),
+        settings={"rules": (FRESH,)},
+    ),
+    Drill(
+        "one-without-origin",
+        "one of three nodes has lost its origin",
+        one_without_origin,
+        nodes=3,
+        clients=clients_of_the_others,
+        seconds=15,
+    ),
+    Drill(
+        "one-in-a-black-hole",
+        "the origin of one of three nodes hangs",
+        one_in_a_black_hole,
+        nodes=3,
+        clients=clients_of_the_others,
+        seconds=20,
+    ),
+    Drill("one-without-redis", "one of three nodes has lost Redis", one_without_redis, nodes=3, seconds=15),
+    Drill("flapping-redis", "Redis dies and comes back every two seconds", flapping_redis, nodes=3, seconds=15),
+    Drill("hanging-redis", "Redis stands still", hanging_redis, nodes=3),
+    Drill(
+        "killed-node",
+        "one of three nodes is killed and comes back",
+        killed_node,
+        nodes=3,
+        clients=clients_of_the_others,
+    ),
+    Drill(
+        "killed-worker",
+        "workers of one gateway are killed",
+        killed_worker,
+        allowed=frozenset({"warm", "cold", "batch", "write", "health"}),
+        settings={"workers": 2},
+    ),
+    Drill("idle-strangers", "strangers use up the descriptors", idle_strangers),
+    Drill(
+        "rolling-restart",
+        "two gateways behind a balancer are restarted",
+        rolling_restart,
+        nodes=2,
+        seconds=1,
+        clients=no_clients,
+    ),
+)
