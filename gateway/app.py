@@ -23,7 +23,7 @@ from gateway.admin.app import AdminApp
 from gateway.admin.openapi import describe_all
 from gateway.admin.pages import add_pages
 from gateway.admin.reach import Reach
-from gateway.api.ops import Lifecycle, ops_app
+from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.peer.app import PEER, PeerApp
 from gateway.api.peer.items import PeerItems
 from gateway.api.peer.objects import PeerObjects
@@ -49,6 +49,7 @@ from gateway.engine.moves import Moves
 from gateway.engine.purge import Forgetting
 from gateway.engine.registrations import Registrations
 from gateway.engine.services import Services
+from gateway.engine.watch import Watch
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.node_id import new_boot
 from gateway.logs import set_up
@@ -183,14 +184,15 @@ class Larder:
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        refresh = partial(self._refresh, self._lifecycle, self._s3, keeper, channel)
-        self._ops = ops_app(self._lifecycle, self._checks(store, channel, fleet), refresh)
+        self._ops = ops_app()
         identities = Identities(authenticator)
         registrations = self._serve_datasets(identities, engine, origin, management)
         ground = Ground(
             settings, self._start, fleet, management, engine, channel, origin, authenticator, live, self._admin
         )
-        self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
+        watch = self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
+        refresh = partial(self._refresh, watch, self._s3, keeper, channel)
+        add_monitoring(self._ops, self._lifecycle, watch.problems, refresh)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         add_pages(self._ops)
         describe_all(self._ops, self._admin.app.api)
@@ -259,15 +261,17 @@ class Larder:
         keep_chunks(settings, management, store, engine.batches, shelves, self._stack)
         return registrations
 
-    def _serve_peers(self, ground: Ground, objects: PeerObjects, registrations: Registrations) -> None:
-        """Do what operators ask of this node, and answer other nodes, if there may be any."""
+    def _serve_peers(self, ground: Ground, objects: PeerObjects, registrations: Registrations) -> Watch:
+        """Do what operators ask of this node, and answer other nodes, if there may be any; what watches this one."""
         everywhere = fleetwide(ground)
-        self._admin.app.api.state.operations = operate(ground, everywhere, registrations, self._stack)
+        operations = operate(ground, everywhere, registrations, self._stack)
+        self._admin.app.api.state.operations = operations
         if ground.fleet.gate is not None:
             items = PeerItems(registrations, ground.engine.batches, ground.engine.services.store)
             addresses = {"object": objects.address, **items.addresses(), **everywhere.peers().addresses()}
             limit = self._settings.server.max_in_flight
             self._peer = PeerApp(ground.fleet.gate, ground.origin.has, addresses, limit)
+        return operations.board.parts.watch
 
     def _channel(self, services: Services) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
@@ -287,27 +291,11 @@ class Larder:
             services.trusted_since = lambda: self._trusted_since if channel.healthy else math.inf
         return channel
 
-    def _checks(self, store: Store, channel: Invalidations, fleet: Fleet) -> dict[str, Callable[[], Awaitable[str]]]:
-        async def disk() -> str:
-            return "" if store.usable else "the cache disk is down; reads go to the origin"
-
-        async def space() -> str:
-            return store.status().shortage
-
-        async def redis() -> str:
-            return "" if channel.healthy else f"{channel.unreachable}; cached objects are checked with the origin"
-
-        async def members() -> str:
-            return fleet.problem()
-
-        return {"disk": disk, "space": space, "redis": redis, "fleet": members, "catalog": self._admin.problem}
-
-    @staticmethod
-    def _refresh(lifecycle: Lifecycle, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
+    def _refresh(self, watch: Watch, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
         """Bring the gauges of this worker up to date."""
         metrics.IN_FLIGHT.set(s3.in_flight)
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
-        metrics.READY.set(lifecycle.state == "ready")
+        metrics.READY.set(self._lifecycle.ready(watch.problems()))
         show_memory()
         keeper.publish()
 

@@ -42,15 +42,19 @@ def problems_of(reading: Reading, lost_for: float) -> list[ProblemSeen]:
 
 def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
     return ProblemSeen(
-        severity=trouble.severity, since=moment(since), what=trouble.what, remedy=trouble.remedy, node=node
+        kind=trouble.kind,
+        severity=trouble.severity,
+        since=moment(since),
+        what=trouble.what,
+        remedy=trouble.remedy,
+        node=node,
     )
 
 
 def _redis(reading: Reading, lost_for: float) -> Iterator[ProblemSeen]:
     if reading.lost:
         what = f"{reading.lost}: what is shown of other nodes and of jobs is what was known last."
-        remedy = "Look at the Redis that redis.url names; reads go on meanwhile, checked with the origin."
-        yield _problem(Trouble("redis", "error", what, remedy), reading.at - lost_for)
+        yield _problem(Trouble.of("redis", what, "error"), reading.at - lost_for)
 
 
 def _of_nodes(reading: Reading) -> Iterator[ProblemSeen]:
@@ -60,8 +64,7 @@ def _of_nodes(reading: Reading) -> Iterator[ProblemSeen]:
             continue
         if told.age > _SILENT and not reading.lost:
             what = f"Node {name} has said nothing of itself for {told.age:.0f} s, though it is there."
-            remedy = "Look at its log, and at the load of its machine."
-            yield _problem(Trouble("silent", "warning", what, remedy), reading.at - told.age, name)
+            yield _problem(Trouble.of("silent", what), reading.at - told.age, name)
         for each in told.document.get("problems", ()):
             trouble, since = _read(each, reading.at)
             if trouble is not None and not (reading.lost and trouble.kind == "redis"):
@@ -80,8 +83,7 @@ def _missing(reading: Reading) -> Iterator[ProblemSeen]:
     for name, told in reading.told.items():
         if name not in reading.nodes and _GONE < told.age < _MISSED:
             what = f"Node {name} is gone: it was heard of {told.age:.0f} s ago, and did not say that it stops."
-            remedy = "Start it again; what it held is read by the others meanwhile."
-            yield _problem(Trouble("gone", "error", what, remedy), reading.at - told.age, name)
+            yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
 
 
 def _jobs(reading: Reading) -> Iterator[ProblemSeen]:
@@ -93,8 +95,7 @@ def _jobs(reading: Reading) -> Iterator[ProblemSeen]:
             f"Job {known.record.job} of {known.record.tenant} gains nothing from the cache: with it, a mini-batch takes "
             f"{1 / order.benefit:.0%} of the time that it takes without. It leaves the space to others."
         )
-        remedy = "Nothing, if its GPUs are busy; else look at what the job does beside reading: decoding, augmentation, workers."
-        yield _problem(Trouble("job", "warning", what, remedy), _judged(reading, known.record.key, known.joined_at))
+        yield _problem(Trouble.of("job", what), _judged(reading, known.record.key, known.joined_at))
 
 
 def _judged(reading: Reading, job: str, otherwise: float) -> float:
@@ -119,6 +120,5 @@ def _datasets(reading: Reading) -> Iterator[ProblemSeen]:
             f"Dataset {name} is too large for the cache: two chunks of it are {format_size(least)}, "
             f"and all caches together hold {format_size(reading.capacity)}."
         )
-        remedy = "Add nodes, or give them more cache.capacity; until then it is read from the origin."
         joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
-        yield _problem(Trouble("too-large", "warning", what, remedy), min(joined, default=reading.at))
+        yield _problem(Trouble.of("too-large", what), min(joined, default=reading.at))

@@ -110,6 +110,7 @@ class DatasetSummary(Answer):
 class ProblemSeen(Answer):
     """Something that is wrong, and what to do about it."""
 
+    kind: str = Field(description="its name in /-/readyz and in the table of docs/operations.md", examples=["origin"])
     severity: Literal["error", "warning"] = Field(examples=["warning"])
     since: str = Field(description="ISO 8601", examples=[_AT])
     what: str = Field(examples=["12 of 80 requests to the origin failed within the last minute."])

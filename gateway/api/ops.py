@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Literal
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, Field
@@ -15,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway import __version__
+from gateway.policies.troubles import Trouble
 
-Check = Callable[[], Awaitable[str]]
-"""Returns what is wrong, or an empty string."""
+_TAGS: list[str | Enum] = ["operations"]
 
 
 class Health(BaseModel):
@@ -33,7 +34,8 @@ class Readiness(BaseModel):
     ready: bool = Field(examples=[True])
     state: Literal["starting", "ready", "draining"] = Field(examples=["ready"])
     problems: dict[str, str] = Field(
-        description="what is impaired while requests are still answered, by part", examples=[{"redis": "not reachable"}]
+        description="what is wrong with this node, by kind; the list of /-/admin/problems, which has the remedies",
+        examples=[{"redis": "Redis is not reachable; cached objects are checked with the origin."}],
     )
 
 
@@ -43,9 +45,13 @@ class Lifecycle:
     def __init__(self) -> None:
         self.state: Literal["starting", "ready", "draining"] = "starting"
 
+    def ready(self, problems: Iterable[Trouble]) -> bool:
+        """Whether requests should come here, with these problems."""
+        return self.state == "ready" and not any(each.unready for each in problems)
 
-def ops_app(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[], None]) -> FastAPI:
-    """The application under ``/-``; ``refresh`` brings the gauges up to date before they are shown."""
+
+def ops_app() -> FastAPI:
+    """The application under ``/-``, which tells that the process lives; ``add_monitoring`` has it tell more."""
     app = FastAPI(
         title="Larder",
         version=__version__,
@@ -57,7 +63,12 @@ def ops_app(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[]
         redirect_slashes=False,
         exception_handlers={HTTPException: _problem},
     )
-    app.include_router(_router(lifecycle, checks, refresh))
+
+    @app.get("/healthz", summary="Liveness", tags=_TAGS)
+    async def healthz() -> Health:
+        """Answer as long as the event loop turns; restart the process when this fails."""
+        return Health()
+
     return app
 
 
@@ -68,23 +79,27 @@ async def _problem(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(content, error.status_code, error.headers, media_type="application/problem+json")
 
 
-def _router(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[], None]) -> APIRouter:
-    router = APIRouter(tags=["operations"])
+def add_monitoring(
+    app: FastAPI, lifecycle: Lifecycle, problems: Callable[[], list[Trouble]], refresh: Callable[[], None]
+) -> None:
+    """Add readiness and metrics.
 
-    @router.get("/healthz", summary="Liveness")
-    async def healthz() -> Health:
-        """Answer as long as the event loop turns; restart the process when this fails."""
-        return Health()
+    Args:
+        app: made by ``ops_app``.
+        lifecycle: of the worker.
+        problems: of its node.
+        refresh: brings the gauges up to date before they are shown.
+    """
 
-    @router.get("/readyz", summary="Readiness", responses={503: {"model": Readiness}})
+    @app.get("/readyz", summary="Readiness", tags=_TAGS, responses={503: {"model": Readiness}})
     async def readyz(response: Response) -> Readiness:
-        """Whether to send requests here: not while starting or draining. Impaired parts are named; reads go on without them."""
-        problems = {name: problem for name, check in checks.items() if (problem := await check())}
-        ready = lifecycle.state == "ready"
+        """Whether to send requests here: not while starting or draining. Other problems are named; reads go on with them."""
+        found = problems()
+        ready = lifecycle.ready(found)
         response.status_code = 200 if ready else 503
-        return Readiness(ready=ready, state=lifecycle.state, problems=problems)
+        return Readiness(ready=ready, state=lifecycle.state, problems={each.kind: each.what for each in found})
 
-    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    @app.get("/metrics", summary="Prometheus metrics", tags=_TAGS, response_class=Response)
     async def metrics() -> Response:
         """All workers' metrics in the Prometheus text format."""
         refresh()
@@ -93,5 +108,3 @@ def _router(lifecycle: Lifecycle, checks: dict[str, Check], refresh: Callable[[]
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    return router

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from gateway.model.counters import Counters, Sample
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Plan
 from gateway.policies.rates import lately
-from gateway.policies.troubles import TURNOVER, NodeFacts, Trouble, troubles
+from gateway.policies.troubles import COUNTED, TURNOVER, NodeFacts, Trouble, troubles, worst_first
 from gateway.store.datasets.content import Content
 from gateway.store.store import Store
 
@@ -35,23 +35,17 @@ _MOST_DATASETS = 500
 log = logging.getLogger("larder.watch")
 
 
-def _fine() -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Where a node looks. The texts say what is wrong, empty while nothing is; ``contents`` are the datasets that are open here,
-    ``stopping`` says whether the node is about to end."""
+    """Where a node looks. ``contents`` are the datasets that are open here, ``stopping`` says whether the node is about to end,
+    ``parts`` is what is wrong by what this worker's parts say at the moment."""
 
     store: Store
     contents: Callable[[], Iterable[Content]]
     plan: Callable[[], Plan]
     stopping: Callable[[], bool] = lambda: False
-    redis: Callable[[], str] = _fine
-    fleet: Callable[[], str] = _fine
-    catalog: Callable[[], str] = _fine
-    reload: Callable[[], str] = _fine
+    parts: Callable[[], Iterable[Trouble]] = tuple
+    redis: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +92,11 @@ class Watch:
         self._began = now()
         self._skew = 0.0
         self._since: dict[str, float] = {}
+        self._counted: Sequence[Trouble] = ()
+
+    def problems(self) -> list[Trouble]:
+        """What is wrong with this node now, errors first; what follows from counters is a few seconds old."""
+        return worst_first([*self._seen.parts(), *self._counted])
 
     async def run(self) -> None:
         """Look every ``EVERY`` seconds until cancelled."""
@@ -123,6 +122,7 @@ class Watch:
         try:
             spoke, self.speaks = self.speaks, await self._may_speak()
             if not self.speaks:
+                self._hear(await self._samples.said(self._me.node))
                 return
             if not spoke:
                 await self._take_over()
@@ -147,6 +147,14 @@ class Watch:
             return False
         return await self._samples.speaks(self._me.node, self._me.worker)
 
+    def _hear(self, document: Mapping[str, Any]) -> None:
+        """Believe the worker that speaks for this node: only one of them counts."""
+        if document.get("boot") != self._me.boot:
+            return
+        self.document = document
+        told = [Trouble.from_json(each) for each in document.get("problems", ())]
+        self._counted = [each for each in told if each.kind in COUNTED]
+
     async def _take_over(self) -> None:
         """Go on from what was said before: since when what is wrong, and what was counted."""
         told = (await self._samples.statuses()).nodes.get(self._me.node)
@@ -160,7 +168,8 @@ class Watch:
     def _note(self, at: float, found: Counted) -> None:
         self.recent.append(Sample(at, self._me.boot, found.counters))
         status, seen = self._seen.store.status(), self._seen
-        problems = troubles(self._facts(at, found.counters))
+        self._counted = troubles(self._facts(at, found.counters))
+        problems = self.problems()
         self._since = {each.kind: self._since.get(each.kind, at) for each in problems}
         self.document = {
             "boot": self._me.boot,
@@ -170,7 +179,7 @@ class Watch:
             "blobs": status.blobs,
             "room": status.room,
             "disk": status.state.value,
-            "redis": not seen.redis(),
+            "redis": seen.redis(),
             "skew": round(self._skew, 3),
             "reasons": found.reasons,
             "datasets": self._datasets(),
@@ -181,20 +190,11 @@ class Watch:
         return {**trouble.to_json(), "since": round(self._since[trouble.kind], 3)}
 
     def _facts(self, at: float, since_start: Counters) -> NodeFacts:
-        seen = self._seen
-        status = seen.store.status()
         return NodeFacts(
-            capacity=status.capacity,
+            capacity=self._seen.store.status().capacity,
             minute=lately(self.recent, at, _MINUTE)[0],
             turnover=lately(self.recent, at, TURNOVER)[0],
             since_start=since_start,
-            disk=status.state,
-            cause=status.cause,
-            shortage=status.shortage,
-            redis=seen.redis(),
-            fleet=seen.fleet(),
-            catalog=seen.catalog(),
-            reload=seen.reload(),
             skew=self._skew,
         )
 

@@ -162,6 +162,14 @@ class Samples:
         """A node stops: what it said of itself is not missed."""
         await self._redis.hdel(f"{self._prefix}status", node)
 
+    async def said(self, node: str) -> Mapping[str, Any]:
+        """What a node said of itself last; empty if that is nothing that this version can read."""
+        text = text_of(await self._redis.hget(f"{self._prefix}status", node) or b"")
+        try:
+            return dict(json.loads(text.partition(" ")[2]))
+        except _UNREADABLE:
+            return {}
+
     async def statuses(self) -> Statuses:
         """How the nodes are, as they said last; those that were silent for two days are forgotten."""
         now, flat = await self._read(keys=[f"{self._prefix}status"])

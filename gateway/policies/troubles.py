@@ -1,12 +1,18 @@
-"""What is wrong with a node, with its remedy: decided from what it knows of itself, once every few seconds.
+"""The one list of problems: every kind that a gateway can report, with its severity and its remedy.
 
-A trouble is something an operator can do something about; what the gateway repairs by itself is a metric. Shares need a number
-behind them: one failed request of an idle night is no failing origin, and a cache that was filled once has evicted nothing yet.
+``/-/readyz``, ``larder-gateway status`` with its exit code, the dashboard and ``/-/admin/problems`` show ``Trouble`` values of
+the kinds declared in ``KINDS``. A new problem takes an entry there and a function that returns it: one of ``troubles`` below if
+it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
+gateway/admin/fleet_problems.py if it only shows when all nodes are looked at. The table in docs/operations.md is made of
+``KINDS``.
+
+A trouble is something an operator can act on; what the gateway repairs by itself is a metric. Shares need a number behind them:
+one failed request of an idle night is no failing origin, and a cache that was filled once has evicted nothing yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,8 +36,64 @@ Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """What all problems of a kind have in common.
+
+    Attributes:
+        severity: as a rule; a single one may be worse or milder.
+        remedy: what an operator does about it.
+        unready: whether ``/-/readyz`` of the node answers 503 while it lasts, so that balancers send requests elsewhere.
+    """
+
+    severity: Severity
+    remedy: str
+    unready: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    # Of one node, by what it counts.
+    "disk-down": Kind("error", "Look at the disk and its file system; the node tries it again by itself."),
+    "disk-unstable": Kind("warning", "Look at the kernel's log and the disk's SMART values."),
+    "disk-space": Kind("warning", "Free space on the file system, or lower cache.capacity."),
+    "origin": Kind(
+        "warning",
+        "Look at the origin, and at the network to it; what is cached goes on being served within stale_if_error.",
+    ),
+    "corrupt": Kind("warning", "Run a verification; when it finds more, replace the disk."),
+    "churn": Kind(
+        "warning",
+        "More is read than fits: give the node more cache.capacity, add nodes, or exclude what is read once by a rule.",
+    ),
+    "clock": Kind("warning", "Set the clocks of all machines by NTP."),
+    # Of one node, by what its parts say.
+    "redis": Kind("warning", "Look at the Redis that redis.url names, and at the network in between."),
+    "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node."),
+    "catalog": Kind("error", "Look at the database that database.url names, and at the network in between."),
+    "catalog-tables": Kind(
+        "error",
+        "Run larder-gateway migrate, with a user that owns the tables; if the tables were lost, restore the backup first, or "
+        "nobody knows what was revoked.",
+    ),
+    "catalog-unread": Kind("error", "Mend the catalog: without it a revoked key would be valid again.", unready=True),
+    "catalog-split": Kind("error", "Give all nodes of the fleet one PostgreSQL as database.url."),
+    "reload": Kind("error", "Correct the configuration file; the last good one stays in force until then."),
+    # Of the whole zone.
+    "silent": Kind("warning", "Look at its log, and at the load of its machine."),
+    "gone": Kind("error", "Start it again; what it held is read by the others meanwhile."),
+    "job": Kind(
+        "warning",
+        "Nothing, if its GPUs are busy; else look at what the job does beside reading: decoding, augmentation, workers.",
+    ),
+    "too-large": Kind("warning", "Add nodes, or give them more cache.capacity; until then it is read from the origin."),
+}
+"""By the name that documents and alerts know a kind by; it stays the same from version to version."""
+COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
+"""Kinds that ``troubles`` finds in counters: of a node's workers, the one that counts for all of them knows these."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that is wrong. ``kind`` stays the same for as long as it is the same trouble; ``what`` may say it anew."""
+    """A problem. ``kind`` stays the same for as long as it is the same problem; ``what`` may say it anew."""
 
     kind: str
     severity: Severity
@@ -41,6 +103,23 @@ class Trouble:
     def to_json(self) -> dict[str, str]:
         """JSON types only."""
         return {"kind": self.kind, "severity": self.severity, "what": self.what, "remedy": self.remedy}
+
+    @classmethod
+    def of(cls, kind: str, what: str, severity: Severity | None = None) -> Trouble:
+        """A problem of a kind of ``KINDS``, in a sentence.
+
+        Args:
+            kind: its name.
+            what: what is wrong, in words for operators.
+            severity: if it is another one than the kind's.
+        """
+        known = KINDS[kind]
+        return cls(kind, severity or known.severity, _sentence(what), known.remedy)
+
+    @property
+    def unready(self) -> bool:
+        """Whether the node that has it should get no requests."""
+        return self.kind in KINDS and KINDS[self.kind].unready
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Trouble:
@@ -58,85 +137,40 @@ class NodeFacts:
     """What a node knows of itself.
 
     ``minute`` and ``turnover`` are what it counted within the last minute, and within ``TURNOVER``; ``since_start`` all.
-    ``disk`` with its ``cause``; ``shortage`` is what the store says of the file system. ``redis`` is what is wrong with it, empty
-    when nothing is, and so are ``fleet``, ``catalog`` and ``reload``. ``skew`` is the node's clock minus Redis's, in seconds.
+    ``skew`` is the node's clock minus Redis's, in seconds.
     """
 
     capacity: int
     minute: Counters = field(default_factory=Counters)
     turnover: Counters = field(default_factory=Counters)
     since_start: Counters = field(default_factory=Counters)
-    disk: BreakerState = BreakerState.NORMAL
-    cause: str = ""
-    shortage: str = ""
-    redis: str = ""
-    fleet: str = ""
-    catalog: str = ""
-    reload: str = ""
     skew: float = 0.0
-    others: tuple[Trouble, ...] = field(default=())
 
 
 def troubles(facts: NodeFacts) -> list[Trouble]:
-    """Everything that is wrong with a node, errors first."""
-    found = [
-        *_disk(facts),
-        *_said(facts),
-        *_origin(facts.minute),
-        *_cache(facts),
-        *_clock(facts.skew),
-        *facts.others,
-    ]
+    """What is wrong with a node by what it has counted."""
+    return [*_origin(facts.minute), *_cache(facts), *_clock(facts.skew)]
+
+
+def worst_first(found: Iterable[Trouble]) -> list[Trouble]:
+    """Errors before warnings, and else in the given order."""
     return sorted(found, key=lambda trouble: trouble.severity != "error")
 
 
-def _disk(facts: NodeFacts) -> list[Trouble]:
-    cause = f" ({facts.cause})" if facts.cause else ""
-    if facts.disk is BreakerState.DOWN:
-        what = f"The cache disk is down{cause}; reads go to the origin."
-        return [
-            Trouble(
-                "disk-down", "error", what, "Look at the disk and its file system; the node tries it again by itself."
-            )
-        ]
-    if facts.disk is BreakerState.UNSTABLE:
-        what = f"The cache disk fails now and then{cause}."
-        return [Trouble("disk-unstable", "warning", what, "Look at the kernel's log and the disk's SMART values.")]
-    if facts.shortage:
-        return [
-            Trouble(
-                "disk-space",
-                "warning",
-                _sentence(facts.shortage),
-                "Free space on the file system, or lower cache.capacity.",
-            )
-        ]
-    return []
+def disk_troubles(state: BreakerState, cause: str, shortage: str) -> list[Trouble]:
+    """What is wrong with the cache disk.
 
-
-def _said(facts: NodeFacts) -> list[Trouble]:
-    """What other parts have put into words already, each with the remedy that is theirs."""
-    parts = (
-        ("redis", facts.redis, "warning", "Look at the Redis that redis.url names, and at the network in between."),
-        ("fleet", facts.fleet, "error", "Do what the message says, and watch /-/readyz of this node."),
-        (
-            "catalog",
-            facts.catalog,
-            "error",
-            "Look at the database that database.url names, and at the network in between.",
-        ),
-        (
-            "reload",
-            facts.reload,
-            "error",
-            "Correct the configuration file; the last good one stays in force until then.",
-        ),
-    )
-    return [
-        Trouble(kind, "error" if severity == "error" else "warning", _sentence(what), remedy)
-        for kind, what, severity, remedy in parts
-        if what
-    ]
+    Args:
+        state: of its breaker.
+        cause: why it is not normal.
+        shortage: what the store says of the file system; empty while there is room.
+    """
+    why = f" ({cause})" if cause else ""
+    if state is BreakerState.DOWN:
+        return [Trouble.of("disk-down", f"The cache disk is down{why}; reads go to the origin.")]
+    if state is BreakerState.UNSTABLE:
+        return [Trouble.of("disk-unstable", f"The cache disk fails now and then{why}.")]
+    return [Trouble.of("disk-space", shortage)] if shortage else []
 
 
 def _origin(minute: Counters) -> list[Trouble]:
@@ -144,22 +178,20 @@ def _origin(minute: Counters) -> list[Trouble]:
     if failed < FEWEST or failed < FAILING * asked:
         return []
     what = f"{failed:.0f} of {asked:.0f} requests to the origin failed within the last minute."
-    remedy = "Look at the origin, and at the network to it; what is cached goes on being served within stale_if_error."
-    return [Trouble("origin", "error" if failed >= DOWN * asked else "warning", what, remedy)]
+    return [Trouble.of("origin", what, "error" if failed >= DOWN * asked else "warning")]
 
 
 def _cache(facts: NodeFacts) -> list[Trouble]:
     found = []
     if facts.since_start.corrupt_blobs:
         what = f"{facts.since_start.corrupt_blobs:.0f} blobs were wrong or missing on the disk since the start, and dropped."
-        found.append(Trouble("corrupt", "warning", what, "Run a verification; when it finds more, replace the disk."))
+        found.append(Trouble.of("corrupt", what))
     evicted = facts.turnover.evicted_bytes
     if evicted >= CHURN * facts.capacity:
         what = (
             f"{format_size(int(evicted))} were evicted within ten minutes, of a cache of {format_size(facts.capacity)}."
         )
-        remedy = "More is read than fits: give the node more cache.capacity, add nodes, or exclude what is read once by a rule."
-        found.append(Trouble("churn", "warning", what, remedy))
+        found.append(Trouble.of("churn", what))
     return found
 
 
@@ -167,7 +199,7 @@ def _clock(skew: float) -> list[Trouble]:
     if abs(skew) < SKEW:
         return []
     what = f"The node's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} Redis's."
-    return [Trouble("clock", "warning" if abs(skew) < 600 else "error", what, "Set the clocks of all machines by NTP.")]
+    return [Trouble.of("clock", what, "warning" if abs(skew) < 600 else "error")]
 
 
 def _sentence(text: str) -> str:

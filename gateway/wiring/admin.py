@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.purge import Forgetting
+from gateway.policies.troubles import Trouble
 from gateway.wiring.background import keep_running
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
@@ -62,11 +63,14 @@ class Administration:
         self._settings = settings
         self._live = live
 
-    async def problem(self) -> str:
-        """What is wrong with the catalog, for /-/readyz; reads go on by what was read of it last."""
-        if self.follower.problem or not self._settings.admin.token:
-            return self.follower.problem
-        return _split(self._settings)
+    def problems(self) -> Iterator[Trouble]:
+        """What is wrong with the catalog; requests are judged by what was read of it last."""
+        if self.follower.trouble is not None:
+            yield self.follower.trouble
+        if not self.known.is_set():
+            yield Trouble.of("catalog-unread", "No request is answered before the catalog was read once")
+        if self._settings.admin.token and _split(self._settings):
+            yield Trouble.of("catalog-split", _split(self._settings))
 
     async def start(self, start: Start, authenticator: Authenticator, stack: AsyncExitStack) -> None:
         """Read the catalog, if there may be one, and follow it; the stack ends it.
@@ -125,7 +129,6 @@ def _split(settings: Settings) -> str:
     """A fleet whose nodes have a catalog each: what is revoked at one is valid at the others."""
     if settings.in_fleet and "{cache.dir}" in settings.database.url:
         return (
-            "database.url is a file of this node only: what is changed or revoked here does not hold on the other nodes of the "
-            "fleet; give all of them one PostgreSQL"
+            "database.url is a file of this node only: what is changed or revoked here does not hold on the other nodes"
         )
     return ""

@@ -38,11 +38,9 @@ class Fleet:
     gate: PeerGate | None
 
     def problem(self) -> str:
-        """What is wrong, for /-/readyz; reads are answered all the same."""
+        """What keeps this node from sharing with others; reads are answered all the same."""
         if self.membership.conflict:
             return f"{self.membership.conflict}; until then this node serves everything by itself"
-        if self.gate is not None and not self.membership.reachable:
-            return f"{self.membership.unreachable}; the nodes stay as last known"
         return self.membership.estranged
 
 

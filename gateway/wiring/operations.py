@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable
@@ -39,6 +40,7 @@ from gateway.wiring.background import keep_running
 from gateway.wiring.fleet import Fleet, Start
 from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
+from gateway.wiring.problems import redis_problem, sources
 
 _PATIENCE = 2.0
 """Seconds for one command to Redis."""
@@ -133,32 +135,15 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
 
 
 def _seen(ground: Ground, registrations: Registrations) -> Seen:
-    channel, parts = ground.channel, ground.management.parts
-
-    def redis() -> str:
-        return "" if channel.healthy else f"{channel.unreachable}: cached objects are checked with the origin"
-
-    def fleet() -> str:
-        # That Redis is lost is said of Redis.
-        membership = ground.fleet.membership
-        return ground.fleet.problem() if membership.conflict else membership.estranged
-
-    def reload() -> str:
-        return ground.live.refused
-
-    def catalog() -> str:
-        problem = ground.admin.follower.problem
-        return f"the catalog cannot be used: {problem}" if problem else ""
-
+    channel, fleet, store = ground.channel, ground.fleet, ground.engine.services.store
+    known = sources(store, channel, fleet, ground.live, ground.admin)
     return Seen(
-        store=ground.engine.services.store,
+        store=store,
         contents=registrations.registry.contents,
-        plan=lambda: parts.plans.plan,
-        stopping=lambda: ground.fleet.membership.stopping,
-        redis=redis,
-        fleet=fleet,
-        catalog=catalog,
-        reload=reload,
+        plan=lambda: ground.management.parts.plans.plan,
+        stopping=lambda: fleet.membership.stopping,
+        parts=lambda: itertools.chain.from_iterable(source() for source in known),
+        redis=lambda: not redis_problem(channel, fleet),
     )
 
 

@@ -25,7 +25,7 @@ from gateway.admin.app import AdminApp
 from gateway.admin.endpoints import ROUTERS
 from gateway.admin.openapi import describe_all
 from gateway.admin.tokens import Tokens
-from gateway.api.ops import Lifecycle, ops_app
+from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.v1.datasets import add_datasets
 from gateway.api.v1.fleet import add_fleet
 from gateway.api.v1.homes import add_homes
@@ -51,7 +51,8 @@ CHECKS = [
 def described() -> dict[str, Any]:
     """What a gateway says of itself, made without one."""
     nobody: Any = None
-    admin, app = AdminApp(Tokens(AdminSettings()), None), ops_app(Lifecycle(), {}, lambda: None)
+    admin, app = AdminApp(Tokens(AdminSettings()), None), ops_app()
+    add_monitoring(app, Lifecycle(), list, lambda: None)
     for router in ROUTERS:
         admin.include(router)
     for add in (add_datasets, add_jobs, add_fleet):

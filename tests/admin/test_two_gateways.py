@@ -236,6 +236,7 @@ def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
     status, document = readiness(second)
     assert (status, document["state"]) == (503, "starting")
     assert "no request can be judged before it was read" in document["problems"]["catalog"]
+    assert "catalog-unread" in document["problems"]
     for name, secret in secrets.items():
         assert refusal(second, name, secret) == "ServiceUnavailable"
     assert refusal(second, "GWA", "gateway-secret-a") == "ServiceUnavailable"

@@ -12,11 +12,13 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from gateway.api.ops import Lifecycle, ops_app
+from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.testing.origin import OriginThread
 from tests.gateways import Running, Settings, gateway
 
-SCHEMA = schemathesis.openapi.from_dict(ops_app(Lifecycle(), {}, lambda: None).openapi())
+DESCRIBED = ops_app()
+add_monitoring(DESCRIBED, Lifecycle(), list, lambda: None)
+SCHEMA = schemathesis.openapi.from_dict(DESCRIBED.openapi())
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.model.counters import Counters
 from gateway.policies.breaker import BreakerState
-from gateway.policies.troubles import NodeFacts, Trouble, troubles
+from gateway.policies.troubles import COUNTED, KINDS, NodeFacts, Trouble, disk_troubles, troubles, worst_first
 
 FINE = {"capacity": 1000}
 
@@ -28,13 +28,6 @@ def test_a_node_that_is_well_has_no_troubles() -> None:
 @pytest.mark.parametrize(
     ("facts", "kind", "severity"),
     [
-        ({"disk": BreakerState.DOWN, "cause": "io"}, "disk-down", "error"),
-        ({"disk": BreakerState.UNSTABLE}, "disk-unstable", "warning"),
-        ({"shortage": "the file system has too little free"}, "disk-space", "warning"),
-        ({"redis": "Redis is not reachable"}, "redis", "warning"),
-        ({"fleet": "the node id is held by another"}, "fleet", "error"),
-        ({"catalog": "the catalog cannot be used"}, "catalog", "error"),
-        ({"reload": "the changed configuration is not used"}, "reload", "error"),
         ({"minute": Counters(origin_requests=10, origin_failures=5)}, "origin", "error"),
         ({"minute": Counters(origin_requests=100, origin_failures=5)}, "origin", "warning"),
         ({"since_start": Counters(corrupt_blobs=1)}, "corrupt", "warning"),
@@ -65,9 +58,34 @@ def test_what_is_below_the_bound_is_no_trouble(facts: dict[str, Any]) -> None:
     assert kinds(**facts) == []
 
 
+@pytest.mark.parametrize(
+    ("given", "kind", "severity"),
+    [
+        ((BreakerState.DOWN, "io", "too little free"), "disk-down", "error"),
+        ((BreakerState.UNSTABLE, "", ""), "disk-unstable", "warning"),
+        ((BreakerState.NORMAL, "", "too little free"), "disk-space", "warning"),
+    ],
+)
+def test_of_a_disk_the_worst_is_said(given: tuple[BreakerState, str, str], kind: str, severity: str) -> None:
+    """Rule: a disk has one problem at a time, and none while it works and has room."""
+    [found] = disk_troubles(*given)
+    assert (found.kind, found.severity) == (kind, severity)
+    assert disk_troubles(BreakerState.NORMAL, "", "") == []
+
+
 def test_errors_come_first() -> None:
-    """Rule: what is worse stands before what is less bad."""
-    assert kinds(disk=BreakerState.DOWN, redis="lost", skew=10.0) == ["disk-down", "redis", "clock"]
+    """Rule: errors stand before warnings."""
+    found = [Trouble.of("clock", "a"), Trouble.of("gone", "b"), Trouble.of("redis", "c")]
+    assert [each.kind for each in worst_first(found)] == ["gone", "clock", "redis"]
+
+
+def test_the_list_names_every_kind_with_a_remedy() -> None:
+    """Rule: a kind that the list does not have cannot be reported; each has a remedy in whole sentences."""
+    with pytest.raises(KeyError):
+        Trouble.of("unheard-of", "what")
+    assert [name for name, kind in KINDS.items() if not kind.remedy.endswith(".")] == []
+    assert set(KINDS) >= COUNTED
+    assert [name for name, kind in KINDS.items() if kind.unready] == ["catalog-unread"]
 
 
 def test_a_trouble_survives_its_way_through_redis() -> None:

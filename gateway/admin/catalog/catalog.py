@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes, Told
 from gateway.admin.catalog.database import Database, create_file
-from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.errors import CatalogUnavailable, CatalogUnusable
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
@@ -102,7 +102,7 @@ class Catalog:
         """Read what is new, put it into force, and return what is in force.
 
         Raises:
-            CatalogUnavailable: the database cannot be reached.
+            CatalogUnavailable: the database cannot be reached, or has not the tables of the catalog.
             ConfigError: what is there cannot be read with this key, or by this version of Larder.
         """
         async with self._looking:
@@ -159,7 +159,9 @@ class Catalog:
             self._vault = await self._open()
         async with self.database.reading() as connection:
             last = self.last
-            if last is not None and (last.version, last.mark) == await mark_of(connection):
+            if last is not None and (mark := await mark_of(connection)) != (last.version, last.mark):
+                _check_begun_anew(last, mark)
+            elif last is not None:
                 return last
             return await self.read(connection)
 
@@ -219,3 +221,15 @@ class Catalog:
         except Exception as error:
             # The change is kept, and so is what it was answered; whoever follows looks again, and says what is wrong.
             log.warning("a change is kept, and is not in force here yet: %s", error)
+
+
+def _check_begun_anew(last: Snapshot, mark: tuple[int, str]) -> None:
+    """Refuse an empty catalog in the place of one that was written to: it knows nothing of what was revoked.
+
+    Raises:
+        CatalogUnusable: it is one.
+    """
+    if mark == (EMPTY.version, EMPTY.mark) and last.mark:
+        raise CatalogUnusable(
+            f"it is empty, and was at version {last.version} before; restore the backup, or restart the gateways to begin anew"
+        )

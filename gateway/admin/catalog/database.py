@@ -8,7 +8,8 @@ PostgreSQL. A few connections are kept, and asked whether they live before they 
 REPEATABLE READ, so it is of one moment.
 
 Both end with ``CatalogUnavailable`` for everything that is not a mistake in a statement: refused or lost connections, locks held
-for too long, a server that is starting, stopping or read-only, a full disk.
+for too long, a server that is starting, stopping or read-only, a full disk. Tables that are missing, differ, or are closed to
+this user are ``CatalogUnusable``: the statements are right, the database is not the one that they were written for.
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.errors import CatalogUnavailable, CatalogUnusable
 
 PATIENCE = 3.0
 """Seconds that a statement, a lock or a connection may take."""
 _WRITES = "larder_writes"
 _OURS = (IntegrityError, ProgrammingError, DataError)
+_OTHER_TABLES = frozenset({"42P01", "42703", "42704", "42804", "42883", "42501", "3F000"})
+"""PostgreSQL's codes (its manual, appendix A) for an undefined table, column, object or function, a column of another type, a
+lack of rights, and a schema that does not exist."""
+_NOT_THERE = ("no such table", "no such column")
+"""How SQLite says the same."""
 
 
 class Database:
@@ -59,7 +65,7 @@ class Database:
         """A transaction that sees one moment and changes nothing.
 
         Raises:
-            CatalogUnavailable: the database cannot be reached, or was lost meanwhile.
+            CatalogUnavailable: the database cannot be reached, was lost meanwhile, or has not the tables of the catalog.
         """
         options = {} if self.path else {"isolation_level": "REPEATABLE READ"}
         with _unavailable():
@@ -72,7 +78,7 @@ class Database:
         """A transaction that is kept if the block ends without an exception.
 
         Raises:
-            CatalogUnavailable: the database cannot be reached, or was lost meanwhile.
+            CatalogUnavailable: the database cannot be reached, was lost meanwhile, or has not the tables of the catalog.
         """
         with _unavailable():
             async with self._turn(), self._engine.connect() as connection:
@@ -95,10 +101,13 @@ class Database:
 def _unavailable() -> Iterator[None]:
     try:
         yield
-    except _OURS:
-        raise
     except DBAPIError as error:
-        raise CatalogUnavailable(_reason(error.orig or error)) from error
+        cause = error.orig or error
+        if getattr(cause, "sqlstate", "") in _OTHER_TABLES or str(cause).startswith(_NOT_THERE):
+            raise CatalogUnusable(_reason(cause)) from error
+        if isinstance(error, _OURS):
+            raise
+        raise CatalogUnavailable(_reason(cause)) from error
     except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise CatalogUnavailable(_reason(error)) from error
 

@@ -17,11 +17,12 @@ from redis.exceptions import RedisError
 
 from gateway import metrics
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.errors import CatalogUnavailable, CatalogUnusable
 from gateway.admin.catalog.withdrawals import Withdrawal
 from gateway.fleet.connection import commands
 from gateway.fleet.subscription import opened
 from gateway.model.errors import ConfigError
+from gateway.policies.troubles import Trouble
 
 PAUSE = 0.5
 """Seconds between two looks."""
@@ -56,8 +57,8 @@ class Follower:
         self._catalog = catalog
         self._wait = wait or self._pause
         self._woken = asyncio.Event()
-        self.problem = ""
-        """What is wrong with the catalog, for /-/readyz; empty while it can be read."""
+        self.trouble: Trouble | None = None
+        """What is wrong with the catalog; ``None`` while it can be read."""
 
     async def look(self) -> None:
         """Look once.
@@ -67,17 +68,17 @@ class Follower:
         """
         try:
             snapshot = await self._catalog.look()
+        except CatalogUnusable as error:
+            self._note("catalog-tables", f"the catalog cannot be used ({error}); {self._meanwhile()}")
+            return
         except CatalogUnavailable as error:
-            metrics.CATALOG_REACHABLE.set(0)
-            known = self._catalog.last is not None
-            went = "what was last read of it stays in force" if known else "no request can be judged before it was read"
-            self._note(f"the catalog cannot be reached ({error}); {went}")
+            self._note("catalog", f"the catalog cannot be reached ({error}); {self._meanwhile()}")
             return
         metrics.CATALOG_REACHABLE.set(1)
         metrics.CATALOG_VERSION.set(snapshot.version)
-        if self.problem:
+        if self.trouble is not None:
             log.info("the catalog can be read again")
-        self.problem = ""
+        self.trouble = None
 
     async def run(self) -> None:
         """Look for ever; never ends with an error."""
@@ -85,21 +86,28 @@ class Follower:
             try:
                 await self.look()
             except ConfigError as error:
-                metrics.CATALOG_REACHABLE.set(0)
-                self._note(str(error))
-            except Exception:
-                metrics.CATALOG_REACHABLE.set(0)
-                log.exception("what is new in the catalog could not be put into force; trying again")
+                self._note("catalog-tables", str(error))
+            except Exception as error:
+                if self._note("catalog-tables", f"what is new in the catalog is not in force: {type(error).__name__}"):
+                    log.exception("what is new in the catalog could not be put into force; trying again")
             await self._wait(PAUSE)
 
     def wake(self) -> None:
         """Look now."""
         self._woken.set()
 
-    def _note(self, problem: str) -> None:
-        if problem != self.problem:
+    def _note(self, kind: str, problem: str) -> bool:
+        """Note what is wrong, and log it once for each change of kind; whether it is one."""
+        metrics.CATALOG_REACHABLE.set(0)
+        new = self.trouble is None or self.trouble.kind != kind
+        if new:
             log.warning("%s", problem)
-        self.problem = problem
+        self.trouble = Trouble.of(kind, problem)
+        return new
+
+    def _meanwhile(self) -> str:
+        known = self._catalog.last is not None
+        return "what was last read of it stays in force" if known else "no request can be judged before it was read"
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

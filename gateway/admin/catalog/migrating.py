@@ -13,9 +13,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.schema import meta, metadata
 from gateway.model.errors import ConfigError
 
 SCRIPTS = Path(__file__).parent / "migrations"
@@ -31,10 +32,15 @@ async def migrate(database: Database) -> tuple[str, str]:
 
     Raises:
         CatalogUnavailable: the database cannot be reached, or refuses; nothing was changed.
-        ConfigError: it was written by a newer version of Larder.
+        ConfigError: it was written by a newer version of Larder, or tables that it says it has are missing.
     """
     async with database.reading() as connection:
-        found = await connection.run_sync(revision_of)
+        found, missing = await connection.run_sync(_found)
+    if found and missing:
+        raise ConfigError(
+            f"database.url: the catalog is at revision {found} by its own word, but lacks the tables {', '.join(missing)}; "
+            "restore the backup. To begin anew, with nothing revoked, drop alembic_version and what is left of the tables first"
+        )
     if found == head():
         return found, found
     async with database.writing() as connection:
@@ -46,6 +52,13 @@ async def migrate(database: Database) -> tuple[str, str]:
 def revision_of(connection: Connection) -> str:
     """The revision of the tables, empty where there are none."""
     return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def _found(connection: Connection) -> tuple[str, list[str]]:
+    """The revision of the tables, and those that are missing; a table of a later revision than that is not missed."""
+    there, found = set(inspect(connection).get_table_names()), revision_of(connection)
+    wanted = metadata.tables if found == head() else (meta.name,)
+    return found, sorted({*wanted} - there)
 
 
 def head() -> str:

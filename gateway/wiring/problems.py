@@ -1,0 +1,47 @@
+"""What the parts of a worker know to be wrong, as entries of the list of problems (gateway/policies/troubles.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from gateway.fleet.invalidations import Invalidations
+from gateway.policies.troubles import Trouble, disk_troubles
+from gateway.store.store import Store
+from gateway.wiring.admin import Administration
+from gateway.wiring.fleet import Fleet
+from gateway.wiring.live import Live
+
+Source = Callable[[], Iterable[Trouble]]
+
+
+def sources(
+    store: Store, channel: Invalidations, fleet: Fleet, live: Live, admin: Administration
+) -> tuple[Source, ...]:
+    """Who is asked what is wrong; each answers at once, without waiting for anything."""
+
+    def disk() -> list[Trouble]:
+        status = store.status()
+        return disk_troubles(status.state, status.cause, status.shortage)
+
+    def redis() -> Iterator[Trouble]:
+        if problem := redis_problem(channel, fleet):
+            yield Trouble.of("redis", problem)
+
+    def members() -> Iterator[Trouble]:
+        if problem := fleet.problem():
+            yield Trouble.of("fleet", problem)
+
+    def reload() -> Iterator[Trouble]:
+        if live.refused:
+            yield Trouble.of("reload", live.refused)
+
+    return disk, redis, members, admin.problems, reload
+
+
+def redis_problem(channel: Invalidations, fleet: Fleet) -> str:
+    """Why Redis is of no use now; empty while it is."""
+    if not channel.healthy:
+        return f"{channel.unreachable}; cached objects are checked with the origin"
+    if not fleet.membership.reachable:
+        return f"{fleet.membership.unreachable}; the nodes stay as last known"
+    return ""
