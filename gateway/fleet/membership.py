@@ -18,7 +18,8 @@ for two heartbeats: by then it is known whether it is leaving. One that answers,
 
 A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
 everything by itself, says so in /-/readyz, and joins when the other's entry has expired. Nodes that speak another version of the
-protocol, or do not know the fleet's secret, are strangers: never asked, never home.
+protocol, or do not know the fleet's secret, are strangers: never asked, never home. A node without a secret registers all the
+same, so that it and the others see that they use one Redis and share nothing; it believes in nobody but itself.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ class Membership:
     Args:
         url: of Redis.
         me: this node; its state is JOINING until ``ready`` is called, here or by a sibling.
-        prefix: of the keys in Redis.
+        prefix: of the zone's keys in Redis.
         pace: how often, and how long.
         secret: of the fleet; empty for a node that is in none.
+        own: prefix of the keys that only this node uses; empty where those are the zone's.
 
     Attributes:
         me: this node's id.
@@ -92,26 +94,31 @@ class Membership:
         conflict: why this node may not join; empty if it may.
         reachable: whether Redis answered the last heartbeat.
         unreachable: why not, when it did not.
+        unproven: addresses of nodes in the register that do not prove to know the secret, by id.
     """
 
-    def __init__(self, url: str, me: Node, prefix: str, pace: Pace | None = None, secret: str = "") -> None:
+    def __init__(
+        self, url: str, me: Node, prefix: str, pace: Pace | None = None, secret: str = "", own: str = ""
+    ) -> None:
         self._pace = pace or Pace()
         self.me = me.id
         self.zone = me.zone
-        self.prefix = prefix
+        self.prefix = own or prefix
         self.nodes: Mapping[str, Node] = {}
         self.version = 0
         self.conflict = ""
         self.reachable = False
         self.unreachable = NOT_REACHABLE
         # As patient as the expiry allows: a heartbeat that is late is no use, and one that is cut off too early neither.
-        self._register = Register(url, f"{prefix}nodes", self._pace.expire, self._pace.expire / 2, secret)
+        keys = (f"{prefix}alone", f"{prefix}nodes") if own else (f"{prefix}nodes", "")
+        self._register = Register(url, keys[0], self._pace.expire, self._pace.expire / 2, secret, keys[1])
         self._self = me
         self._state = NodeState.JOINING
         self._drained = False
         self._known: dict[str, _Known] = {}
         self._strangers: dict[str, Node] = {}
-        self._unproven: Mapping[str, str] = {}
+        self.unproven: Mapping[str, str] = {}
+        self._secret = bool(secret)
         self._suspects: dict[str, float] = {}
         self._complained: dict[tuple[str, str], float] = {}
         self._doubts: dict[str, int] = {}
@@ -212,7 +219,7 @@ class Membership:
     def estranged(self) -> str:
         """What keeps other nodes from sharing with this one, and the remedy; empty while nothing does."""
         now = time.monotonic()
-        told = [_secretless(name, address) for name, address in sorted(self._unproven.items())]
+        told = [self._apart(name, address) for name, address in sorted(self.unproven.items())]
         told += [text for _, (text, until) in sorted(self._refusals.items()) if until > now]
         return "; ".join(told)
 
@@ -379,11 +386,11 @@ class Membership:
     def _note_unproven(self, unproven: Mapping[str, str]) -> None:
         for name, address in unproven.items():
             self._known.pop(name, None)
-            if name not in self._unproven:
+            if name not in self.unproven:
                 metrics.FLEET_CONFLICTS.labels("secret").inc()
             if self._complains("secret", name):
-                _LOG.warning("%s", _secretless(name, address))
-        self._unproven = unproven
+                _LOG.warning("%s", self._apart(name, address))
+        self.unproven = unproven
 
     def _note_strangers(self, strangers: dict[str, Node]) -> None:
         for name, node in strangers.items():
@@ -405,7 +412,7 @@ class Membership:
             self.version += 1
         self._suspects = {name: until for name, until in self._suspects.items() if name in nodes}
         self._refusals = {name: told for name, told in self._refusals.items() if name in nodes}
-        there = {*nodes, *self._unproven}
+        there = {*nodes, *self.unproven}
         self._complained = {about: when for about, when in self._complained.items() if about[1] in there}
         ready = [known.ready_since for known in self._known.values() if known.node.state is NodeState.READY]
         self._moving_until = max(ready, default=float("-inf")) + _MOVING
@@ -461,6 +468,9 @@ class Membership:
     def _other(self, names: list[str]) -> Node | None:
         return self.nodes[names[0]] if names and names[0] != self.me else None
 
-
-def _secretless(name: str, address: str) -> str:
-    return f"node {name} at {address} does not know this fleet's secret: give all nodes the same fleet.secret"
+    def _apart(self, name: str, address: str) -> str:
+        if self._secret:
+            return f"node {name} at {address} does not know this fleet's secret: give all nodes the same fleet.secret"
+        return (
+            f"node {name} at {address} uses this Redis too, and shares nothing with this one, which has no fleet.secret"
+        )

@@ -13,6 +13,9 @@ drained any more. Its workers say READY on, and are entered as LEAVING. They rem
 Nodes with a secret sign what they say of themselves. An entry that is not signed with it is no member's, or whoever may write
 to Redis could have clients read from him.
 
+Nodes without a secret have a register of their own, so that none can hold the id of a fleet's node. They look at the fleet's too:
+that it has entries shows that a secret is missing, whatever the entries say.
+
 An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
 start, place, and the node as JSON.
 """
@@ -33,6 +36,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.model.peer_auth import proof
 
 _NOBODY = "-"
+_LEAVING = NodeState.LEAVING.value.encode()
 _SCRIPT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -77,7 +81,15 @@ if conflict == '' then
   redis.call('PEXPIRE', KEYS[1], expire * 10)
   alive[#alive + 1] = {id, document, state, ms(expire), since == 0 and '-1' or ms(now - since)}
 end
-return {conflict, alive, drained and 1 or 0}
+local others = {}
+if KEYS[3] then
+  entries = redis.call('HGETALL', KEYS[3])
+  for i = 1, #entries, 2 do
+    local til, its_state, its = string.match(entries[i + 1], '^(%d+) %d+ (%S+) %S+ %S+ (.*)$')
+    if til and tonumber(til) > now then others[#others + 1] = {entries[i], its, its_state} end
+  end
+end
+return {conflict, alive, drained and 1 or 0, others}
 """
 
 
@@ -94,7 +106,7 @@ class Entry:
 class Heard:
     """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty.
 
-    ``unproven`` are the addresses of those that do not know the secret and are not leaving, by id. ``drained`` says
+    ``unproven`` are the addresses of those that do not prove to know the secret and are not leaving, by id. ``drained`` says
     that an operator wants this node to be home of nothing.
     """
 
@@ -112,12 +124,14 @@ class Register:
         key: of the hash.
         expire: seconds after its last heartbeat for which an entry lasts.
         timeout: seconds that Redis may take to answer.
-        secret: of the fleet; empty for a node that is in none, and believes everybody.
+        secret: of the fleet; empty for a node that is in none, and believes only what it said itself.
+        others: key of another register, whose nodes are ``unproven``; empty for none.
     """
 
-    def __init__(self, url: str, key: str, expire: float, timeout: float, secret: str = "") -> None:
+    def __init__(self, url: str, key: str, expire: float, timeout: float, secret: str = "", others: str = "") -> None:
         self._redis: Redis = commands(url, timeout)
         self._key = key
+        self._keys = [key, f"{key}:drained", *filter(None, [others])]
         self._expire = expire
         self._secret = secret
         self._script: Any = self._redis.register_script(_SCRIPT)
@@ -149,14 +163,14 @@ class Register:
             int(last),
             int(drained),
         )
-        conflict, alive, told = await self._script(keys=[self._key, f"{self._key}:drained"], args=arguments)
+        conflict, alive, told, others = await self._script(keys=self._keys, args=arguments)
         entries: list[Entry] = []
-        unproven: dict[str, str] = {}
+        unproven = {text_of(name): _address(row[0]) for name, *row in others if row[1] != _LEAVING}
         for name, *row in alive:
-            if not self._proven(name, row[0]):
+            if not self._proven(name, row[0], node.id):
                 # One that is leaving is nobody's trouble any more.
-                if row[1] != NodeState.LEAVING.value.encode():
-                    unproven[name.decode("utf-8", "replace")] = _address(row[0])
+                if row[1] != _LEAVING:
+                    unproven[text_of(name)] = _address(row[0])
             elif (entry := _entry(*row)) is not None:
                 entries.append(entry)
         return Heard(entries, _address(conflict) if conflict else "", unproven, bool(told))
@@ -179,9 +193,9 @@ class Register:
         known = {text_of(name): text_of(told) for name, told in decided.items()}
         return frozenset(node.id for node in nodes if known.get(node.id) == f"{node.boot or _NOBODY} 1")
 
-    def _proven(self, name: bytes, document: bytes) -> bool:
+    def _proven(self, name: bytes, document: bytes, me: str) -> bool:
         if not self._secret:
-            return True
+            return text_of(name) == me
         try:
             told = json.loads(document)
             claimed = str(told.pop("proof"))

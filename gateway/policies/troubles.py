@@ -68,6 +68,11 @@ KINDS: Mapping[str, Kind] = {
     # Of one node, by what its parts say.
     "redis": Kind("warning", "Look at the Redis that redis.url names, and at the network in between."),
     "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node."),
+    "no-secret": Kind(
+        "warning",
+        "Give all gateways the same fleet.secret and they are one cache; one that is meant to be alone gets a Redis or a "
+        "fleet.zone of its own.",
+    ),
     "catalog": Kind("error", "Look at the database that database.url names, and at the network in between."),
     "catalog-tables": Kind(
         "error",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from gateway.fleet.patient import PatientPeers
 from gateway.fleet.peer_gate import PeerGate
 from gateway.fleet.peers import Peers
 from gateway.model.fleet import Node, NodeState
+from gateway.policies.troubles import Trouble
 from gateway.server.run import before_stop
 
 log = logging.getLogger("larder.fleet")
@@ -37,11 +39,13 @@ class Fleet:
     patient: PatientPeers
     gate: PeerGate | None
 
-    def problem(self) -> str:
+    def problems(self) -> Iterator[Trouble]:
         """What keeps this node from sharing with others; reads are answered all the same."""
         if self.membership.conflict:
-            return f"{self.membership.conflict}; until then this node serves everything by itself"
-        return self.membership.estranged
+            what = f"{self.membership.conflict}; until then this node serves everything by itself"
+            yield Trouble.of("fleet", what)
+        elif self.membership.estranged:
+            yield Trouble.of("fleet" if self.gate is not None else "no-secret", self.membership.estranged)
 
 
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet:
@@ -59,7 +63,10 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
         boot=start.boot,
     )
     pace, secret = Pace(chosen.heartbeat, chosen.expire), chosen.secret if settings.in_fleet else ""
-    membership = Membership(start.redis, me, _prefix(settings, me), pace, secret)
+    zone = f"larder:{me.zone}:"
+    # Nodes that share a Redis and no secret are no fleet: each has keys of its own there, beside the register.
+    own = "" if settings.in_fleet or settings.redis.url == "embedded" else f"{zone}{me.id}:"
+    membership = Membership(start.redis, me, zone, pace, secret, own)
     peers = Peers(membership, chosen.secret)
     stack.push_async_callback(peers.close)
     stack.push_async_callback(membership.stop)
@@ -76,9 +83,3 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     stack.push_async_callback(left)
     log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
     return Fleet(membership, PatientPeers(peers, membership), PeerGate(chosen.secret) if settings.in_fleet else None)
-
-
-def _prefix(settings: Settings, me: Node) -> str:
-    """Nodes that share a Redis and no secret are no fleet: each has keys of its own there."""
-    shared = settings.in_fleet or settings.redis.url == "embedded"
-    return f"larder:{me.zone}:" if shared else f"larder:{me.zone}:{me.id}:"

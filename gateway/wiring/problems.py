@@ -27,15 +27,11 @@ def sources(
         if problem := redis_problem(channel, fleet):
             yield Trouble.of("redis", problem)
 
-    def members() -> Iterator[Trouble]:
-        if problem := fleet.problem():
-            yield Trouble.of("fleet", problem)
-
     def reload() -> Iterator[Trouble]:
         if live.refused:
             yield Trouble.of("reload", live.refused)
 
-    return disk, redis, members, admin.problems, reload
+    return disk, redis, fleet.problems, admin.problems, reload
 
 
 def redis_problem(channel: Invalidations, fleet: Fleet) -> str:

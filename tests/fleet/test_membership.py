@@ -27,6 +27,7 @@ LONG = Pace(heartbeat=3600, expire=3600)
 """For rules that are not about time."""
 BRIEF = Pace(heartbeat=3600, expire=0.3)
 """For nodes that are to expire."""
+SECRET = "the secret of these nodes"
 KEYS = np.random.Generator(np.random.PCG64(3)).integers(0, 2**64, size=500, dtype=np.uint64)
 
 
@@ -38,7 +39,7 @@ def node(name: str, **changes: object) -> Node:
 
 def joined(url: str, me: Node, pace: Pace = LONG) -> Membership:
     """What one worker of a node has; it has not said anything yet."""
-    return Membership(url, me, f"larder:{me.zone}:", pace)
+    return Membership(url, me, f"larder:{me.zone}:", pace, SECRET)
 
 
 @asynccontextmanager
