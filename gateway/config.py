@@ -1,7 +1,8 @@
 """Every setting, declared once: name, default, bounds and help. The reference in docs/configuration.md is checked against it.
 
 A configuration is read from a TOML file, then from the environment (``LARDER_SECTION__KEY``; list items by number, as in
-``LARDER_ORIGINS__0__ENDPOINT``), then from command-line flags; the later wins. Anything unknown is refused by its name.
+``LARDER_ORIGINS__0__ENDPOINT``; gateway/config_environment.py), then from command-line flags; the later wins. Anything unknown is
+refused by its name.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     Field,
     ValidationError,
@@ -28,6 +28,7 @@ from redis.asyncio import ConnectionPool
 
 from gateway.config_base import Seconds, Section, Size
 from gateway.config_catalog import AdminSettings, DatabaseSettings
+from gateway.config_environment import Sections, settings_in
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
 from gateway.model.units import parse_duration
@@ -351,8 +352,14 @@ def _refuse_twice(section: str, field: str, values: list[str]) -> None:
             raise ValueError(f"{section}: {field} {value!r} is there twice")
 
 
-OF_COMMANDS = frozenset({"LARDER_ENDPOINT", "LARDER_ORIGIN_ENDPOINT", "LARDER_ADMIN_TOKEN"})
-"""Variables of the command lines and the Python client, which whoever starts a gateway may have set too; no settings."""
+def sections() -> Sections:
+    """The tables of a configuration, with their keys."""
+    found = {}
+    for name, field in Settings.model_fields.items():
+        listed = get_origin(field.annotation) is tuple
+        table: type[Section] = get_args(field.annotation)[0] if listed else field.annotation  # type: ignore[assignment]
+        found[name] = (listed, tuple(table.model_fields))
+    return found
 
 
 def load_settings(
@@ -362,17 +369,15 @@ def load_settings(
 
     Args:
         path: a TOML file, or ``None`` for defaults only.
-        environ: environment whose ``LARDER_*`` variables override the file.
+        environ: environment whose ``LARDER_SECTION__KEY`` variables override the file.
         flags: dotted names (``"server.port"``) that override both.
 
     Raises:
         ConfigError: naming the field that is wrong and what to write instead.
     """
     tree = _read_toml(path) if path else {}
-    # Items of a list in the order of their numbers: an environment has no order of its own.
-    for name, value in sorted((environ or {}).items(), key=lambda variable: _in_order(variable[0])):
-        if name.startswith("LARDER_") and name not in OF_COMMANDS:
-            _place(tree, name.removeprefix("LARDER_").lower().split("__"), value, name)
+    for name, parts, value in settings_in(environ or {}):
+        _place(tree, parts, value, name)
     for name, value in (flags or {}).items():
         _place(tree, name.split("."), value, name)
     try:
@@ -388,10 +393,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
-
-
-def _in_order(name: str) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdecimal() else 0, part) for part in name.split("__")]
 
 
 def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> None:
@@ -430,16 +431,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
 
 
 def _nearest(location: tuple[int | str, ...]) -> str:
-    sections: dict[str, type[BaseModel]] = {
-        "server": ServerSettings, "cache": CacheSettings, "redis": RedisSettings, "fleet": FleetSettings,
-        "manager": ManagerSettings,
-        "database": DatabaseSettings, "admin": AdminSettings, "log": LogSettings, "origins": Origin,
-        "credentials": Credential, "rules": Rule,
-    }  # fmt: skip
-    known = (
-        sections[str(location[0])].model_fields
-        if len(location) > 1 and location[0] in sections
-        else Settings.model_fields
-    )
-    close = get_close_matches(str(location[-1]), list(known), n=1)
+    tables, section = sections(), str(location[0])
+    known = tables[section][1] if len(location) > 1 and section in tables else tuple(tables)
+    close = get_close_matches(str(location[-1]), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

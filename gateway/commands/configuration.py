@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway.commands.grammar import describe
-from gateway.config import Settings, load_settings
+from gateway.commands.output import note
+from gateway.config import Settings, load_settings, sections
+from gateway.config_environment import lookalikes
 
 
 def add(command: ArgumentParser) -> None:
@@ -29,6 +31,8 @@ def add(command: ArgumentParser) -> None:
 
 def _check_config(options: Namespace) -> int:
     settings = load_settings(options.file, os.environ)
+    for warning in lookalikes(os.environ, sections()):
+        note(f"warning: {warning}")
     print(_without_secrets(settings).model_dump_json(indent=2))
     return 0
 

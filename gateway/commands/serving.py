@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from argparse import ArgumentParser, Namespace
@@ -15,10 +16,13 @@ from gateway import __version__
 from gateway.api.s3.access_log import AccessLog
 from gateway.app import launch_environment
 from gateway.commands.grammar import describe
-from gateway.config import load_settings
+from gateway.config import load_settings, sections
+from gateway.config_environment import lookalikes
 from gateway.fleet.background import BackgroundRedis
 from gateway.logs import set_up
 from gateway.server.run import Launch, serve
+
+log = logging.getLogger("larder.app")
 
 
 def add(command: ArgumentParser) -> None:
@@ -45,6 +49,8 @@ def _serve(options: Namespace) -> int:
     flags = _flags(options)
     settings = load_settings(options.config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
+    for warning in lookalikes(os.environ, sections()):
+        log.warning("%s", warning)
     AccessLog(settings.log.access).close()
     with ExitStack() as stack:
         run = stack.enter_context(_run_directory(Path(settings.cache.dir)))

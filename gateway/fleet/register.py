@@ -165,12 +165,12 @@ class Register:
         )
         conflict, alive, told, others = await self._script(keys=self._keys, args=arguments)
         entries: list[Entry] = []
-        unproven = {text_of(name): _address(row[0]) for name, *row in others if row[1] != _LEAVING}
+        unproven = {_name(name): _address(row[0]) for name, *row in others if row[1] != _LEAVING}
         for name, *row in alive:
             if not self._proven(name, row[0], node.id):
                 # One that is leaving is nobody's trouble any more.
                 if row[1] != _LEAVING:
-                    unproven[text_of(name)] = _address(row[0])
+                    unproven[_name(name)] = _address(row[0])
             elif (entry := _entry(*row)) is not None:
                 entries.append(entry)
         return Heard(entries, _address(conflict) if conflict else "", unproven, bool(told))
@@ -195,7 +195,7 @@ class Register:
 
     def _proven(self, name: bytes, document: bytes, me: str) -> bool:
         if not self._secret:
-            return text_of(name) == me
+            return _name(name) == me
         try:
             told = json.loads(document)
             claimed = str(told.pop("proof"))
@@ -216,6 +216,11 @@ def _entry(document: bytes, state: bytes, left: bytes, ready_for: bytes) -> Entr
         # Another version's; it cannot be a member of this fleet.
         return None
     return Entry(node, int(left) / 1000, max(-1.0, int(ready_for) / 1000))
+
+
+def _name(name: bytes) -> str:
+    """An id as text, whatever somebody wrote there."""
+    return name.decode("utf-8", "replace")
 
 
 def _address(document: bytes) -> str:

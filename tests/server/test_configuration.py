@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.config import load_settings
+from gateway.config import load_settings, sections
+from gateway.config_environment import lookalikes
 from gateway.model.errors import ConfigError
 from gateway.testing.origin import OriginThread
 from tests.gateways import Running, Settings, gateway
@@ -146,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_told_so(tmp_path: Path, capsys: pytest.Ca
     ("name", "field"),
     [
         ("LARDER_SERVER__PROT", "server.prot"), ("LARDER_SERVER__PORT", "server.port"), ("LARDER_SERVER", "server"),
-        ("LARDER_SERVER__PORT__X", "LARDER_SERVER__PORT__X"), ("LARDER_NOTHING", "nothing"),
+        ("LARDER_SERVER__PORT__X", "LARDER_SERVER__PORT__X"), ("LARDER_NOTHING__X", "nothing"),
         ("LARDER_ORIGINS__5__NAME", "LARDER_ORIGINS__5__NAME"),
         ("LARDER_ORIGINS__X__NAME", "LARDER_ORIGINS__X__NAME"), ("LARDER_ORIGINS__²__NAME", "LARDER_ORIGINS__²__NAME"),
         ("LARDER_ORIGINS__0__ENDPOINT", "origins.0.endpoint"),
@@ -158,6 +159,53 @@ def test_a_wrong_variable_is_told(
     """Rule: what the environment gets wrong is told like what the file gets wrong."""
     monkeypatch.setenv(name, "hunter2")
     assert field in refusal(tmp_path, capsys, f"[server]\nport = 1\n{ORIGIN}")
+
+
+KUBERNETES = {
+    "LARDER_PORT": "tcp://10.0.0.1:9000", "LARDER_SERVICE_HOST": "10.0.0.1", "LARDER_SERVICE_PORT": "9000",
+    "LARDER_SERVICE_PORT_HTTP": "9000", "LARDER_PORT_9000_TCP": "tcp://10.0.0.1:9000",
+    "LARDER_PORT_9000_TCP_PROTO": "tcp", "LARDER_PORT_9000_TCP_PORT": "9000", "LARDER_PORT_9000_TCP_ADDR": "10.0.0.1",
+    "LARDER_SERVER_PORT": "tcp://10.0.0.2:9000", "LARDER_SERVER_SERVICE_PORT": "9000",
+    "LARDER_CACHE__DIR_SERVICE_HOST": "10.0.0.3", "LARDER_A__B_PORT": "tcp://10.0.0.4:1",
+    "LARDER_A__B_PORT_1_TCP_ADDR": "10.0.0.4",
+}  # fmt: skip
+"""What a pod finds in its environment beside Services called larder, larder-server, larder-cache--dir and larder-a--b."""
+
+
+def test_variables_of_others_are_no_settings() -> None:
+    """Rule: what Kubernetes makes of Services, what the client reads and what is somebody's own changes nothing."""
+    own = {"LARDER_ENDPOINT": "http://h", "LARDER_ADMIN_TOKEN": "x", "LARDER_HOME": "/srv", "LARDERER_CACHE_DIR": "x"}
+    environment = {**KUBERNETES, **own}
+    settings = load_settings(environ={"LARDER_ORIGINS__0__ENDPOINT": "http://h", **environment})
+    assert settings == load_settings(environ={"LARDER_ORIGINS__0__ENDPOINT": "http://h"})
+    assert lookalikes(environment, sections()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LARDER_SERVER_PORT", "LARDER_SERVER__PORT"), ("LARDER_CACHE_DIR", "LARDER_CACHE__DIR"),
+        ("LARDER_FLEET_SECRT", "LARDER_FLEET__SECRET"), ("LARDER_ORIGINS_1_ENDPOINT", "LARDER_ORIGINS__0__ENDPOINT"),
+        ("LARDER_CACHE_WHATEVER", "two underscores"),
+    ],
+)  # fmt: skip
+def test_what_resembles_a_setting_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    """Rule: a variable that misses an underscore is ignored, with a warning that names the setting and not the value."""
+    monkeypatch.setenv(name, "hunter2")
+    (tmp_path / "larder.toml").write_text(ORIGIN)
+    assert main(["check-config", str(tmp_path / "larder.toml")]) == 0
+    told = capsys.readouterr().err
+    assert f"warning: {name} is no setting" in told
+    assert meant in told
+    assert "hunter2" not in told
+
+
+def test_a_section_that_does_not_exist_is_refused_by_the_nearest() -> None:
+    """Rule: two underscores say that a setting is meant."""
+    with pytest.raises(ConfigError, match="servr: there is no such setting; did you mean 'server'"):
+        load_settings(environ={"LARDER_SERVR__PORT": "1", "LARDER_ORIGINS__0__ENDPOINT": "http://h"})
 
 
 def test_the_environment_has_no_order() -> None:
