@@ -20,7 +20,7 @@ from gateway.fleet.jobs import KnownJob
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport
 from gateway.fleet.samples import Samples, Told
-from gateway.model.counters import Sample
+from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
 from gateway.policies.plan import Plan
 from gateway.store.datasets.announced import inventory
@@ -28,6 +28,8 @@ from gateway.store.datasets.folders import Folders
 
 BELIEVED = 1.0
 """Seconds for which a reading is shown again."""
+GONE = 10.0
+"""Seconds after its last word from which a node is missed that is no member any more: by then ``fleet.expire`` is over too."""
 _ENOUGH = 15
 """Samples of a node that cover the last minute."""
 _LOOK_AT_DISK = 5.0
@@ -54,12 +56,27 @@ class Reading:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     told: Mapping[str, Told] = field(default_factory=dict)
     samples: Mapping[str, list[Sample]] = field(default_factory=dict)
+    counted: Mapping[str, Sample] = field(default_factory=dict)
+    retired: Counters = field(default_factory=Counters)
     plan: Plan = field(default_factory=Plan)
     jobs: tuple[KnownJob, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> Mapping[str, Told]:
+        """What the nodes said last that are no members any more, did not say that they stop, and were not dismissed.
+
+        A node at the address of another that is there was replaced by it, under another id.
+        """
+        taken = {node.address for node in self.nodes.values()}
+        return {
+            name: told
+            for name, told in self.told.items()
+            if name not in self.nodes and told.age > GONE and told.document.get("address") not in taken
+        }
 
     @property
     def capacity(self) -> int:
@@ -122,6 +139,8 @@ class Board:
             nodes=nodes,
             told=statuses.nodes,
             samples=await parts.samples.recent(nodes, _ENOUGH),
+            counted=statuses.counted,
+            retired=statuses.retired,
             plan=together.plans.plan,
             jobs=tuple(jobs),
             overrides=await together.plans.overrides(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.admin.board import Reading
 from gateway.admin.documents import moment
-from gateway.admin.fleet_view import SHORT, names_of
+from gateway.admin.fleet_view import SHORT, names_of, shortfalls
 from gateway.admin.overview_documents import ProblemSeen
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode
@@ -17,10 +17,6 @@ from gateway.policies.troubles import Trouble
 
 _SILENT = 20.0
 """Seconds: a node says something of itself every five."""
-_GONE = 10.0
-"""Seconds after its last word from which a node is missed that is no member any more: by then ``fleet.expire`` is over too."""
-_MISSED = 900.0
-"""Seconds for which a node that is gone is spoken of."""
 
 
 def problems_of(reading: Reading, lost_for: float) -> list[ProblemSeen]:
@@ -36,6 +32,7 @@ def problems_of(reading: Reading, lost_for: float) -> list[ProblemSeen]:
         *_missing(reading),
         *_jobs(reading),
         *_datasets(reading),
+        *_not_whole(reading),
     ]
     return sorted(sorted(found, key=lambda each: each.since, reverse=True), key=lambda each: each.severity != "error")
 
@@ -80,10 +77,9 @@ def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
 
 
 def _missing(reading: Reading) -> Iterator[ProblemSeen]:
-    for name, told in reading.told.items():
-        if name not in reading.nodes and _GONE < told.age < _MISSED:
-            what = f"Node {name} is gone: it was heard of {told.age:.0f} s ago, and did not say that it stops."
-            yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
+    for name, told in reading.gone.items():
+        what = f"Node {name} is gone: it was heard of last {told.age:.0f} s ago, and did not say that it stops."
+        yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
 
 
 def _jobs(reading: Reading) -> Iterator[ProblemSeen]:
@@ -122,3 +118,11 @@ def _datasets(reading: Reading) -> Iterator[ProblemSeen]:
         )
         joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
         yield _problem(Trouble.of("too-large", what), min(joined, default=reading.at))
+
+
+def _not_whole(reading: Reading) -> Iterator[ProblemSeen]:
+    for dataset, why in shortfalls(reading).items():
+        name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
+        what = f"Dataset {name} is to be kept whole, and is not: {why}."
+        joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
+        yield _problem(Trouble.of("not-whole", what), min(joined, default=reading.at))

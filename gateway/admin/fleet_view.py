@@ -15,12 +15,13 @@ from gateway.admin.overview_documents import (
     JobDocument,
     NodeDocument,
     Now,
+    State,
     Total,
 )
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.samples import Held
-from gateway.model.counters import Counters
-from gateway.policies.datasets import CachingMode, decide
+from gateway.model.units import format_size
+from gateway.policies.datasets import USABLE, CachingMode, decide
 from gateway.policies.plan import DatasetOrder, JobOrder, Phase
 from gateway.policies.probing import times
 from gateway.policies.rates import Point, rates, ratio
@@ -32,25 +33,31 @@ _NO_CHUNKS = ChunksDocument(units=0, complete=[], loading=-1, active=-1, marked=
 
 
 def nodes_of(reading: Reading) -> list[NodeDocument]:
-    """The nodes of the zone by id."""
-    return [_node(reading, name) for name in sorted(reading.nodes)]
+    """The nodes of the zone by id, those that are gone included."""
+    there = [_node(node.id, node.address, node.state.value, node.capacity, reading) for node in reading.nodes.values()]
+    gone = [
+        _node(name, str(told.document.get("address", "")), "GONE", int(told.document.get("capacity", 0)), reading)
+        for name, told in reading.gone.items()
+    ]
+    return sorted([*there, *gone], key=lambda node: node.id)
 
 
-def _node(reading: Reading, name: str) -> NodeDocument:
-    node = reading.nodes[name]
-    told: Mapping[str, Any] = reading.told[name].document if name in reading.told else {}
+def _node(name: str, address: str, state: State, capacity: int, reading: Reading) -> NodeDocument:
+    known = reading.told.get(name)
+    told: Mapping[str, Any] = known.document if known is not None else {}
     disk = told.get("disk")
     return NodeDocument(
-        id=node.id,
-        address=node.address,
-        state=node.state,
-        capacity=node.capacity,
+        id=name,
+        address=address,
+        state=state,
+        capacity=capacity,
         bytes=int(told.get("bytes", 0)),
         blobs=int(told.get("blobs", 0)),
         disk=disk if disk in _DISKS else "normal",
-        redis=bool(told.get("redis", True)),
+        redis=state != "GONE" and bool(told.get("redis", True)),
         version=str(told.get("version", "")),
         uptime_seconds=float(told.get("uptime", 0.0)),
+        silent_seconds=None if known is None else round(known.age, 3),
     )
 
 
@@ -68,11 +75,16 @@ def now_of(reading: Reading) -> Now:
 
 
 def total_of(reading: Reading) -> Total:
-    """What the nodes that are there have counted."""
-    sums = Counters()
-    for name in reading.nodes:
-        if samples := reading.samples.get(name):
-            sums = sums.plus(samples[-1].counters)
+    """What the nodes of the zone have counted; it never shrinks while Redis keeps what they said."""
+    sums = reading.retired
+    for name in {*reading.counted, *reading.samples}:
+        known, recent = reading.counted.get(name), reading.samples.get(name)
+        latest = recent[-1] if recent else None
+        if latest is not None:
+            sums = sums.plus(latest.counters)
+        # A start that Redis has not heard of yet, because it was lost, adds to what was counted before.
+        if known is not None and (latest is None or latest.boot != known.boot):
+            sums = sums.plus(known.counters)
     return Total(
         requests=int(sums.requests),
         hits=int(sums.hits),
@@ -127,12 +139,13 @@ def dataset_ids(reading: Reading) -> set[str]:
 
 def datasets_of(reading: Reading) -> list[DatasetSummary]:
     """The datasets of the zone, by name."""
-    found = [dataset_summary(reading, dataset) for dataset in dataset_ids(reading)]
+    short = shortfalls(reading)
+    found = [dataset_summary(reading, dataset, short) for dataset in dataset_ids(reading)]
     return sorted(found, key=lambda each: (each.names[:1], each.id))
 
 
-def dataset_summary(reading: Reading, dataset: str) -> DatasetSummary:
-    """One dataset."""
+def dataset_summary(reading: Reading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
+    """One dataset; ``short`` is what ``shortfalls`` found, if that is known already."""
     items, size = size_of(reading, dataset)
     order = reading.plan.datasets.get(dataset)
     caching, why = _decision(order, size, reading.capacity)
@@ -143,6 +156,7 @@ def dataset_summary(reading: Reading, dataset: str) -> DatasetSummary:
         bytes=size,
         caching=None if caching is None else caching.value,
         why=why,
+        shortfall=(shortfalls(reading) if short is None else short).get(dataset, ""),
         granted=0 if order is None else order.granted,
         resident_share=round(_share(reading, dataset, items), 4),
         chunks=_NO_CHUNKS if order is None else _chunks(order),
@@ -187,6 +201,38 @@ def _decision(order: DatasetOrder | None, size: int | None, capacity: int) -> tu
         return None, ""
     alone = decide("auto", size, capacity)
     return alone.caching, alone.reason.value
+
+
+def shortfalls(reading: Reading) -> dict[str, str]:
+    """Why datasets that are to be kept whole are not, by id."""
+    room = int(USABLE * reading.capacity)
+    whole: dict[str, int] = {}
+    for dataset in dataset_ids(reading):
+        _, size = size_of(reading, dataset)
+        if size and _decision(reading.plan.datasets.get(dataset), size, reading.capacity)[0] is CachingMode.FULL:
+            whole[dataset] = size
+    found = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
+    if sum(whole.values()) > room:
+        together = (
+            f"all that are, have {format_size(sum(whole.values()))}, and the caches have room for {format_size(room)}"
+        )
+        found = {dataset: why or together for dataset, why in found.items()}
+    return {dataset: why for dataset, why in found.items() if why}
+
+
+def _shortfall(reading: Reading, dataset: str, size: int, room: int) -> str:
+    quota, order = reading.quotas.get(dataset), reading.plan.datasets.get(dataset)
+    if quota is not None and quota < size:
+        return f"it has {format_size(size)}, and its quota is {format_size(quota)}"
+    if size > room:
+        gone = f" without {', '.join(sorted(reading.gone))}" if reading.gone else ""
+        return f"it has {format_size(size)}, and the caches{gone} have room for {format_size(room)}"
+    if order is not None and order.granted < size:
+        return f"it has {format_size(size)}, and the plan gives it {format_size(order.granted)}"
+    items, _ = size_of(reading, dataset)
+    if reading.gone and _share(reading, dataset, items or 0) < 1:
+        return f"what {', '.join(sorted(reading.gone))} held of it is read from the origin until it is cached again"
+    return ""
 
 
 def _chunks(order: DatasetOrder) -> ChunksDocument:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Response
 from pydantic import Field
 
@@ -63,6 +65,20 @@ async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> No
     return _document(operations, wanted, NodeState.READY)
 
 
+@router.delete("/nodes/{node}", summary="Dismiss a node that is gone", status_code=204)
+async def dismiss(node: str, caller: Admin, operations: Ops, parts: Parts) -> None:
+    """It is not listed, nor missed, any more, unless it comes back; what it has counted stays in the totals."""
+    reading = await operations.board.look()
+    if node in reading.nodes:
+        raise ApiError("Conflict", f"{node!r} is there; stop it, and it takes itself off the list.")
+    if node not in reading.gone:
+        raise _unknown(node)
+    async with parts.catalog.changes.change(caller, "nodes.dismiss", node) as change:
+        change.before = {"state": "GONE"}
+        await through_redis(operations.board.parts.samples.gone(node))
+    operations.board.stale()
+
+
 async def _check_others(operations: Operations, node: str) -> None:
     """Refuse to take the only node out of the ring that is in it, or will be after the heartbeats that are due.
 
@@ -83,26 +99,18 @@ async def _check_others(operations: Operations, node: str) -> None:
 def _found(operations: Operations, name: str) -> Node:
     node = operations.board.parts.membership.nodes.get(name)
     if node is None:
-        raise ApiError("NotFound", f"There is no node {name[:140]!r} in this zone; GET /-/admin/nodes lists them.")
+        raise _unknown(name)
     return node
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError("NotFound", f"There is no node {name[:140]!r} in this zone; GET /-/admin/nodes lists them.")
 
 
 def _document(operations: Operations, node: Node, state: NodeState) -> NodeDocument:
     """The node as it will be with its next heartbeat."""
     board = operations.board
-    found = {each.id: each for each in nodes_of(board.last)}.get(node.id)
+    known = replace(board.last, nodes={**board.last.nodes, node.id: node})
     board.stale()
-    if found is None:
-        return NodeDocument(
-            id=node.id,
-            address=node.address,
-            state=state,
-            capacity=node.capacity,
-            bytes=0,
-            blobs=0,
-            disk="normal",
-            redis=True,
-            version="",
-            uptime_seconds=0.0,
-        )
-    return found.model_copy(update={"state": state})
+    found = next(each for each in nodes_of(known) if each.id == node.id)
+    return found.model_copy(update={"state": state.value})

@@ -81,7 +81,7 @@ async def _history(operations: Operations, reading: Reading, hours: int) -> Hist
     count = round(hours * 3600 / step)
     start = end - count * step
     # One more minute, because what a step counted is the difference to the sample before.
-    names = {*reading.nodes, *reading.told}
+    names = {*reading.nodes, *(name for name, last in reading.counted.items() if last.at > start)}
     long = await samples.long(names, round(hours * 60) + 2)
     for name, recent in reading.samples.items():
         # What has been counted since the last minute's sample; without it the newest step would be empty.

@@ -7,27 +7,31 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from gateway.admin.documents import Answer
-from gateway.model.fleet import NodeState
 
 _ID = "331088130435"
 _AT = "2026-03-02T14:30:00.000Z"
 Mode = Literal["full", "static", "chunked", "none"]
+State = Literal["JOINING", "READY", "LEAVING", "GONE"]
 Disk = Literal["normal", "unstable", "down"]
 
 
 class NodeDocument(Answer):
-    """One node of the zone, as it said itself within the last seconds."""
+    """One node of the zone, as it said itself last."""
 
     id: str = Field(examples=["gw-1"])
     address: str = Field(description="where other nodes and clients reach it", examples=["http://10.0.0.11:9000"])
-    state: NodeState = Field(description="READY: in the ring; LEAVING: drained, or about to stop", examples=["READY"])
+    state: State = Field(
+        description="READY: in the ring; LEAVING: drained, or about to stop; GONE: it died; listed until it is back or dismissed",
+        examples=["READY"],
+    )
     capacity: int = Field(description="of its cache, in bytes", examples=[8_000_000_000_000])
     bytes: int = Field(description="in its cache", examples=[5_210_000_000_000])
     blobs: int = Field(examples=[18_422_110])
     disk: Disk = Field(examples=["normal"])
     redis: bool = Field(description="whether it hears of the fleet's writes", examples=[True])
     version: str = Field(description="empty until it has said something", examples=["0.1.0"])
-    uptime_seconds: float = Field(examples=[93600.0])
+    uptime_seconds: float = Field(description="as it said last", examples=[93600.0])
+    silent_seconds: float | None = Field(description="since it said something of itself; null: never", examples=[1.4])
 
 
 class Now(Answer):
@@ -46,7 +50,7 @@ class Now(Answer):
 
 
 class Total(Answer):
-    """Sums over the nodes that are there, each since it was started."""
+    """Sums since Redis has known the zone; of nodes that were started anew, have stopped or are gone too."""
 
     requests: int = Field(description="S3 requests", examples=[81_244_310])
     hits: int = Field(description="of them, answered from the cache (HIT, STALE)", examples=[74_210_088])
@@ -101,6 +105,10 @@ class DatasetSummary(Answer):
         description="benefit, no-benefit, no-room, no-jobs, override, requested; or how a gateway decides alone: "
         "fits, too-large, chunk-too-large",
         examples=["benefit"],
+    )
+    shortfall: str = Field(
+        description="why a dataset that is to be kept whole (caching: full) is not; empty if nothing prevents it",
+        examples=[""],
     )
     granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
     resident_share: float = Field(description="of its items, in the cache", examples=[0.183])

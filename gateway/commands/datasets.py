@@ -86,7 +86,7 @@ def _row(dataset: Mapping[str, Any]) -> tuple[object, ...]:
         dataset.get("id"),
         number(dataset.get("items")),
         size(dataset.get("bytes")),
-        dataset.get("caching"),
+        "full, in part" if dataset.get("shortfall") else dataset.get("caching"),
         dataset.get("why"),
         size(dataset.get("granted")),
         share(dataset.get("resident_share")),

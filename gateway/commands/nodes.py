@@ -34,10 +34,12 @@ def add(command: ArgumentParser) -> None:
         "When its clients have gone elsewhere it can be stopped. It is back after undrain, or a restart.",
         "larder-gateway nodes list",
         "larder-gateway nodes drain node-2",
+        "larder-gateway nodes dismiss node-3",
     )
     known = subcommand(commands, "list", "list the nodes", _list, "larder-gateway nodes list --json")
     pages(known, 0)
     for name, summary, run in (
+        ("dismiss", "take a node off the list that died and will not come back", _dismiss),
         ("drain", "take a node out of the ring, while it serves on", _drain),
         ("undrain", "take a drained node back into the ring", _undrain),
     ):
@@ -53,7 +55,7 @@ def show(nodes: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _row(node: Mapping[str, Any]) -> tuple[object, ...]:
-    used, capacity = node.get("bytes"), node.get("capacity")
+    used, capacity, gone = node.get("bytes"), node.get("capacity"), node.get("state") == "GONE"
     return (
         node.get("id"),
         node.get("address"),
@@ -63,9 +65,9 @@ def _row(node: Mapping[str, Any]) -> tuple[object, ...]:
         share(used / capacity) if used is not None and capacity else None,
         number(node.get("blobs")),
         node.get("disk"),
-        "lost" if node.get("redis") is False else "yes",
+        None if gone else "lost" if node.get("redis") is False else "yes",
         node.get("version"),
-        age(node.get("uptime_seconds")),
+        None if gone else age(node.get("uptime_seconds")),
     )
 
 
@@ -76,6 +78,16 @@ def _list(options: Namespace) -> int:
         document({"items": nodes})
     else:
         show(nodes)
+    return 0
+
+
+def _dismiss(options: Namespace) -> int:
+    with connected(options) as admin:
+        admin.ask("DELETE", path("nodes", options.node))
+    if options.json:
+        document({"dismissed": options.node})
+    else:
+        line(f"{printable(options.node)} is dismissed")
     return 0
 
 

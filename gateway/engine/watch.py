@@ -50,11 +50,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Itself:
-    """Which node looks: its id, the token of its start, and what tells this worker from its siblings."""
+    """Which node looks: its id, the token of its start, what tells this worker from its siblings, where others reach it."""
 
     node: str
     boot: str
     worker: str
+    address: str = ""
 
 
 class Watch:
@@ -173,6 +174,8 @@ class Watch:
         self._since = {each.kind: self._since.get(each.kind, at) for each in problems}
         self.document = {
             "boot": self._me.boot,
+            "address": self._me.address,
+            "capacity": status.capacity,
             "version": __version__,
             "uptime": round(max(0.0, self._now() - self._started()), 3),
             "bytes": status.bytes,

@@ -87,6 +87,7 @@ class Membership:
 
     Attributes:
         me: this node's id.
+        address: where other nodes reach it.
         zone: its zone.
         prefix: with which every key begins that this fleet has in Redis; of a node that is alone by its configuration, its own.
         nodes: the live nodes of the zone by id, this one included; kept while Redis is lost.
@@ -102,6 +103,7 @@ class Membership:
     ) -> None:
         self._pace = pace or Pace()
         self.me = me.id
+        self.address = me.address
         self.zone = me.zone
         self.prefix = own or prefix
         self.nodes: Mapping[str, Node] = {}

@@ -2,7 +2,10 @@
 
 Of each node there are two lists of samples, newest first: one every five seconds for ten minutes, one every minute for two
 days. Both are capped, and expire with what is in them, so nodes that were there once leave nothing behind. Times are Redis's.
-Beside them the hash ``status`` has what each node said of itself last, and the hash ``timeline`` which chunks were held when.
+Beside them the hash ``status`` has what each node said of itself last, and the hash ``timeline`` which chunks were held when. A
+node that stops takes its words with it; one that dies leaves them, until it is back or an operator dismisses it. The hash
+``counted`` has each node's last sample, and ``retired`` the sum of what nodes had counted before they were started anew, so that
+the fleet's totals never shrink.
 
 One worker of a node speaks for it, by a lease; Redis lost: nobody does, and whoever asks gets what was heard last.
 """
@@ -27,6 +30,8 @@ COARSE = 2880
 """Samples that are kept of a node, every five seconds and every minute."""
 _LEASE = 12_000
 _KEPT = 48 * 3600
+_MOST_NODES = 1000
+"""Nodes, there or gone, of which anything is kept; of more the oldest are forgotten."""
 _MOST_CLOSED = 5000
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
@@ -50,15 +55,40 @@ if now - before >= 60000 or now < before then
   redis.call('LTRIM', KEYS[2], 0, ARGV[3] - 1)
 end
 redis.call('EXPIRE', KEYS[2], ARGV[4])
+local retire = function(name)
+  local _, values = pcall(cjson.decode, string.match(redis.call('HGET', KEYS[3], name), ' (.*)$'))
+  for place = 2, #values do
+    if tonumber(values[place]) ~= 0 then redis.call('HINCRBYFLOAT', KEYS[4], place - 2, values[place]) end
+  end
+  redis.call('HDEL', KEYS[3], name)
+end
+local before = redis.call('HGET', KEYS[3], ARGV[5])
+local boot = function(text) return string.match(text, '^%d+ %["([^"]*)"') end
+if before and boot(before) ~= boot(sample) then retire(ARGV[5]) end
+redis.call('HSET', KEYS[3], ARGV[5], sample)
+if redis.call('HLEN', KEYS[3]) > tonumber(ARGV[6]) then
+  local oldest, since = nil, now
+  local known = redis.call('HGETALL', KEYS[3])
+  for place = 1, #known, 2 do
+    local at = tonumber(string.match(known[place + 1], '^%d+'))
+    if at < since then oldest, since = known[place], at end
+  end
+  if oldest then retire(oldest) end
+end
 return string.format('%.0f', now)
 """
 _STATUS = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  local at = string.match(redis.call('HGET', KEYS[1], name), '^%d+')
-  if not at or now - tonumber(at) > ARGV[3] * 1000 then redis.call('HDEL', KEYS[1], name) end
+if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[3]) then
+  local oldest, since = nil, now
+  local known = redis.call('HGETALL', KEYS[1])
+  for place = 1, #known, 2 do
+    local at = tonumber(string.match(known[place + 1], '^%d+') or 0)
+    if at < since then oldest, since = known[place], at end
+  end
+  if oldest then redis.call('HDEL', KEYS[1], oldest) end
 end
 return 1
 """
@@ -90,7 +120,8 @@ return 1
 """
 _READ = """
 local time = redis.call('TIME')
-return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), redis.call('HGETALL', KEYS[1])}
+return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), redis.call('HGETALL', KEYS[1]),
+  redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3])}
 """
 
 
@@ -111,10 +142,16 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """What all nodes said of themselves, by id, and what time it was (seconds of Redis's clock)."""
+    """What all nodes said of themselves, by id, and what time it was (seconds of Redis's clock).
+
+    ``counted`` are the last samples, of nodes that have stopped too; ``retired`` is what nodes had counted before they were
+    started anew.
+    """
 
     now: float
     nodes: Mapping[str, Told]
+    counted: Mapping[str, Sample]
+    retired: Counters
 
 
 class Samples:
@@ -150,16 +187,17 @@ class Samples:
         """Say what a node has counted since its start ``boot``; the time, in seconds of Redis's clock."""
         key = f"{self._prefix}samples:{node}"
         document = json.dumps([boot, *counters.values()], separators=(",", ":"))
-        now = await self._tell(keys=[key, f"{key}:minutes"], args=[document, FINE, COARSE, _KEPT])
+        keys = [key, f"{key}:minutes", f"{self._prefix}counted", f"{self._prefix}retired"]
+        now = await self._tell(keys=keys, args=[document, FINE, COARSE, _KEPT, node, _MOST_NODES])
         return int(now) / 1000
 
     async def say(self, node: str, document: Mapping[str, Any]) -> None:
         """Say how a node is; replaces what it said before."""
         text = json.dumps(document, separators=(",", ":"))
-        await self._status(keys=[f"{self._prefix}status"], args=[node, text, _KEPT])
+        await self._status(keys=[f"{self._prefix}status"], args=[node, text, _MOST_NODES])
 
     async def gone(self, node: str) -> None:
-        """A node stops: what it said of itself is not missed."""
+        """A node stops, or is dismissed: what it said of itself is not missed. What it counted stays in the totals."""
         await self._redis.hdel(f"{self._prefix}status", node)
 
     async def said(self, node: str) -> Mapping[str, Any]:
@@ -171,17 +209,25 @@ class Samples:
             return {}
 
     async def statuses(self) -> Statuses:
-        """How the nodes are, as they said last; those that were silent for two days are forgotten."""
-        now, flat = await self._read(keys=[f"{self._prefix}status"])
+        """How the nodes are, as they said last, those included that are gone."""
+        names = ("status", "counted", "retired")
+        now, flat, counted, retired = await self._read(keys=[f"{self._prefix}{name}" for name in names])
         nodes = {}
-        for name, text in zip(flat[::2], flat[1::2], strict=True):
+        for name, text in _pairs(flat):
             at, _, document = text_of(text).partition(" ")
             try:
                 told = json.loads(document)
                 nodes[text_of(name)] = Told(max(0.0, (int(now) - int(at)) / 1000), dict(told))
             except _UNREADABLE:
                 continue  # another version's
-        return Statuses(int(now) / 1000, nodes)
+        last = {text_of(name): _sample(text) for name, text in _pairs(counted)}
+        sums = {int(place): float(value) for place, value in _pairs(retired)}
+        return Statuses(
+            int(now) / 1000,
+            nodes,
+            {name: sample for name, sample in last.items() if sample is not None},
+            Counters.of([sums.get(place, 0.0) for place in range(max(sums, default=-1) + 1)]),
+        )
 
     async def recent(self, nodes: Iterable[str], count: int = FINE) -> dict[str, list[Sample]]:
         """The newest ``count`` samples of some nodes, every five seconds, in the order of time."""
@@ -223,6 +269,11 @@ class Samples:
             if one.end is None or one.end >= since:
                 found.setdefault(dataset, []).append(one)
         return {dataset: sorted(those, key=lambda one: (one.start, one.chunk)) for dataset, those in found.items()}
+
+
+def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """The fields of a hash with their values, as a script gives them."""
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _all(lists: Mapping[str, Sequence[bytes | str]]) -> dict[str, list[Sample]]:

@@ -84,10 +84,18 @@ KINDS: Mapping[str, Kind] = {
     "reload": Kind("error", "Correct the configuration file; the last good one stays in force until then."),
     # Of the whole zone.
     "silent": Kind("warning", "Look at its log, and at the load of its machine."),
-    "gone": Kind("error", "Start it again; what it held is read by the others meanwhile."),
+    "gone": Kind(
+        "error",
+        "Start it again; what it held is read by the others meanwhile. If it will not come back: larder-gateway nodes dismiss, "
+        "with its id.",
+    ),
     "job": Kind(
         "warning",
         "Nothing, if its GPUs are busy; else look at what the job does beside reading: decoding, augmentation, workers.",
+    ),
+    "not-whole": Kind(
+        "warning",
+        "Add nodes or cache.capacity, or raise the dataset's quota; until then the rest is read from the origin.",
     ),
     "too-large": Kind("warning", "Add nodes, or give them more cache.capacity; until then it is read from the origin."),
 }

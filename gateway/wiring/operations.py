@@ -101,7 +101,9 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
     stack.push_async_callback(redis.aclose)
     worker = f"{ground.me}/{uuid.uuid4().hex}"
     samples = Samples(redis, membership.prefix)
-    watch = Watch(samples, Itself(ground.me, ground.start.boot, worker), _seen(ground, registrations))
+    watch = Watch(
+        samples, Itself(ground.me, ground.start.boot, worker, membership.address), _seen(ground, registrations)
+    )
     verifications = Verifications(
         Errands(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
     )

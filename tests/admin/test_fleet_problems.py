@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gateway.admin.board import Reading
 from gateway.admin.fleet_problems import problems_of
-from gateway.admin.fleet_view import datasets_of, jobs_of, newest_document, now_of, total_of
+from gateway.admin.fleet_view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs import JobRecord, KnownJob
 from gateway.fleet.samples import Told
 from gateway.model.counters import Counters, Sample
@@ -63,7 +65,48 @@ def test_a_node_that_is_gone_or_silent_is_missed() -> None:
     assert "has said nothing" in whats(reading(told={"a": Told(30.0, {})}))[0]
     for age in (11.0, 60.0):
         assert "is gone" in whats(reading(told={"a": Told(1.0, {}), "b": Told(age, {})}))[0]
-    assert whats(reading(told={"a": Told(1.0, {}), "b": Told(10.0, {}), "c": Told(5000.0, {})})) == []
+    assert whats(reading(told={"a": Told(1.0, {}), "b": Told(10.0, {})})) == []
+
+
+def test_a_node_that_is_gone_stays_listed() -> None:
+    """Rule: for as long as it takes it is a node in the state GONE, with what it said last, unless another has its address."""
+    said = {"address": "http://127.0.0.1/b", "capacity": 7, "bytes": 5, "version": "1"}
+    gone = reading(told={"a": Told(1.0, {}), "b": Told(1e6, said)})
+    [_, listed] = nodes_of(gone)
+    assert (listed.id, listed.state, listed.capacity, listed.bytes, listed.silent_seconds) == ("b", "GONE", 7, 5, 1e6)
+    assert "is gone" in whats(gone)[0]
+    replaced = reading(nodes={"c": replace(node("b"), id="c")}, told={"b": Told(1e6, said), "c": Told(1.0, {})})
+    assert [each.id for each in nodes_of(replaced)] == ["c"]
+    assert whats(replaced) == []
+
+
+ITEMS = 1000
+WHOLE = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, granted=9 * 10**8)
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "why"),
+    [
+        (5 * 10**9, {}, "it has 5.0 GB, and the caches have room for"),
+        (9 * 10**8, {"quotas": {DATASET: 10**8}}, "its quota is 100.0 MB"),
+        (9 * 10**8, {"plan": Plan(datasets={DATASET: replace(WHOLE, granted=10**8)})}, "the plan gives it 100.0 MB"),
+        (9 * 10**8, {"datasets": {("t", "one"): DATASET, ("t", "two"): "cd" * 32}}, "all that are, have"),
+        (8 * 10**8, {"gone": True}, "what b held of it is read from the origin"),
+    ],
+)
+def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], why: str) -> None:
+    """Rule: what is to be kept whole, and does not fit, may not, or has lost a node, is a problem, and says so itself."""
+    given = {"plan": Plan(datasets={DATASET: WHOLE}), **parts}
+    told = {"a": Told(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, "cd" * 32)}})}
+    if given.pop("gone", False):
+        told["b"] = Told(100.0, {})
+    found = reading(told=told, **given)
+    [shown] = [each for each in datasets_of(found) if each.id == DATASET[:12]]
+    assert shown.caching == "full"
+    assert why in shown.shortfall
+    assert [each for each in whats(found) if why in each and "is to be kept whole" in each] != []
+    fits = {"a": Told(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
+    assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(datasets={DATASET: WHOLE}))))
 
 
 def test_a_job_that_gains_nothing_is_named() -> None:
@@ -117,10 +160,14 @@ def test_the_newest_step_of_a_history_has_the_rates_of_now() -> None:
     assert (point.batch_items_per_second, point.saved_bytes) == (1.0, 6000)
 
 
-def test_totals_are_of_the_nodes_that_are_there() -> None:
-    """Rule: each node's last sample counts, and none of a node that is gone."""
-    samples = {name: [Sample(AT, "b", Counters(requests=10, cache_bytes=5))] for name in ("a", "gone")}
-    assert total_of(reading(samples=samples)).requests == 10
+def test_totals_are_of_every_node_that_there_was() -> None:
+    """Rule: each node's last sample counts once, of a node that is gone too, and what was counted before a restart."""
+    last = {name: Sample(AT, "b", Counters(requests=10)) for name in ("a", "gone")}
+    retired = Counters(requests=100)
+    newer = {"a": [Sample(AT + 5, "b", Counters(requests=12))]}
+    assert total_of(reading(counted=last, retired=retired, samples=newer)).requests == 122
+    restarted = {"a": [Sample(AT + 5, "anew", Counters(requests=1))]}
+    assert total_of(reading(counted=last, retired=retired, samples=restarted)).requests == 121
 
 
 def test_a_dataset_is_known_by_whoever_speaks_of_it() -> None:

@@ -19,11 +19,16 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+GONE = {"state": "GONE", "redis": False, "silent_seconds": 5400.0}
+"""What a node that died is shown with."""
+
+
 def in_trouble() -> dict[str, Any]:
     """Everything that is shown otherwise when it is ill."""
     overview = deepcopy(AT_WORK)
     overview["nodes"][1] |= {"disk": "down", "bytes": 0, "blobs": 0}
     overview["nodes"][2] |= {"state": "LEAVING", "redis": False}
+    overview["nodes"].append({**AT_WORK["nodes"][2], "id": "gw-4", "address": "http://10.0.0.14:9000", **GONE})
     overview["now"] |= {
         "hit_ratio": 0.4177,
         "cache_bytes_per_second": 901_000_000,
@@ -31,8 +36,17 @@ def in_trouble() -> dict[str, Any]:
     }
     overview["jobs"][0] |= {"silent_seconds": 95, "epoch": -1, "benefit": None}
     overview["datasets"][0] |= {"names": [], "items": None, "bytes": None, "caching": None, "why": ""}
+    overview["datasets"].append(
+        {
+            **AT_WORK["datasets"][0],
+            "id": "77aa01d2c3b4",
+            "names": ["coyo-700m"],
+            "shortfall": "it has 31 TB, and the caches without gw-4 have room for 18 TB",
+        }
+    )
     overview["problems"] = [
         {
+            "kind": "disk-down",
             "severity": "error",
             "since": stamp(NOW - timedelta(minutes=6)),
             "what": "The cache disk is down: 5 of the last 5 writes failed with EIO.",
@@ -40,6 +54,7 @@ def in_trouble() -> dict[str, Any]:
             "node": "gw-2",
         },
         {
+            "kind": "redis",
             "severity": "warning",
             "since": stamp(NOW - timedelta(hours=19)),
             "what": "Redis is not reachable.",

@@ -87,6 +87,40 @@ def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
     expect(whole.locator(".plan")).to_contain_text("148\u00a0GB of space, as its jobs gain from it")
 
 
+def test_a_node_that_is_gone_stays_until_it_is_dismissed(window: Any) -> None:
+    """Rule: it is listed as gone, with a button that dismisses it; a refusal is said beside the table."""
+    page = window().page
+    played = shown(page, figures.in_trouble())
+    row = page.locator("#nodes tbody tr").nth(3)
+    expect(row).to_contain_text("gone")
+    expect(row).to_contain_text("silent 1\u00a0h 30\u00a0min")
+    expect(page.get_by_role("button", name=re.compile("Dismiss"))).to_have_count(1)
+    page.route("**/-/admin/nodes/*", lambda route: route.fulfill(status=503, json={"detail": "Redis is lost."}))
+    page.get_by_role("button", name="Dismiss gw-4").click()
+    expect(page.locator("#refused")).to_have_text("gw-4 was not dismissed: Redis is lost.")
+    asked: list[str] = []
+
+    def dismiss(route: Any) -> None:
+        asked.append(f"{route.request.method} {route.request.url.partition('/-/')[2]}")
+        played.overview["nodes"].pop()
+        route.fulfill(status=204)
+
+    page.route("**/-/admin/nodes/*", dismiss)
+    page.get_by_role("button", name="Dismiss gw-4").click()
+    expect(page.locator("#nodes tbody tr")).to_have_count(3)
+    expect(page.locator("#refused")).to_be_hidden()
+    assert asked == ["DELETE admin/nodes/gw-4"]
+
+
+def test_a_dataset_that_cannot_be_kept_whole_says_so(window: Any) -> None:
+    """Rule: what is to be kept whole and is not says why, and does not say that it is kept whole."""
+    page = window().page
+    shown(page, figures.in_trouble())
+    dataset = page.locator("#datasets > li").filter(has_text="coyo-700m")
+    expect(dataset.locator(".mode")).to_have_text("Not kept whole, though it should be")
+    expect(dataset).to_contain_text("It has 31 TB, and the caches without gw-4 have room for 18 TB")
+
+
 def test_datasets_say_no_more_than_is_known(window: Any) -> None:
     """Rule: a gain that nobody measured yet is not told; what has no job, or is not kept, may be there still."""
     page = window().page

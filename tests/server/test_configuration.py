@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_read_is_told_so(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        ("LARDER_SERVER__PROT", "server.prot"), ("LARDER_SERVER__PORT", "server.port"), 
+        ("LARDER_SERVER__PROT", "server.prot"), ("LARDER_SERVER__PORT", "server.port"),
         ("LARDER_SERVER__PORT__X", "LARDER_SERVER__PORT__X"), ("LARDER_NOTHING__X", "nothing"),
         ("LARDER_ORIGINS__5__NAME", "LARDER_ORIGINS__5__NAME"),
         ("LARDER_ORIGINS__X__NAME", "LARDER_ORIGINS__X__NAME"), ("LARDER_ORIGINS__²__NAME", "LARDER_ORIGINS__²__NAME"),

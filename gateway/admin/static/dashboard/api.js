@@ -16,16 +16,17 @@ export class Closed extends Error {
 // The gateway is not reachable, or cannot answer now.
 export class Unavailable extends Error {}
 
-async function ask(path, token) {
+async function ask(path, token, method = "GET") {
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   let response;
   try {
     response = await fetch(path, {
-      headers, cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(PATIENCE),
+      method, headers, cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(PATIENCE),
     });
   } catch {
     throw new Unavailable("The gateway does not answer.");
   }
+  if (response.status === 204) return null;
   const document = await response.json().catch(() => null);
   if (response.ok && document !== null) return document;
   const detail = document?.detail ?? document?.title ?? `The gateway answered ${response.status}.`;
@@ -40,6 +41,11 @@ export function overview(token) {
 
 export function history(token, hours) {
   return ask(`/-/admin/overview/history?hours=${hours}`, token);
+}
+
+// Takes a node off the list that is gone.
+export function dismissNode(token, id) {
+  return ask(`/-/admin/nodes/${encodeURIComponent(id)}`, token, "DELETE");
 }
 
 // A token goes into a header: what cannot stand there can be no token.

@@ -68,8 +68,9 @@ function update(node, dataset, jobs) {
   const chunked = dataset.caching === "chunked" && dataset.chunks?.units > 0;
   setText(parts.name, nameOf(dataset));
   setText(parts.size, sizeWords(dataset));
-  setText(parts.mode, mode(dataset.caching));
-  setText(parts.why, planWords(dataset, reasonOf(dataset, jobs)));
+  setText(parts.mode, dataset.shortfall ? "Not kept whole, though it should be" : mode(dataset.caching));
+  parts.mode.classList.toggle("short", Boolean(dataset.shortfall));
+  setText(parts.why, dataset.shortfall ? capital(dataset.shortfall) : planWords(dataset, reasonOf(dataset, jobs)));
   const left = dataset.caching === "none" && dataset.resident_share > 0; // until the room is needed
   parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is ${left ? "still " : ""}cached`);
   parts.chunks.hidden = !chunked;

@@ -4,7 +4,7 @@
 // greyed and with their age, and the questions go on until one is answered. The token lives in sessionStorage: in this tab, until it is
 // closed. A page without a token asks without one first: only the gateway knows whether there is any.
 
-import { Closed, Unauthorized, Unavailable, canBeToken, history, overview } from "./api.js";
+import { Closed, Unauthorized, Unavailable, canBeToken, dismissNode, history, overview } from "./api.js";
 import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
 import { showDatasets } from "./datasets.js";
 import { byId, setText } from "./dom.js";
@@ -50,13 +50,29 @@ function show(shown) {
   showProblems(shown.problems);
   showJobs(shown.jobs);
   showDatasets(shown.datasets, shown.jobs);
-  showNodes(shown.nodes);
+  showNodes(shown.nodes, dismiss);
   if (page.failure !== "") announce("The gateway answers again.");
   page.failure = "";
   page.seen = { since: performance.now(), at: new Date() };
   byId("sign-out").hidden = page.token === "";
   showAge();
   close();
+}
+
+async function dismiss(id) {
+  try {
+    await dismissNode(page.token, id);
+    byId("refused").hidden = true;
+    announce(`${id} is dismissed.`);
+  } catch (failure) {
+    sayRefused(`${id} was not dismissed: ${failure.message}`);
+  }
+  tick();
+}
+
+function sayRefused(text) {
+  setText(byId("refused"), text);
+  byId("refused").hidden = false;
 }
 
 // For how long any of the nodes has been there, in milliseconds.

@@ -1,11 +1,11 @@
-// The machines of the fleet: whether each is in order, and how full its cache is.
+// The machines of the fleet: whether each is in order, and how full its cache is. One that is gone stays until it is dismissed.
 
-import { byId, cell, element, keep, setText } from "./dom.js";
+import { byId, cell, element, keep, setAttribute, setText } from "./dom.js";
 import { bytes, count, duration, share } from "./format.js";
 import { meter } from "./meter.js";
 import { nodeState } from "./words.js";
 
-function create() {
+function create(node, dismiss) {
   const name = element("span", { class: "name" });
   const address = element("span", { class: "under" });
   const fill = meter("Cache");
@@ -15,10 +15,14 @@ function create() {
   };
   cells.cache.append(fill.node);
   cells.cache.classList.add("wide");
+  const button = element("button", { type: "button" }, "Dismiss");
+  button.addEventListener("click", () => dismiss(node.id));
+  const state = element("span");
+  cells.state.append(state, " ", button);
   const head = element("th", { role: "rowheader", scope: "row" }, name, address);
-  const node = element("tr", { role: "row" }, head, ...Object.values(cells));
-  node.parts = { name, address, fill, ...cells };
-  return node;
+  const row = element("tr", { role: "row" }, head, ...Object.values(cells));
+  row.parts = { name, address, fill, button, ...cells, state, place: cells.state };
+  return row;
 }
 
 function judge(node, good, bad) {
@@ -32,20 +36,25 @@ function update(row, node) {
   setText(parts.name, node.id);
   setText(parts.address, node.address);
   setText(parts.state, nodeState(node.state));
-  judge(parts.state, node.state === "READY", false);
+  const gone = node.state === "GONE";
+  judge(parts.place, node.state === "READY", gone);
+  row.classList.toggle("away", gone);
+  parts.button.hidden = !gone;
+  setAttribute(parts.button, "aria-label", `Dismiss ${node.id}`);
   const full = node.capacity > 0 ? node.bytes / node.capacity : 0;
   parts.fill.show(full, `${bytes(node.bytes)} of ${bytes(node.capacity)}, ${share(full)}`);
   setText(parts.blobs, count(node.blobs));
   setText(parts.disk, node.disk);
   judge(parts.disk, node.disk === "normal", node.disk === "down");
-  setText(parts.redis, node.redis ? "connected" : "lost");
-  judge(parts.redis, node.redis === true, !node.redis);
+  setText(parts.redis, gone ? "–" : node.redis ? "connected" : "lost");
+  judge(parts.redis, node.redis === true, !node.redis && !gone);
   setText(parts.version, node.version || "–");
-  setText(parts.up, duration(node.uptime_seconds));
+  setText(parts.up, gone ? `silent ${duration(node.silent_seconds)}` : duration(node.uptime_seconds));
 }
 
-export function showNodes(nodes) {
+// `dismiss` is called with the id of a node that somebody takes off the list.
+export function showNodes(nodes, dismiss) {
   byId("no-nodes").hidden = nodes.length > 0;
   byId("nodes").hidden = nodes.length === 0;
-  keep(byId("nodes").tBodies[0], nodes, (node) => node.id, create, update);
+  keep(byId("nodes").tBodies[0], nodes, (node) => node.id, (node) => create(node, dismiss), update);
 }

@@ -24,7 +24,7 @@ const PHASES = {
   measure: "measured with the cache",
 };
 
-const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving" };
+const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving", GONE: "gone" };
 
 // The benefit from which a job gains something (gateway/policies/probing.py).
 export const GAINS = 1.05;
