@@ -55,6 +55,9 @@ CHUNKED_BATCH = 4
 JOBS = 2
 SIMULATED_ITEMS = 2000
 SIMULATED_EPOCHS = 30
+MIXED_ITEMS = 20_000
+MIXED_BATCH = 256
+CLASSES = (10, 100, 1000)
 
 
 def static_hit_ratio(fraction: float) -> float:
@@ -281,6 +284,25 @@ def simulated_qualities() -> dict[str, dict[str, Any]]:
     return found
 
 
+def class_mixes() -> dict[str, dict[str, dict[str, float]]]:
+    """How well sorted classes are mixed, by order and number of classes, over a simulated cache of a fifth."""
+    random = np.random.default_rng(0).permutation(MIXED_ITEMS).astype(np.uint32)
+    sequences = {"random permutation": random}
+    for name, kind in (
+        ("rotating chunks", "striped"),
+        ("static cache", "shuffled"),
+        ("without the permutation", "contiguous"),
+    ):
+        layout = Layout(MIXED_ITEMS, 10, 10, kind, order.ORDER_SEED)
+        cache = order.SimulatedCache(MIXED_ITEMS, MIXED_ITEMS // 5, rotating=kind != "shuffled")
+        places, _ = order.simulate(layout, cache, epochs=2, batch_size=MIXED_BATCH, substitute=10)
+        sequences[name] = np.argsort(places[-1]).astype(np.uint32)
+    return {
+        name: {str(classes): order.class_mix(sequence, classes, MIXED_BATCH) for classes in CLASSES}
+        for name, sequence in sequences.items()
+    }
+
+
 # --- the run
 
 
@@ -304,9 +326,10 @@ def run() -> dict[str, Any]:
             through = {
                 "rotating chunks, through the gateway": order.quality(gateway_places(there, "chunked", 10, 10)[1:])
             }
-    qualities = {**simulated_qualities(), **through}
-    data = {"static": static, "lru": lru, "chunked": chunked, "order": qualities}
-    write("closed_forms", "Closed forms", _text(static, lru, chunked, qualities), data, where)
+    qualities, mixes = {**simulated_qualities(), **through}, class_mixes()
+    data = {"static": static, "lru": lru, "chunked": chunked, "order": qualities, "classes": mixes}
+    text = "\n\n".join([_text(static, lru, chunked, qualities), _classes_text(mixes)])
+    write("closed_forms", "Closed forms", text, data, where)
     return data
 
 
@@ -378,6 +401,29 @@ def _order_table(qualities: dict[str, dict[str, Any]]) -> str:
     fields = ("ks_mean", "ks_most", "correlation", "correlation_size")
     rows = [[name, *(f"{of[field]:.3f}" for field in fields)] for name, of in qualities.items()]
     return table(["epochs", "mean distance", "largest", "correlation", "its size"], rows)
+
+
+def _classes_text(mixes: dict[str, dict[str, dict[str, float]]]) -> str:
+    return (
+        "## Classes of sorted data\n\n"
+        f"{MIXED_ITEMS} items sorted by class, batches of {MIXED_BATCH}, a simulated cache of a fifth, the second epoch. "
+        "Distinct classes in a batch and in a tenth of the epoch, means; in brackets as a share of what a random permutation "
+        "gives on average. Chunks are cut from permuted items; the last row shows why.\n\n" + _classes_table(mixes)
+    )
+
+
+def _classes_table(mixes: dict[str, dict[str, dict[str, float]]]) -> str:
+    rows = [
+        [
+            name,
+            classes,
+            f"{of['batch']:.1f} ({of['batch_share']:.3f})",
+            f"{of['tenth']:.1f} ({of['tenth_share']:.3f})",
+        ]
+        for name, by_classes in mixes.items()
+        for classes, of in by_classes.items()
+    ]
+    return table(["order", "classes", "in a batch", "in a tenth"], rows)
 
 
 if __name__ == "__main__":

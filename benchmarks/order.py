@@ -128,6 +128,36 @@ def rank_correlations(places: Places) -> NDArray[np.float64]:
     return np.array([np.corrcoef(before, after)[0, 1] for before, after in itertools.pairwise(ranks)])
 
 
+def class_mix(sequence: NDArray[np.uint32], classes: int, batch_size: int) -> dict[str, float]:
+    """How well the classes of a dataset that is sorted by class are mixed in the order of delivery.
+
+    Both figures are shares of what a random permutation gives on average, so that 1 is chance: with ``k`` classes of equal size,
+    ``b`` random items have ``k (1 - (1 - b / n) ** (n / k))`` classes to a good approximation (n items).
+
+    Args:
+        sequence: the items of an epoch in the order of delivery.
+        classes: item ``i`` of ``n`` has the class ``i * classes // n``.
+        batch_size: items of a batch.
+    """
+    items = len(sequence)
+    labels = sequence.astype(np.int64) * classes // items
+
+    def mean_distinct(size: int) -> float:
+        starts = range(0, items - size + 1, size)
+        return float(np.mean([len(np.unique(labels[start : start + size])) for start in starts]))
+
+    def expected(size: int) -> float:
+        return float(classes * (1 - (1 - size / items) ** (items / classes)))
+
+    tenth = items // 10
+    return {
+        "batch": mean_distinct(batch_size),
+        "batch_share": mean_distinct(batch_size) / expected(batch_size),
+        "tenth": mean_distinct(tenth),
+        "tenth_share": mean_distinct(tenth) / expected(tenth),
+    }
+
+
 def random_places(epochs: int, items: int, seed: int = 0) -> Places:
     """What truly random epochs give: the yardstick."""
     generator = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ def watched(fleet: Fleet, info: DatasetInfo, partitions: int, units: int) -> Ite
     """Look every while until the block ends."""
     seen = Residency()
     stop = threading.Event()
-    chunks = chunk_numbers(info.items, partitions, units)
+    chunks = chunk_numbers(info.id, info.items, partitions, units)
     sizes = np.bincount(chunks, minlength=units)
     everything = np.arange(info.items, dtype=np.uint32)
     readers = [BatchReader(endpoint, info, credentials=CREDENTIALS) for endpoint in fleet.endpoints]

@@ -30,7 +30,8 @@ from gateway.engine.underway import FETCHES_PER_BATCH, Progress, Window
 from gateway.engine.wanted import Counts, FailedItem, Outcome, Source, Wanted
 from gateway.model.frames import ItemStatus
 from gateway.policies.batch import BatchMode, Positions, choose, may_replace
-from gateway.policies.datasets import CachingMode, DatasetPlan, fullest_chunk, refreshes_recency
+from gateway.policies.chunk_cut import ChunkCut, fullest_chunk
+from gateway.policies.datasets import CachingMode, refreshes_recency
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile
 
@@ -96,16 +97,14 @@ class Batches:
         fetching: NDArray[np.bool_] = ask.registration.content.states.flags[ask.indices] == FETCHING
         return fetching
 
-    def fullest_chunk(self, content: Content, plan: DatasetPlan) -> int:
-        """The chunk with most resident items, as of a moment ago; -1 when there is none, or no chunks are rotated."""
-        if plan.caching is not CachingMode.CHUNKED:
-            return -1
+    def fullest_chunk(self, content: Content, cut: ChunkCut) -> int:
+        """The chunk with most resident items, as of a moment ago; -1 when there is none."""
         now = self._services.now()
         known = self._fullest.get(content.tag)
         if known is None or not 0 <= now - known[0] < _COUNTED_FOR:
             flags = content.states.flags
-            resident = (flags == RESIDENT) | (flags == VERIFIED)
-            known = self._fullest[content.tag] = (now, fullest_chunk(resident, plan.partitions, plan.units))
+            resident = np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED))
+            known = self._fullest[content.tag] = (now, fullest_chunk(resident, cut))
             self._fullest.move_to_end(content.tag)
             if len(self._fullest) > _COUNTED:
                 self._fullest.popitem(last=False)

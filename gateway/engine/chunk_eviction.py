@@ -6,13 +6,12 @@ for as long as any of these has a place for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.datasets import unit_starts
-from gateway.policies.plan import DatasetOrder
+from gateway.policies.chunk_cut import ChunkCut
 from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
 
 _BATCH = 512
@@ -27,12 +26,10 @@ def resident_of(content: Content) -> NDArray[np.uint32]:
     return found
 
 
-def outside(content: Content, order: DatasetOrder) -> NDArray[np.uint32]:
+def outside(content: Content, cut: ChunkCut, held: Collection[int]) -> NDArray[np.uint32]:
     """The items that are in this node's cache and in no held chunk."""
     resident = resident_of(content)
-    starts = unit_starts(content.items, order.partitions, order.units)
-    chunks = (np.searchsorted(starts, resident, "right") - 1) % order.units
-    found: NDArray[np.uint32] = resident[~np.isin(chunks, order.chunks.held)]
+    found: NDArray[np.uint32] = resident[~np.isin(cut.chunks_of(resident), list(held))]
     return found
 
 

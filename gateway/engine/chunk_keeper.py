@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from gateway import metrics
 from gateway.engine.chunk_eviction import outside, placeless
 from gateway.engine.homes import keys_of
-from gateway.engine.planned import Planned, indices_of_chunk
+from gateway.engine.planned import Planned
 from gateway.engine.preload import Preloader, Reader
 from gateway.engine.standings import Standings
 from gateway.fleet.announcer import DOWN
@@ -229,7 +229,8 @@ class ChunkKeeper:
 
     async def _evict(self, name: str, order: DatasetOrder) -> None:
         for content in [content for content in self._shelves.contents() if content.id == name]:
-            indices = outside(content, order)
+            cut = self._told.planned.cut(content, order.partitions, order.units)
+            indices = outside(content, cut, order.chunks.held)
             for digests in placeless(content, indices, self._shelves.contents(), self._told.planned.keeps):
                 if digests:
                     metrics.CHUNK_ITEMS.labels("evicted").inc(await self._store.room.evict(digests))
@@ -251,7 +252,7 @@ class ChunkKeeper:
     async def _load(self, name: str, order: DatasetOrder, chunk: int, readers: list[Reader]) -> None:
         try:
             content = readers[0].registration.content
-            indices = indices_of_chunk(content.items, order, chunk)
+            indices = self._told.planned.cut(content, order.partitions, order.units).items_of(chunk)
             homes, _ = self._told.membership.homes(keys_of(content, indices))
             if self._store.usable:
                 of_one = [reader for reader in readers if reader.registration.content is content]

@@ -13,16 +13,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gateway.model.datasets import is_job_name
-from gateway.policies.datasets import PLAN, CachingMode, decide, unit_starts
-from gateway.policies.plan import DatasetOrder, Phase, Plan
+from gateway.policies.chunk_cut import ChunkCut
+from gateway.policies.datasets import PLAN, CachingMode, decide
+from gateway.policies.plan import Phase, Plan
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.registry import Registration
 
-_STARTS = 256
+_CUTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Planned:
     def __init__(self, plan: Callable[[], Plan], capacity: Callable[[], int]) -> None:
         self._plan = plan
         self._capacity = capacity
-        self._starts: OrderedDict[tuple[str, int, int], NDArray[np.int64]] = OrderedDict()
+        self._cuts: OrderedDict[tuple[str, int, int], ChunkCut] = OrderedDict()
 
     @property
     def plan(self) -> Plan:
@@ -87,23 +85,14 @@ class Planned:
         order = self._plan().datasets.get(content.id)
         if order is None or order.caching is not CachingMode.CHUNKED:
             return order is None or order.caching is not CachingMode.NONE
-        return self.chunk_of(content, order, index) in order.chunks.held
+        return self.cut(content, order.partitions, order.units).chunk_of(index) in order.chunks.held
 
-    def chunk_of(self, content: Content, order: DatasetOrder, index: int) -> int:
-        """The chunk that an item belongs to."""
-        key = (content.id, order.partitions, order.units)
-        starts = self._starts.get(key)
-        if starts is None:
-            starts = self._starts[key] = unit_starts(content.items, order.partitions, order.units)
-            if len(self._starts) > _STARTS:
-                self._starts.popitem(last=False)
-        return int(np.searchsorted(starts, index, "right") - 1) % order.units
-
-
-def indices_of_chunk(items: int, order: DatasetOrder, chunk: int) -> NDArray[np.uint32]:
-    """The items of one chunk, in ascending order."""
-    starts = unit_starts(items, order.partitions, order.units)
-    ends = np.append(starts[1:], items)
-    units = range(chunk, order.partitions * order.units, order.units)
-    parts = [np.arange(starts[unit], ends[unit], dtype=np.uint32) for unit in units]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint32)
+    def cut(self, content: Content, partitions: int, units: int) -> ChunkCut:
+        """How a dataset is cut into chunks."""
+        key = (content.id, partitions, units)
+        cut = self._cuts.get(key)
+        if cut is None:
+            cut = self._cuts[key] = ChunkCut(content.id, content.items, partitions, units)
+            if len(self._cuts) > _CUTS:
+                self._cuts.popitem(last=False)
+        return cut

@@ -7,12 +7,8 @@ hit ratio is exactly the cached fraction, which makes it the yardstick for the o
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from enum import StrEnum
-
-import numpy as np
-from numpy.typing import NDArray
 
 PARTITIONS = 10
 UNITS = 10
@@ -51,10 +47,7 @@ class PlanReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DatasetPlan:
-    """The decision: mode, and the cut into ``partitions`` contiguous partitions of ``units`` stripe units each.
-
-    Chunk ``c`` is unit ``c`` of every partition (Quiver, section 5.1), so there are ``units`` chunks.
-    """
+    """The decision: mode, and the cut into ``partitions`` of ``units`` stripe units each (see policies/chunk_cut.py)."""
 
     caching: CachingMode
     partitions: int
@@ -85,28 +78,6 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
 def units_of(size: int, room: int) -> int:
     """How many chunks a dataset of ``size`` bytes is cut into, if two of them are to fit into ``room`` bytes where possible."""
     return min(max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, room))), MOST_UNITS)
-
-
-def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:
-    """Where each stripe unit begins, partition by partition: ``partitions * units`` positions, in ascending order.
-
-    The client cuts in the same way (``larder.planner.Layout.cell``): sizes differ by at most one at each level, and which
-    units of a partition are the larger ones goes round, so that chunks are of equal size too.
-    """
-    numbers = np.arange(partitions + 1, dtype=np.int64)
-    bounds = numbers * items // partitions
-    shifts = numbers[:-1, None] * units // partitions
-    within = (np.arange(units, dtype=np.int64) * np.diff(bounds)[:, None] + shifts) // units
-    return (bounds[:-1, None] + within).reshape(-1)
-
-
-def fullest_chunk(resident: NDArray[np.bool_], partitions: int, units: int) -> int:
-    """The chunk with most resident items, which is where a job that joins had better begin; -1 when nothing is resident."""
-    if not resident.any():
-        return -1
-    starts = unit_starts(len(resident), partitions, units).tolist()
-    counts = [np.count_nonzero(resident[start:stop]) for start, stop in itertools.pairwise([*starts, len(resident)])]
-    return int(np.reshape(counts, (partitions, units)).sum(axis=0).argmax())
 
 
 def may_evict_for(mode: CachingMode) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.datasets import unit_starts
+from gateway.policies.chunk_cut import ChunkCut
 from gateway.sim.clock import Action
 from gateway.sim.link import Link
 from gateway.sim.scenario import DatasetSpec
@@ -61,11 +62,14 @@ class Items:
         return list(dict.fromkeys(self._fetches[number] for number in numbers.tolist()))
 
 
-def chunk_numbers(count: int, partitions: int, units: int) -> Numbers:
-    """The chunk of each item (Quiver, section 5.1)."""
-    starts = unit_starts(count, partitions, units)
-    sizes = np.diff(starts, append=count)
-    return np.repeat(np.tile(np.arange(units, dtype=np.int64), partitions), sizes)
+def chunk_numbers(dataset: str, count: int, partitions: int, units: int) -> Numbers:
+    """The chunk of each item, as gateways and clients have it; ``dataset`` is its id."""
+    return ChunkCut(dataset, count, partitions, units).chunks_of(np.arange(count, dtype=np.uint32))
+
+
+def dataset_id(name: str) -> str:
+    """An id for a dataset that exists in a scenario only."""
+    return sha256(name.encode()).hexdigest()
 
 
 class Space:

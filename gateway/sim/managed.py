@@ -18,7 +18,7 @@ from gateway.policies.manager import decide as decide_plan
 from gateway.policies.plan import JobOrder, Phase, Plan
 from gateway.policies.probing import PhaseTotals
 from gateway.sim.clock import Clock
-from gateway.sim.items import Items, Numbers, Space, chunk_numbers
+from gateway.sim.items import Items, Numbers, Space, chunk_numbers, dataset_id
 from gateway.sim.job import JobRun
 from gateway.sim.order import Order, striped
 
@@ -257,7 +257,7 @@ class Managed:
         cut = self._cut(items)
         known = self._cuts.get(items.spec.name)
         if known is None or known[0] != cut:
-            known = self._cuts[items.spec.name] = (cut, chunk_numbers(items.count, *cut))
+            known = self._cuts[items.spec.name] = (cut, chunk_numbers(dataset_id(items.spec.name), items.count, *cut))
         return known[1]
 
     def _sequence(self, items: Items, epoch: int) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.engine import chunk_keeper, preload
 from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
-from gateway.engine.planned import Planned, indices_of_chunk
+from gateway.engine.planned import Planned
 from gateway.engine.preload import BESIDE, Pace, Preloader
 from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
+from gateway.policies.chunk_cut import ChunkCut
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
 from gateway.store.datasets.registry import Registration, Registry
@@ -94,9 +95,9 @@ class Desk:
 
     def chunk(self, data: Data, *numbers: int) -> set[int]:
         """The items of chunks."""
-        order = DatasetOrder(CachingMode.CHUNKED, 2, UNITS, WhyCaching.BENEFIT)
-        items = data.registration.content.items
-        return {int(index) for number in numbers for index in indices_of_chunk(items, order, number)}
+        content = data.registration.content
+        cut = ChunkCut(content.id, content.items, 2, UNITS)
+        return {int(index) for number in numbers for index in cut.items_of(number)}
 
     async def loaded(self, data: Data, chunk: int) -> None:
         """Turn until this node says that it has a chunk."""
@@ -145,7 +146,8 @@ async def test_only_what_is_at_home_here_is_loaded(desk: Desk, caplog: pytest.Lo
     desk.here = {0, 3}
     data = await rotating(desk, loading=2)
     await desk.loaded(data, 2)
-    chunk = sorted(desk.chunk(data, 2))
+    content = data.registration.content
+    chunk = ChunkCut(content.id, content.items, 2, UNITS).items_of(2).tolist()
     assert data.resident == {chunk[0], chunk[3]}
     told = f"of {len(chunk)} items 2 are at home here: 2 of those are held, 0 not to be had"
     assert [record.message.endswith(told) for record in caplog.records if "at home here" in record.message] == [True]

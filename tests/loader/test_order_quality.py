@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from benchmarks.closed_forms import gateway_places, system
-from benchmarks.order import ORDER_SEED, SimulatedCache, kolmogorov, quality, random_places, rank_correlations, simulate
+from benchmarks.order import (
+    ORDER_SEED,
+    SimulatedCache,
+    class_mix,
+    kolmogorov,
+    quality,
+    random_places,
+    rank_correlations,
+    simulate,
+)
 from larder.planner import Layout
 
 ITEMS, EPOCHS, BATCH = 1000, 30, 8
@@ -40,6 +49,44 @@ def test_the_measures_tell_a_bad_order_from_a_good_one() -> None:
     same = np.repeat(random_places(1, 100), EPOCHS, axis=0)
     assert rank_correlations(same) == pytest.approx(1.0)
     assert kolmogorov(same).mean() > 0.7
+
+
+def sorted_classes(kind: str) -> np.ndarray:
+    """An epoch of 20,000 items in batches of 256, through a cache of a fifth."""
+    layout = Layout(20_000, 10, 10, kind, ORDER_SEED)
+    cache = SimulatedCache(20_000, 4000, rotating=True)
+    places, _ = simulate(layout, cache, epochs=2, batch_size=256, substitute=10)
+    return np.argsort(places[-1]).astype(np.uint32)
+
+
+def test_classes_of_sorted_data_are_mixed_as_by_chance() -> None:
+    """Rule: of 10, 100 and 1,000 sorted classes a batch, and a tenth of the epoch, have as many as random items do."""
+    sequence = sorted_classes("striped")
+    for classes in (10, 100, 1000):
+        mix = class_mix(sequence, classes, 256)
+        assert mix["batch_share"] == pytest.approx(1, abs=0.02), classes
+        assert mix["tenth_share"] == pytest.approx(1, abs=0.03), classes
+
+
+def test_the_class_mix_tells_a_bad_order_from_a_good_one() -> None:
+    """Rule: chunks of unpermuted items, as they once were, have 10 or 20 of 100 classes."""
+    mix = class_mix(sorted_classes("contiguous"), 100, 256)
+    assert mix["batch"] <= 20
+    assert mix["batch_share"] < 0.25
+    assert class_mix(np.random.default_rng(1).permutation(20_000), 100, 256)["batch_share"] == pytest.approx(
+        1, abs=0.02
+    )
+
+
+@pytest.mark.parametrize("caching", ["chunked", "static"])
+def test_classes_through_a_gateway_are_mixed_as_by_chance(tmp_path: Path, caching: str) -> None:
+    """Rule: a real cache of a fifth, 100 sorted classes of ten items: in batches of 50, 40 % of the classes, as by chance."""
+    with system(tmp_path, 0.2, items=1000, length=64) as there:
+        loader = there.loader("classes", caching, batch_size=50, substitute=10)
+        sequence = np.concatenate([batch.indices for _ in range(2) for batch in loader.epoch(1)][20:])
+    mix = class_mix(sequence, 100, 50)
+    assert mix["batch_share"] == pytest.approx(1, abs=0.1)
+    assert mix["tenth_share"] == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("caching", ["chunked", "static"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +15,9 @@ from gateway.policies.datasets import (
     CachingMode,
     PlanReason,
     decide,
-    fullest_chunk,
     may_evict_for,
     refreshes_recency,
-    unit_starts,
 )
-from larder.planner.layout import Layout
 
 CAPACITY = 1_000_000
 
@@ -68,43 +64,6 @@ def test_two_chunks_always_fit_where_chunks_are_rotated(size: int, capacity: int
 def test_a_cache_of_no_bytes_is_no_mistake() -> None:
     """Rule: the smallest capacity gives a plan, too: nothing fits twice into it."""
     assert decide("auto", 10, 1).caching is CachingMode.STATIC
-
-
-@given(st.integers(0, 5000), st.integers(1, 30), st.integers(1, 60))
-def test_gateway_and_client_cut_alike(items: int, partitions: int, units: int) -> None:
-    """Rule: the chunk that the gateway tells of is the one that the client reads, also of fewer items than units."""
-    layout = Layout(items, partitions, units)
-    cells = [layout.cell(partition, unit)[0] for partition in range(partitions) for unit in range(units)]
-    assert unit_starts(items, partitions, units).tolist() == cells
-
-
-@given(st.integers(1, 2**32 - 1))
-def test_the_cut_of_a_huge_dataset_does_not_overflow(items: int) -> None:
-    """Rule: 2**32 items in 10,000 units are within 64 bits."""
-    starts = unit_starts(items, PARTITIONS, MOST_UNITS)
-    assert starts[0] == 0
-    assert (np.diff(starts) >= 0).all()
-    assert starts[-1] <= items
-
-
-@given(st.binary(min_size=1, max_size=50), st.integers(1, 5), st.integers(1, 12))
-def test_the_fullest_chunk_has_as_many_resident_items_as_any(bits: bytes, partitions: int, units: int) -> None:
-    """Rule: counted over the client's own chunks, none has more; -1 when nothing is resident."""
-    resident = np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool)
-    items = len(resident)
-    layout = Layout(items, partitions, units)
-    counts = [int(resident[layout.stripe(unit)].sum()) for unit in range(units)]
-    chunk = fullest_chunk(resident, partitions, units)
-    if not any(counts):
-        assert chunk == -1
-    else:
-        assert counts[chunk] == max(counts)
-
-
-def test_nothing_resident_is_no_chunk() -> None:
-    """Rule: a dataset without items, or without resident ones, has no fullest chunk."""
-    assert fullest_chunk(np.zeros(0, bool), 10, 10) == -1
-    assert fullest_chunk(np.zeros(100, bool), 10, 10) == -1
 
 
 def test_only_what_rotates_or_fits_evicts_and_only_rotation_keeps_the_order_of_loading() -> None:

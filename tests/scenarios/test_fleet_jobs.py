@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.planned import indices_of_chunk
-from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import DatasetOrder, WhyCaching
+from gateway.policies.chunk_cut import ChunkCut
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, fleet
 from tests.scenarios.redis_server import RedisServer
@@ -45,8 +43,7 @@ class Trainer:
 
     def items(self, chunk: int) -> list[int]:
         """The items of a chunk."""
-        order = DatasetOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT)
-        return [int(index) for index in indices_of_chunk(ITEMS, order, chunk)]
+        return ChunkCut(self.data.id, ITEMS, 10, 10).items_of(chunk).tolist()
 
     def _post(self, path: str, body: Any) -> Any:
         reply = ask(self.running, "POST", path, json.dumps(body).encode())

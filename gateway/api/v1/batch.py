@@ -24,7 +24,7 @@ from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import DatasetPlan, PlanReason
+from gateway.policies.datasets import CachingMode
 from gateway.server.refusals import Scope, Send
 from gateway.store.datasets.registry import Registration
 
@@ -220,11 +220,10 @@ class BatchEndpoint:
 
     def _directives(self, registration: Registration, job: str = "") -> RawHeaders:
         """What the job is told to do: how its dataset is cached, where to begin, and by which version of the plan."""
-        plan = self._planned.of(registration, job)
+        plan, content = self._planned.of(registration, job), registration.content
         chunk = plan.chunk
-        if chunk < 0:
-            alone = DatasetPlan(plan.caching, plan.partitions, plan.units, PlanReason.REQUESTED)
-            chunk = self._batches.fullest_chunk(registration.content, alone)
+        if chunk < 0 and plan.caching is CachingMode.CHUNKED:
+            chunk = self._batches.fullest_chunk(content, self._planned.cut(content, plan.partitions, plan.units))
         return headers_of(
             [
                 ("x-larder-caching", plan.caching.value),

@@ -229,7 +229,8 @@ class Loader:
         progress = Progress.from_json(state, dataset=self.info.id)
         if progress.layout.items != self.info.items:
             raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.items}")
-        return progress.of_rank(shard.rank, shard.world).settled(self.settings.batch_size, self.settings.tail)
+        mine = progress.of_rank(shard.rank, shard.world)
+        return mine.settled(self.settings.batch_size, self.settings.tail).renewed()
 
     def begin(self, start: Progress, once: Once | None = None) -> Progress:
         """A state as its epoch begins: with the order of chunks that the fleet gives to the job, if there is a `Job`.
@@ -260,7 +261,7 @@ class Loader:
         settings = self.settings
         agreed = self._agreed or Agreement(None, self.info.caching, preload=False)
         chunked = agreed.caching == "chunked" and not agreed.preload
-        in_order = start.layout.kind == "striped" and isinstance(settings.job, Job)
+        in_order = start.layout.kind != "shuffled" and isinstance(settings.job, Job)
         plan = EpochPlan(
             start.order(),
             shard,

@@ -16,7 +16,7 @@ layouts = st.builds(
     st.integers(0, 500),
     st.integers(1, 12),
     st.integers(1, 12),
-    st.sampled_from(["striped", "shuffled"]),
+    st.sampled_from(["striped", "shuffled", "contiguous"]),
     st.integers(0, 2**64 - 1),
 )
 
@@ -79,7 +79,17 @@ def test_stripes(items):
     for seed, epoch in ((0, 0), (1, 5)):
         order = EpochOrder(layout, seed=seed, epoch=epoch)
         for chunk in order.chunks:
-            assert np.array_equal(np.sort(order.items(chunk.start, chunk.stop)), layout.stripe(chunk.number))
+            assert np.array_equal(np.sort(order.items(chunk.start, chunk.stop)), np.sort(layout.stripe(chunk.number)))
+
+
+@pytest.mark.parametrize("classes", [10, 100, 1000])
+def test_a_chunk_of_sorted_data_has_its_classes_in_proportion(classes):
+    """Sorted by class, whatever the number of classes: a chunk holds each as a random tenth of the dataset does."""
+    layout = Layout(100 * classes, order_seed=5)
+    counts = np.bincount(layout.stripe(3) // 100, minlength=classes)
+    expected = layout.chunk_size(3) / classes
+    # Chi-squared with a degree of freedom per class, less one, and five deviations; drawn without replacement it is 0.9 of that.
+    assert ((counts - expected) ** 2 / expected).sum() < 0.9 * classes + 5 * np.sqrt(2 * classes)
 
 
 def test_jobs_use_the_same_chunks():
@@ -112,23 +122,23 @@ def test_a_shuffled_layout_is_new_in_every_epoch():
 
 @pytest.mark.parametrize("kind", ["striped", "shuffled"])
 def test_grouping_by_unit(kind):
-    """With ``group="unit"`` a chunk runs through one partition after the other, in random order, each in random order."""
+    """With ``group="unit"`` a chunk runs through one stretch after the other, in random order, each in random order."""
     layout = Layout(10_000, kind=kind)
     order = EpochOrder(layout, seed=3, epoch=0, group="unit")
     chunk = order.chunks[4]
     items = order.items(chunk.start, chunk.stop)
-    partitions = layout.partition_of(items)
-    runs = partitions[np.flatnonzero(np.diff(partitions, prepend=-1))]
+    stretches = layout.stretch_of(items)
+    runs = stretches[np.flatnonzero(np.diff(stretches, prepend=-1))]
     assert sorted(runs) == list(range(10))
     assert list(runs) != list(range(10))
-    assert (np.diff(items[partitions == 4].astype(int)) < 0).any()
+    assert (np.diff(items[stretches == 4].astype(int)) < 0).any()
 
 
 def test_mixed_batches_come_from_everywhere():
-    """By default a batch holds items of all partitions, so that a dataset sorted by label still gives mixed batches."""
+    """By default a batch holds items of all stretches, so that a dataset sorted by label still gives mixed batches."""
     layout = Layout(100_000)
     order = EpochOrder(layout, seed=0, epoch=0)
-    counts = np.bincount(layout.partition_of(order.items(0, 1000)), minlength=10)
+    counts = np.bincount(layout.stretch_of(order.items(0, 1000)), minlength=10)
     assert counts.min() > 60
     assert counts.max() < 140
 

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_what_a_state_says():
     """Without substitutes, what is done is a number that a person can read and edit."""
     _, state = states_after(7, answer=canonical, substitute=1)
     assert state.to_json() == {
-        "version": 2,
+        "version": 3,
         "dataset": "d" * 64,
         "items": 1003,
         "seed": 5,
@@ -237,7 +238,7 @@ def test_another_dataset():
         EpochPlan(ORDER, Shard(0, 2, 0, 1), batch_size=1, progress=state, dataset="e" * 64)
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None, True])
+@pytest.mark.parametrize("version", [0, 4, "1", None, True])
 def test_another_version(version):
     """A state of a version that is not known is refused by that version."""
     with pytest.raises(StateError, match=f'"version" is {version!r}'):
@@ -249,7 +250,50 @@ def test_version_1():
     state = states_after(3)[0]
     saved = {**state.to_json(), "version": 1, "first": None}
     del saved["chunks"]
-    assert Progress.from_json(saved) == state
+    assert Progress.from_json(saved) == old(state)
+
+
+def old(state):
+    """The state as one that was saved before items were permuted, in the order that the epoch then had."""
+    return replace(state, layout=replace(state.layout, kind="contiguous"))
+
+
+def test_a_state_of_version_2_finishes_its_epoch_in_the_order_it_had():
+    """Rule: what was delivered stays delivered, the rest comes once, and the next epoch has its items permuted."""
+    state = states_after(3, world=1)[0]
+    loaded = Progress.from_json({**state.to_json(), "version": 2})
+    assert loaded == old(state)
+    assert loaded.renewed() == loaded
+    session = Session([loaded], 1, 1, 16)
+    session.run()
+    order = EpochOrder(replace(ORDER.layout, kind="contiguous"), seed=5, epoch=2)
+    delivered = order.at(loaded.done.numbers())
+    assert np.array_equal(np.sort(np.concatenate([delivered, *session.delivered])), np.arange(1003))
+    assert loaded.next_epoch().layout == ORDER.layout
+
+
+def test_a_state_of_version_2_without_progress_begins_in_the_new_order():
+    """Rule: a checkpoint between two epochs is renewed at once."""
+    state = Progress.start("d" * 64, ORDER, 0, 1)
+    assert Progress.from_json({**state.to_json(), "version": 2}).renewed() == state
+
+
+def test_states_of_version_2_merge_across_the_end_of_the_epoch():
+    """Rule: a rank that has begun the next epoch, in the new layout, has finished the old one in the old layout."""
+    ahead, behind = states_after(31)[0].next_epoch(), old(states_after(31)[1])
+    merged = merge([Progress.from_json({**ahead.to_json(), "version": 2}), behind])
+    assert merged.epoch == 2
+    assert merged.layout.kind == "contiguous"
+    assert merge([ahead, behind]) == merged
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "round", None])
+def test_version_2_with_a_layout_of_another(kind):
+    """Rule: a state of version 2 has the kinds of layout that version 2 had."""
+    saved = {**states_after(1)[0].to_json(), "version": 2}
+    saved["layout"] = {**saved["layout"], "kind": kind}
+    with pytest.raises(StateError, match=r"layout\.kind"):
+        Progress.from_json(saved)
 
 
 @pytest.mark.parametrize("first", [7, "null", True])

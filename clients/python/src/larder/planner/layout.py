@@ -1,12 +1,14 @@
 """How a dataset is cut into chunks, partitions and stripe units (Quiver, FAST 2020, section 5.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = ("striped", "shuffled")
+from larder.planner.permutation import ItemPermutation
+
+KINDS = ("striped", "shuffled", "contiguous")
 MOST_ITEMS = 2**32 - 1
 MOST_UNITS = 2000
 MOST_CELLS = 1_000_000
@@ -16,19 +18,23 @@ MOST_CELLS = 1_000_000
 class Layout:
     """How the items of a dataset form chunks; every job with the same layout forms the same ones.
 
-    ``striped``: partition ``p`` is the items ``[p * items // partitions, (p + 1) * items // partitions)``, cut into stripe units
-    of equal size (within one item), and chunk ``c`` is unit ``c`` of every partition. The composition never changes, so a cache
-    that holds two chunks can rotate them, and each chunk is a fair sample even of a dataset that is sorted.
+    ``striped``: the items are permuted (`larder.planner.permutation`). Partition ``p`` is the slots ``[p * items // partitions,
+    (p + 1) * items // partitions)`` of the permuted order, cut into stripe units of equal size (within one item), and chunk ``c``
+    is unit ``c`` of every partition. The composition never changes, so a cache that holds two chunks can rotate them, and each
+    chunk is a uniform sample of the dataset, however that is sorted.
 
     ``shuffled``: each epoch is one permutation of everything, and a chunk is a slice of it. For caches that are not rotated.
+
+    ``contiguous``: as striped, but without the permutation. States saved by versions before 0.2 finish their epoch in it; no new
+    epoch begins with it.
 
     Args:
         items: number of items, at most 2**32 - 1.
         partitions: contiguous parts of the dataset; partitions times units is at most 1,000,000.
         units: stripe units per partition, which is the number of chunks; at most 2000.
         kind: ``"striped"`` or ``"shuffled"``.
-        order_seed: seed of the order of striped chunks: the first eight bytes of the dataset's id, so that all jobs on a
-            dataset, whatever their own seeds, use the same chunk in the same epoch.
+        order_seed: seed of the permutation and of the order of striped chunks: the first eight bytes of the dataset's id, so
+            that all jobs on a dataset, whatever their own seeds, use the same chunk in the same epoch.
 
     Raises:
         ValueError: a number is out of its range, or the kind is unknown.
@@ -53,7 +59,7 @@ class Layout:
             raise ValueError(f"order_seed must be from 0 to 2**64 - 1, not {self.order_seed}")
 
     def cell(self, partition: int, unit: int) -> tuple[int, int]:
-        """The items ``[start, stop)`` of one stripe unit."""
+        """The slots ``[start, stop)`` of one stripe unit."""
         begin = partition * self.items // self.partitions
         size = (partition + 1) * self.items // self.partitions - begin
         # Which units are larger by one differs between partitions, so that chunks are as equal as units.
@@ -68,12 +74,17 @@ class Layout:
         return sum(stop - start for start, stop in cells)
 
     def stripe(self, number: int) -> NDArray[np.uint32]:
-        """The items of striped chunk ``number``, ascending."""
+        """The items of striped chunk ``number``, in the order of their slots."""
         cells = (self.cell(partition, number) for partition in range(self.partitions))
-        return np.concatenate([np.arange(start, stop, dtype=np.uint32) for start, stop in cells])
+        slots = np.concatenate([np.arange(start, stop, dtype=np.uint32) for start, stop in cells])
+        return slots if self.kind == "contiguous" else ItemPermutation(self.items, self.order_seed).items_at(slots)
 
-    def partition_of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """The partition that each item lies in."""
+    def following(self) -> "Layout":
+        """The layout of the next epoch."""
+        return replace(self, kind="striped") if self.kind == "contiguous" else self
+
+    def stretch_of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Which of as many equal stretches of the dataset as there are partitions each item lies in, by its index."""
         starts = np.array([self.cell(partition, 0)[0] for partition in range(1, self.partitions)], np.int64)
         return np.searchsorted(starts, items, side="right").astype(np.int64)
 

@@ -25,9 +25,9 @@ class EpochOrder:
         epoch: number of the epoch, from 0; each has its own order.
         chunks: the numbers of all chunks in the order in which they come in this epoch: for a job that joins others at the
             chunk that is in the cache. None: as the order has it.
-        group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stripe unit after the other, in random order,
-            each in itself random, so that a mini-batch comes from one stretch of the dataset as far as possible (of a dataset
-            sorted by length: with little padding; Quiver, section 5.1). A shuffled chunk has one unit per partition.
+        group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stretch of the dataset after the other, in
+            random order, each in itself random, so that a mini-batch comes from one stretch as far as possible (of a dataset
+            sorted by length: with little padding; Quiver, section 5.1). There are as many stretches as partitions.
 
     Raises:
         ValueError: no such epoch or grouping, or ``chunks`` does not name each chunk once.
@@ -134,7 +134,7 @@ class EpochOrder:
             items = members[permutation(len(members), "items", self.seed, self.epoch, number)]
         if self.group == "unit":
             rank = permutation(layout.partitions, "units", self.seed, self.epoch, number)
-            items = items[np.argsort(rank[layout.partition_of(items)], kind="stable")]
+            items = items[np.argsort(rank[layout.stretch_of(items)], kind="stable")]
         return items
 
     @cached_property

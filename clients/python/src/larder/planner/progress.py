@@ -2,7 +2,7 @@
 
 The state of one rank, in JSON::
 
-    {"version": 2,
+    {"version": 3,
      "dataset": "9f2c...",               the dataset's id
      "items": 1281167,                   items in it
      "seed": 0, "epoch": 3,              the job's seed, and the epoch that is under way
@@ -18,7 +18,9 @@ change. Another world size needs the states of all ranks, merged into one in whi
 had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done". The order of chunks is
 forgotten with its epoch, and of a state that has nothing delivered it says nothing yet.
 
-Version 1 had ``"first"`` in place of ``"chunks"``; such a state is read if that is null, which it was in all that were saved.
+Version 2 cut chunks from the items in the dataset's own order. Such a state finishes its epoch in that order (layout
+``"contiguous"``), and the next epoch is striped. Version 1 had ``"first"`` in place of ``"chunks"``; such a state is read if that
+is null, which it was in all that were saved.
 """
 
 from collections import Counter
@@ -36,7 +38,7 @@ from larder.planner.numbers import NumberSet
 from larder.planner.order import GROUPS, EpochOrder
 from larder.planner.share import RankShare, batches_left, share_size
 
-VERSION = 2
+VERSION = 3
 _FIELDS = frozenset(
     "version dataset items seed epoch layout chunks group base world rank done skipped padded".split()  # noqa: SIM905
 )
@@ -75,8 +77,9 @@ class Progress:
 
     def next_epoch(self) -> "Progress":
         """The start of the next epoch, for the same rank."""
+        layout = self.layout.following()
         return Progress(
-            self.dataset, self.layout, self.seed, self.epoch + 1, None, self.group, world=self.world, rank=self.rank
+            self.dataset, layout, self.seed, self.epoch + 1, None, self.group, world=self.world, rank=self.rank
         )
 
     def of_rank(self, rank: int, world: int) -> "Progress":
@@ -118,6 +121,10 @@ class Progress:
         """This state, or the start of the next epoch if the rank has no batch left in this one."""
         return self if self.batches(batch_size, tail) else self.next_epoch()
 
+    def renewed(self) -> "Progress":
+        """This state; where nothing was delivered, in the layout that new epochs have."""
+        return self if self.begun else replace(self, layout=self.layout.following())
+
     def with_places(self, places: NDArray[np.int64], *, skipped: int = 0, padded: int = 0) -> "Progress":
         """This state after some more places, ``skipped`` of them not delivered, and ``padded`` repetitions."""
         done = self.done.with_numbers(places)
@@ -158,10 +165,12 @@ class Progress:
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a JSON object, not {type(state).__name__}")
         version = state.get("version")
-        if version not in (1, VERSION) or isinstance(version, bool):
-            raise StateError(f'state field "version" is {version!r}; this package reads versions 1 and {VERSION}')
+        if version not in (1, 2, VERSION) or isinstance(version, bool):
+            raise StateError(f'state field "version" is {version!r}; this package reads versions 1 to {VERSION}')
         if version == 1:
             state = _of_version_1(state)
+        if version < VERSION:
+            state = _of_version_2(state)
         if wrong := set(map(str, state)) ^ _FIELDS:
             raise StateError(f"state fields missing or unknown: {', '.join(sorted(wrong))}")
         if not isinstance(state["dataset"], str):
@@ -218,7 +227,15 @@ def _of_version_1(state: Mapping[str, Any]) -> Mapping[str, Any]:
             "set it to null and load the state at the start of an epoch"
         )
     rest = {name: value for name, value in state.items() if name != "first"}
-    return {**rest, "version": VERSION, "chunks": None}
+    return {**rest, "chunks": None}
+
+
+def _of_version_2(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    layout = state.get("layout")
+    if not isinstance(layout, Mapping) or layout.get("kind") not in ("striped", "shuffled"):
+        raise StateError('state field "layout.kind" must be "striped" or "shuffled" in a state of version 1 or 2')
+    kind = "contiguous" if layout["kind"] == "striped" else "shuffled"
+    return {**state, "layout": {**layout, "kind": kind}}
 
 
 def _chunks(state: Mapping[str, Any], layout: Layout) -> tuple[int, ...] | None:
@@ -297,12 +314,13 @@ def merge(states: Iterable[Progress]) -> Progress:
     whole = next(state for state in sorted(states, key=lambda state: not state.begun) if state.epoch == epoch)
     positions = []
     for state in states:
-        _same(whole, state, "dataset", "layout", "seed", "group", "world")
+        _same(whole, state, "dataset", "seed", "group", "world")
         share = replace(whole, rank=state.rank, done=NumberSet()).share()
         if state.epoch == epoch:
-            _same(whole, state, "base", *(["chunks"] if state.begun else []))
+            _same(whole, state, "layout", "base", *(["chunks"] if state.begun else []))
             delivered = state.done.numbers()
         elif state.epoch == epoch + 1 and not state.done.stop and not state.base.stop:
+            _same(whole.next_epoch(), replace(state, layout=state.layout.following()), "layout")
             delivered = np.arange(share.size, dtype=np.int64)
         else:
             raise StateError(
