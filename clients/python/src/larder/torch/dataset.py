@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol, Unpack, cast
 
 from torch.utils.data import IterableDataset
@@ -22,6 +23,7 @@ from larder.torch.places import (
     given_ranks,
     this_worker,
 )
+from larder.torch.ranks import refuse_disagreement, refuse_division
 from larder.torch.rounds import Rounds
 from larder.torch.samples import Collate, Preparation, Transform
 
@@ -80,7 +82,8 @@ class CachedDataset(IterableDataset[Any]):
 
     Rank and world size are found when iteration begins: those given here, else those of ``torch.distributed``, else ``RANK`` and
     ``WORLD_SIZE`` of the environment, else a process alone. So a framework must not divide the batches among ranks once more:
-    with Lightning and Accelerate use the loader as it is.
+    with Accelerate do not pass the loader to ``prepare``, which is refused with `ValueError` when iteration begins. Lightning
+    leaves loaders of iterable datasets as they are.
 
     Nothing is asked of the gateway before it is needed. Can be forked, sent to workers by spawn and forkserver, pickled and
     deep-copied; a copy has an epoch of its own.
@@ -112,6 +115,7 @@ class CachedDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iteration:
         _refuse_batches_of_batches()
+        refuse_division(self.ranks())
         worker = this_worker()
         if worker.inside:
             self._making.rounds.as_worker()
@@ -179,8 +183,10 @@ class CachedDataset(IterableDataset[Any]):
         """Go on from a saved state: the next iteration delivers what is left of its epoch.
 
         Raises:
-            StateError: it is damaged, of another dataset, of another rank or world size and not merged, or comes too late:
-                worker processes have begun to read, and nobody watches the loader.
+            StateError: it is damaged, of another dataset, of another rank or world size and not merged, or not of the step at
+                which the other ranks' states were saved (as far as ``torch.distributed`` connects them; merge them with
+                `larder.torch.merge_states`, and load the result in every rank); or it comes too late: worker processes have
+                begun to read, and nobody watches the loader.
         """
         worker = this_worker()
         if worker.inside:
@@ -203,7 +209,9 @@ class CachedDataset(IterableDataset[Any]):
                 "this is the state of one DataLoader worker; it belongs into the StatefulDataLoader that it came from"
             )
         self._making.info()
-        saved = self._making.loader.restored(state, Shard(*self.ranks(), 0, 1))
+        loader = self._making.loader
+        saved = loader.restored(state, Shard(*self.ranks(), 0, 1))
+        refuse_disagreement(saved, saved.batches(loader.settings.batch_size, loader.settings.tail))
         same = state["epoch"] == saved.epoch
         self._making.rounds.seek(saved.epoch, dict(state) if same else saved.to_json(), unless_workers=unless_workers)
         if self._iteration is not None:
@@ -234,6 +242,8 @@ class CachedDataset(IterableDataset[Any]):
         return None if self._watcher is None else self._watcher()
 
     def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            refuse_division(self.ranks())
         return {
             **self.__dict__,
             "_sent_by": distributed_ranks() or self._sent_by,
