@@ -14,6 +14,7 @@ from batch_wire import CHANGED, HIT, MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSE
 from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 
 import larder
+from larder import batch
 from larder.source import GatewaySource
 from larder.stats import Stats
 
@@ -39,7 +40,7 @@ def gateway():
 
 
 def _reader(server, **options):
-    return larder.BatchReader(server.endpoint, DATASET, credentials=KEY, retry=AT_ONCE, **options)
+    return larder.BatchReader(server.endpoint, DATASET, credentials=KEY, **{"retry": AT_ONCE, **options})
 
 
 def _content(fetched):
@@ -232,17 +233,16 @@ def test_clock_skew_is_explained(gateway):
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/json", "application/x-tar"])
 def test_another_server(gateway, content_type):
-    """An answer of another kind is no batch, and is not tried again."""
-    gateway.faults = [lambda handler, asked: handler.send(200, b"hello", Content_Type=content_type)]
+    """An answer of another kind is no batch; after the last attempt the error says what it was."""
+    gateway.faults = [lambda handler, asked: handler.send(200, b"hello", Content_Type=content_type)] * 9
     with pytest.raises(larder.UnexpectedAnswer, match=content_type):
         _reader(gateway).fetch([1])
-    assert len(gateway.asked) == 1
 
 
 def test_an_s3_store_is_no_gateway(gateway):
     """A store's XML error says what it is asked by UnexpectedAnswer, not by a code that we would believe."""
     xml = b"<Error><Code>MethodNotAllowed</Code></Error>"
-    gateway.faults = [lambda handler, asked: handler.send(405, xml, Content_Type="application/xml")]
+    gateway.faults = [lambda handler, asked: handler.send(405, xml, Content_Type="application/xml")] * 9
     with pytest.raises(larder.UnexpectedAnswer, match="is this the address of a Larder gateway"):
         _reader(gateway).fetch([1])
 
@@ -284,21 +284,36 @@ def test_a_forgotten_dataset_is_registered_again_from_where_its_digest_file_is(g
 
 
 def test_a_dataset_that_stays_forgotten(gateway, tmp_path):
-    """Registering is tried once in each fetch; a gateway that forgets at once is an error."""
+    """A gateway that forgets at once is an error, after as many registrations as there are attempts."""
     file = tmp_path / "digits.parquet"
     file.write_bytes(b"PAR1 and so on")
     _register(gateway)
-    gateway.faults = [problem(404, "UnknownDataset")]
-    gateway.answer = lambda asked: None
-    reader = _reader(gateway, digest_file=file)
-    gateway.faults = [
-        problem(404, "UnknownDataset"),
-        lambda handler, asked: gateway.other(handler, asked),
-        problem(404, "UnknownDataset"),
-    ]
+    gateway.faults = [_forgets] * 20
     with pytest.raises(larder.UnknownDataset):
-        reader.fetch([1])
-    assert len(gateway.asked) == 3
+        _reader(gateway, digest_file=file).fetch([1])
+    assert 2 <= sum(asked.method == "PUT" for asked in gateway.asked) <= 4
+
+
+def _forgets(handler, asked):
+    if asked.method == "PUT":
+        handler.server.other(handler, asked)
+    else:
+        handler.send_problem(404, "UnknownDataset")
+
+
+def test_a_gateway_that_goes_away_while_a_dataset_is_registered(gateway, tmp_path, monkeypatch):
+    """Rule: registering is part of the batch, and gets the batch's patience; forgetting twice is no error either."""
+    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
+    file = tmp_path / "digits.parquet"
+    file.write_bytes(b"PAR1 and so on")
+    _register(gateway)
+
+    def away(handler, asked):
+        handler.reset()
+
+    gateway.faults = [_forgets, *[away] * 20, _forgets, *[_forgets] * 12]
+    reader = _reader(gateway, digest_file=file, retry=larder.Retry(attempts=2, base=0, outage=3600))
+    assert reader.fetch([1]).indices.tolist() == [1]
 
 
 def test_without_a_digest_file_a_forgotten_dataset_is_an_error(gateway):

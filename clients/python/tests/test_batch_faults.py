@@ -35,8 +35,8 @@ class Counts(Counter):
         self[name] += value
 
 
-def _reader(server, *, attempts=3, timeout=20.0, **options):
-    retry = larder.Retry(attempts=attempts, base=0)
+def _reader(server, *, attempts=3, timeout=20.0, outage=0, **options):
+    retry = larder.Retry(attempts=attempts, base=0, outage=outage)
     return larder.BatchReader(server.endpoint, DATASET, credentials=KEY, timeout=timeout, retry=retry, **options)
 
 
@@ -259,11 +259,39 @@ def test_a_loader_waits_for_a_gateway_that_restarts(gateway, monkeypatch, option
             reader.fetch(REQUEST)
 
 
-def test_damaged_answers_are_no_outage(gateway):
-    """A gateway that answers, but never whole, gets the attempts of ``retry`` and no more."""
+def test_answers_that_are_never_whole(gateway):
+    """Without an outage, a gateway that cuts every answer gets the attempts of ``retry`` and no more."""
     gateway.faults = [cut(20)] * 9
     with pytest.raises(larder.GatewayUnavailable, match="tried 3 times"):
-        _reader(gateway, outage=3600).fetch(REQUEST)
+        _reader(gateway).fetch(REQUEST)
+
+
+def _page_of_a_proxy(handler, asked):
+    handler.send(200, b"<html>", Content_Type="text/html")
+
+
+@pytest.mark.parametrize("outage", [0, 3600])
+@pytest.mark.parametrize("last", [cut(20), flip(30, 3), _page_of_a_proxy, problem(503, "SlowDown")])
+def test_a_restart_and_then_another_trouble(gateway, monkeypatch, outage, last):
+    """Rule: what a restart has used of the attempts is not missing when, say, the first answer after it is cut."""
+    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
+    restart = [lambda handler, asked: handler.reset()] * (20 if outage else 2)
+    gateway.faults = [*restart, last]
+    _check(_reader(gateway, outage=outage).fetch(REQUEST))
+
+
+def test_an_origin_that_fails_every_item_is_waited_for(gateway, monkeypatch):
+    """Rule: with an outage allowed no item is lost while none comes; without one, each has its attempts."""
+    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
+
+    def fails_each(handler, asked):
+        items = [failure(at, index, ORIGIN_ERROR, "bucket", "key", "502") for at, index in enumerate(asked.indices)]
+        handler.send_batch(frames_form(items))
+
+    gateway.faults = [fails_each] * 20
+    _check(_reader(gateway, outage=3600).fetch(REQUEST))
+    gateway.faults = [fails_each] * 3
+    assert set(_reader(gateway).fetch(REQUEST).failed) == set(REQUEST)
 
 
 def _origin_down(handler, asked):

@@ -7,7 +7,6 @@ another server altogether.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any
 from larder.connection import TRANSIENT, Body, Connection
 from larder.credentials import Credentials, CredentialSource
 from larder.errors import GatewayUnavailable, LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
-from larder.retry import Retry
+from larder.retry import Patience, Retry
 
 _LONGEST_RETRY_AFTER = 60.0
 _BUSY_STATUS = frozenset({429, 500, 502, 503, 504})
@@ -91,7 +90,7 @@ class Api:
             CredentialsMissing: there is no access key to sign with.
         """
         opened: Callable[[], Body] = request.pop("opened", lambda: request.get("body"))
-        pauses = self.retry.pauses(random.SystemRandom())
+        patience = Patience(self.retry)
         renewed = False
         while True:
             failure: Exception
@@ -108,9 +107,9 @@ class Api:
                 failure, pause = error, error.retry_after
             except TRANSIENT as error:
                 failure = error
-            drawn = next(pauses, None)
+            drawn = patience.pause("busy" if isinstance(failure, Busy) else "connection")
             if drawn is None:
-                raise GatewayUnavailable(self.endpoint, self.retry.attempts, failure) from failure
+                raise GatewayUnavailable(self.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
 
     def json(self, method: str, path: str, **request: Any) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Fetching many items of a dataset in one request, whatever happens to the connection meanwhile.
 
 An answer that is cut, damaged or refused for a passing reason costs the repetition of what it did not bring, and of nothing
-else. Attempts are counted since the last item that came: a gateway that delivers a little each time is slow, not gone.
+else. Attempts are counted by cause since the last item that came: a gateway that delivers a little each time is slow, not gone.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +35,7 @@ from larder.fallback import Origin, Probation, warn_once
 from larder.fleet import Fleet
 from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
 from larder.merging import MOST, Fetched, Merge
-from larder.retry import Retry
+from larder.retry import Patience, Retry
 from larder.s3 import S3
 from larder.scatter import Round, Scatter
 from larder.signing import encode_query
@@ -72,9 +71,7 @@ class BatchReader:
         dataset: from ``Client.register`` or ``Client.dataset``.
         credentials: one of the gateway's access keys; ``None`` looks where AWS's tools look.
         timeout: seconds that the gateway may be silent before an attempt counts as failed.
-        retry: how often a request that brought nothing is repeated.
-        outage: for how many seconds since the last item it is repeated beyond that, while nobody answers or the answer is only
-            that the gateway is busy, as while one restarts, or that its origin is down.
+        retry: how often a request that brought nothing is repeated; ``Retry.outage`` counts from the last item that came.
         fallback: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver (its address from
             ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
         digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``,
@@ -96,7 +93,6 @@ class BatchReader:
         credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
         timeout: float = 30.0,
         retry: Retry | None = None,
-        outage: float = 0.0,
         fallback: str | S3 | None = None,
         digest_file: str | os.PathLike[str] | None = None,
         split: bool = True,
@@ -106,8 +102,9 @@ class BatchReader:
         source = source_of(credentials)
         self.dataset = dataset
         self.stats: Counters = _NoCounters() if stats is None else stats
-        self._api = Api(endpoint, credentials=source, timeout=timeout, retry=retry)
-        self._outage = outage
+        self._retry = retry or Retry()
+        # Only batches are worth waiting for. What else is asked, is asked again later.
+        self._api = Api(endpoint, credentials=source, timeout=timeout, retry=replace(self._retry, outage=0.0))
         self._digest_file = None if digest_file is None else os.fspath(digest_file)
         self._limit = limit
         self._scatter = Scatter(Fleet(self._api, dataset)) if split else None
@@ -172,7 +169,9 @@ class BatchReader:
         if not (self._origin and self._probation.waiting):
             parameters = {"mode": mode, "epoch": str(epoch), "job": job}
             try:
-                directives = self._remedied(lambda: self._through_gateway(merge, parameters))
+                # A gateway that was given up before gets one attempt, not all of them.
+                patience = Patience(replace(self._retry, attempts=1) if self._probation.active else self._retry)
+                directives = self._remedied(lambda: self._through_gateway(merge, parameters, patience), patience)
                 self._probation.answered()
                 if self.fleet is not None:
                     self.fleet.look()
@@ -220,11 +219,8 @@ class BatchReader:
             found.append(bits.astype(np.bool_))
         return np.concatenate(found)
 
-    def _through_gateway(self, merge: Merge, parameters: dict[str, str]) -> Directives:
-        """Ask until nothing is left. A gateway that was given up before gets one attempt, not all of them."""
-        retry = replace(self._api.retry, attempts=1) if self._probation.active else self._api.retry
-        chance = random.SystemRandom()
-        pauses, failures, since = retry.pauses(chance), 0, time.monotonic()
+    def _through_gateway(self, merge: Merge, parameters: dict[str, str], patience: Patience) -> Directives:
+        """Ask until nothing is left."""
         directives, moves = Directives(), 0
         while not merge.done():
             asked = merge.ask()
@@ -232,19 +228,18 @@ class BatchReader:
             self._count(outcome)
             directives = outcome.directives or directives
             moves += outcome.moved
-            if merge.accept(asked, outcome.received):
-                pauses, failures, since, moves = retry.pauses(chance), 0, time.monotonic(), 0
-                pause: float | None = chance.uniform(0, retry.base) if outcome.error else 0.0
-            elif outcome.moved and moves <= _MOST_MOVES and outcome.error is None:
-                pause = 0.0
-            else:
-                pause, failures = next(pauses, None), failures + 1
-                if pause is None and outcome.away and time.monotonic() - since < self._outage:
-                    pause = chance.uniform(0, 2 * retry.longest)
+            pause: float | None = 0.0
+            if merge.accept(asked, outcome.received, spared=self._retry.outage > 0):
+                patience.renew()
+                moves = 0
+                if outcome.error:
+                    pause = patience.brief()
+            elif not outcome.moved or moves > _MOST_MOVES or outcome.error:
+                pause = patience.pause(outcome.cause)
             if merge.done():
                 break
             if pause is None:
-                raise self._gone(merge, failures, outcome)
+                raise self._gone(merge, patience.failures, outcome)
             self.stats.add("retries", 1)
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
         return directives
@@ -260,7 +255,6 @@ class BatchReader:
 
         Raises:
             RequestRefused: the gateway said no.
-            UnexpectedAnswer: what answered is no gateway.
         """
         outcome = Round()
         sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
@@ -279,11 +273,9 @@ class BatchReader:
                     endpoint=api.endpoint,
                 )
                 outcome.received = decoder.received
-                try:
-                    decoder.decode(response)
-                except UnexpectedAnswer as error:
-                    outcome.error = error  # perhaps only damaged on the way: the next attempt tells
-        except (TruncatedBatch, Busy, *TRANSIENT) as error:
+                decoder.decode(response)
+        # What is no batch may be damaged on the way, or a proxy's page while the gateway restarts: the next attempt tells.
+        except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
             outcome.error = error
             outcome.broken = int(isinstance(error, TruncatedBatch | HTTPException))
         return outcome
@@ -298,8 +290,8 @@ class BatchReader:
 
     def _why(self, merge: Merge, received: Received) -> LarderError:
         """What keeps items away when the answers are whole."""
-        if received.status == ORIGIN_ERROR:
-            said = next(iter(received.failures.values()), None)
+        said = next((each for each in received.failures.values() if each.status == ORIGIN_ERROR), None)
+        if said or received.status == ORIGIN_ERROR:
             example = f", such as {said.bucket}/{said.key!r}: {said.detail}" if said else ""
             return LarderError(
                 f"its origin cannot be reached, or fails every item{example}; {merge.wanted} are missing"
@@ -329,21 +321,30 @@ class BatchReader:
         except ValueError as error:
             raise UnexpectedAnswer(self.endpoint, response.status, f"its directives: {error}") from error
 
-    def _remedied(self, call: Callable[[], T]) -> T:
-        """Register a forgotten dataset again, and look again for credentials that have expired; each once."""
-        tried: set[str] = set()
+    def _remedied(self, call: Callable[[], T], patience: Patience) -> T:
+        """Register a forgotten dataset again, with ``patience``, and look again for credentials that have expired, once."""
+        renewed = registered = False
         while True:
             try:
                 return call()
             except UnknownDataset as error:
-                if self._digest_file is None or error.code in tried:
+                if self._digest_file is None:
                     raise
-                tried.add(error.code)
-                self._register(self._digest_file)
+                failure: LarderError | None = error if registered else None
+                try:
+                    self._register(self._digest_file)
+                    registered = True
+                except GatewayUnavailable as gone:
+                    failure = gone
+                if failure is not None:
+                    pause = patience.pause("registration")
+                    if pause is None:
+                        raise failure from failure.__cause__
+                    time.sleep(pause)
             except RequestRefused as error:
-                if "credentials" in tried or not self._api.renewable(error):
+                if renewed or not self._api.renewable(error):
                     raise
-                tried.add("credentials")
+                renewed = True
 
     def _register(self, digest_file: str) -> None:
         """At the one address, or at the first node that takes it: the address may be that of the node that died with it."""
@@ -378,7 +379,7 @@ class BatchReader:
                 expected=frozenset({status}),
             )
 
-        return self._remedied(ask)[1]
+        return self._remedied(ask, Patience(self._api.retry))[1]
 
     def _path(self, what: str) -> str:
         return f"/-/v1/datasets/{self.dataset.id}/{what}"

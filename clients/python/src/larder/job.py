@@ -17,7 +17,6 @@ is asked for until somebody answers, for as long as a batch would be.
 
 from __future__ import annotations
 
-import random
 import re
 import time
 import weakref
@@ -33,7 +32,7 @@ from larder.dataset import DatasetInfo
 from larder.errors import GatewayUnavailable, RequestRefused
 from larder.heart import Heart, JobDirectives, Registration
 from larder.loop import Loop
-from larder.retry import Retry
+from larder.retry import Patience, Retry
 from larder.run import Batch
 from larder.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
 
@@ -211,10 +210,7 @@ class Job:
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """As long as a batch would be asked for; a job that the fleet has forgotten is registered again."""
-        retry = self._retry or Retry()
-        outage = OUTAGE if self._retry is None else 0.0
-        chance = random.SystemRandom()
-        pauses, began = retry.pauses(chance), time.monotonic()
+        patience = Patience(self._retry or Retry(outage=OUTAGE))
         while True:
             pause = 0.0
             failure: Exception
@@ -223,18 +219,18 @@ class Job:
             except RequestRefused as error:
                 if error.code != "UnknownJob":
                     raise
-                failure = error
-                with suppress(Busy, *TRANSIENT):
+                cause, failure = "unknown", error
+                with suppress(Busy, GatewayUnavailable, *TRANSIENT):
                     self._heart.register()
             except Busy as error:
-                pause, failure = error.retry_after, error
+                cause, pause, failure = "busy", error.retry_after, error
+            except GatewayUnavailable as error:  # of the dataset, which is registered first
+                cause, failure = "dataset", error.__cause__ if isinstance(error.__cause__, Exception) else error
             except TRANSIENT as error:
-                failure = error
-            drawn = next(pauses, None)
-            if drawn is None and time.monotonic() - began < outage:
-                drawn = chance.uniform(0, 2 * retry.longest)
+                cause, failure = "connection", error
+            drawn = patience.pause(cause)
             if drawn is None:
-                raise GatewayUnavailable(self._heart.api.endpoint, retry.attempts, failure) from failure
+                raise GatewayUnavailable(self._heart.api.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
 
 

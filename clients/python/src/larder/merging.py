@@ -82,13 +82,14 @@ class Merge:
             places = sound if len(sound) >= self.wanted else places
         return places[:MOST]
 
-    def accept(self, asked: Places, received: Received, *, final: bool = False) -> bool:
+    def accept(self, asked: Places, received: Received, *, final: bool = False, spared: bool = False) -> bool:
         """Take in what came for the places that were asked for; whether that was any progress.
 
         Args:
             asked: from ``ask``.
             received: positions are places in ``asked``.
             final: an item that the origin fails once more is lost at once.
+            spared: while the origin has failed every item, none is lost: it is the origin that is down, not the item.
         """
         left = np.count_nonzero(self._open)
         for position, data, flags in zip(received.positions, received.data, received.flags, strict=True):
@@ -98,6 +99,8 @@ class Merge:
             self._data.append(data)
             self._flags.append(flags)
         for position, failure in received.failures.items():
+            if spared and failure.status == ORIGIN_ERROR and not self._places:
+                continue
             place = int(asked[position])
             self._failures[place] += 1
             passing = failure.status == ORIGIN_ERROR or (failure.status == NOT_RESIDENT and not self._exact)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,7 +22,7 @@ from xml.etree import ElementTree
 from larder.connection import TRANSIENT, Connection
 from larder.credentials import Credentials, CredentialSource, endpoint_of, source_of
 from larder.errors import ObjectChanged, ObjectMissing, S3Error
-from larder.retry import Retry
+from larder.retry import Patience, Retry
 from larder.signing import encode_query, object_path
 
 T = TypeVar("T")
@@ -206,7 +205,7 @@ class S3:
             yield response
 
     def _patiently(self, attempt: Callable[[], T], bucket: str, key: str) -> T:
-        pauses = self._retry.pauses(random.SystemRandom())
+        patience = Patience(self._retry)
         while True:
             try:
                 return attempt()
@@ -216,7 +215,7 @@ class S3:
                 failure = error
             except TRANSIENT as error:
                 failure = S3Error(0, type(error).__name__, bucket, key, f"{self.endpoint}: {error}")
-            pause = next(pauses, None)
+            pause = patience.pause("store" if failure.status else "connection")
             if pause is None:
                 raise failure
             time.sleep(pause)

@@ -50,9 +50,15 @@ class Round:
     by_node: dict[str, int] = field(default_factory=dict)
 
     @property
-    def away(self) -> bool:
-        """Whether nobody answered, not even with the head of a batch, or the gateway says that its origin is down."""
-        return self.directives is None or self.received.status == ORIGIN_ERROR
+    def cause(self) -> str:
+        """Why not everything came, as attempts are counted."""
+        if isinstance(self.error, Busy):
+            return "busy"
+        if isinstance(self.error, UnexpectedAnswer):
+            return "nonsense"
+        if self.error is not None or self.directives is None:
+            return "connection" if self.directives is None else "cut"
+        return "origin" if self.received.status == ORIGIN_ERROR else "incomplete"
 
 
 class Part(NamedTuple):

@@ -65,8 +65,9 @@ class Access:
     Args:
         credentials: one of its access keys; ``None`` looks where AWS's tools look.
         timeout: seconds that it may be silent before an attempt counts as failed.
-        retry: how often a request that brought nothing is repeated. If left out, and without ``fallback``, batches also wait
-            two minutes for a gateway that does not answer; one that was not there at the beginning fails at once.
+        retry: how often a request that brought nothing is repeated. If left out, and without ``fallback``, batches and the keys
+            of items are asked for until nothing has come for two minutes, whatever fails; a gateway that was not there at the
+            beginning fails at once.
         fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver.
         digest_file: of the dataset, for ``fallback`` and to register it again; not needed if the dataset is named by it.
         caching: of a dataset that is registered by its digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
@@ -96,9 +97,16 @@ class GatewaySource:
     def __init__(self, endpoint: str, dataset: DatasetName, access: Access | None = None) -> None:
         self._access = access or Access()
         self._dataset = dataset
-        self._client = Client(
-            endpoint, credentials=self._access.credentials, timeout=self._access.timeout, retry=self._access.retry
-        )
+        self._client = self._client_of(endpoint, self._access.retry)
+
+    def _client_of(self, endpoint: str, retry: Retry | None) -> Client:
+        return Client(endpoint, credentials=self._access.credentials, timeout=self._access.timeout, retry=retry)
+
+    @property
+    def _patient(self) -> Retry | None:
+        """How often a request is repeated that a running training job waits for."""
+        access = self._access
+        return Retry(outage=OUTAGE) if access.retry is None and access.fallback is None else access.retry
 
     def describe(self) -> DatasetInfo:
         """The dataset, registered if it was named by its digest file. Raises as `Client.register` and `Client.dataset`."""
@@ -127,8 +135,7 @@ class GatewaySource:
             info,
             credentials=access.credentials,
             timeout=access.timeout,
-            retry=access.retry,
-            outage=OUTAGE if access.retry is None and access.fallback is None else 0.0,
+            retry=self._patient,
             fallback=access.fallback,
             digest_file=self._digest_file(),
             split=access.split,
@@ -137,7 +144,7 @@ class GatewaySource:
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Where the items lie, as the gateway says."""
-        return self._client.each_item(info.id, start, count)
+        return self._client_of(self._client.endpoint, self._patient).each_item(info.id, start, count)
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
         dataset = self._dataset

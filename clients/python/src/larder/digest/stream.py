@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from http.client import HTTPResponse
 from larder.connection import TRANSIENT
 from larder.digest.ranges import PIECE
 from larder.errors import LarderError, ObjectChanged, S3Error
-from larder.retry import Retry
+from larder.retry import Patience, Retry
 from larder.s3 import S3
 
 
@@ -56,8 +55,7 @@ class Stream:
         self._response: HTTPResponse | None = None
         self._stack = ExitStack()
         self._buffer = bytearray(PIECE if part.stop is None else min(PIECE, part.stop - part.start))
-        self._retry = Retry()
-        self._pauses = self._retry.pauses(random.SystemRandom())
+        self._patience = Patience(Retry())
 
     def read(self, most: int) -> memoryview:
         """The next bytes, at least one and at most so many; nothing at the end of the part, or of the object before it.
@@ -74,7 +72,7 @@ class Stream:
                 self._break(error)
                 continue
             if piece:
-                self._pauses = self._retry.pauses(random.SystemRandom())
+                self._patience.renew()
                 self._position += len(piece)
                 self._passed(len(piece))
                 return piece
@@ -147,7 +145,7 @@ class Stream:
     def _break(self, error: Exception) -> None:
         """The connection is gone: wait, unless something came since the last time, and open another at the next read."""
         self.close()
-        pause = next(self._pauses, None)
+        pause = self._patience.pause("store")
         if pause is None:
             part = self._part
             detail = f"{self._s3.endpoint}: broke off at byte {self._position} each time: {error}"
