@@ -1,4 +1,7 @@
-"""Logging: one JSON object a line, or text for people. Every field that may appear is named here."""
+"""Logging: one JSON object a line, or text for people. Every field that may appear is named here.
+
+No line names a blob: errors of the operating system name files, and the name of a blob's file is its digest.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import logging
 import sys
 import time
 from typing import Literal
+
+from gateway.model.redaction import redact_text
 
 FIELDS = ("request_id", "bucket", "status", "seconds", "state", "reason", "error")
 """Names that may be given as ``extra``; everything else of a record stays out of the log."""
@@ -27,14 +32,22 @@ class JsonFormatter(logging.Formatter):
         line.update({name: value for name in FIELDS if (value := getattr(record, name, None)) is not None})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return redact_text(json.dumps(line, ensure_ascii=False, default=str))
+
+
+class TextFormatter(logging.Formatter):
+    """One line of text a record, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record."""
+        return redact_text(super().format(record))
 
 
 def set_up(level: str, form: Literal["json", "text"]) -> None:
     """Send every logger's lines to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonFormatter() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        JsonFormatter() if form == "json" else TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

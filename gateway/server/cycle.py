@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.model.redaction import redact_path
 from gateway.server.channel import SMALL, Channel, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
@@ -28,9 +28,6 @@ PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body that wait for the application before reading pauses."""
-
-_DIGEST = re.compile(r"(?<=/-/v1/blobs/).+")
-"""What of a path is a secret, as whoever knows a digest may read the blob; it is not logged."""
 
 logger = logging.getLogger("gateway.server")
 Piece = bytes | tuple[int, int, int]
@@ -111,7 +108,7 @@ class Cycle:
             self._event = None
 
     async def _fail(self, error: Exception, *, expected: bool) -> None:
-        where = f"{self.scope['method']} {_DIGEST.sub('(digest)', self.scope['path'])}"
+        where = f"{self.scope['method']} {redact_path(self.scope['path'])}"
         if not expected:
             logger.error("%s failed", where, exc_info=error)
         elif not self.gone:

@@ -1,4 +1,4 @@
-"""The access log in the format of Amazon S3 server access logs, with signatures and tokens redacted.
+"""The access log in the format of Amazon S3 server access logs, without secrets (``gateway/model/redaction.py``).
 
 The fields and their order are those of the "Amazon S3 server access log format" page; what a gateway cannot know is "-".
 """
@@ -13,30 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from gateway.model.errors import ConfigError
+from gateway.model.redaction import redact_address, redact_path
 
-_SECRETS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-amz-credential", "awsaccesskeyid"})
-_PIECE = re.compile(r"[^?&\s]+")
 _LOOK_EVERY = 1.0
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 
-def redact(text: str) -> str:
-    """Replace the value of every query parameter that could be used again."""
-    # By the decoded name, as signatures are verified.
-    return _PIECE.sub(_redacted, text)
-
-
-def _redacted(piece: re.Match[str]) -> str:
-    name, equals, _ = piece[0].partition("=")
-    return f"{name}=REDACTED" if equals and unquote(name).lower() in _SECRETS else piece[0]
-
-
 @dataclass(frozen=True, slots=True)
 class AccessLine:
-    """What one line says. Times are seconds; ``size`` is the length of the body sent."""
+    """What one line says. Times are seconds; ``size`` is the length of the body sent.
+
+    ``bucket``, ``key``, ``requester`` and ``signature`` are what the request claimed when it was refused before it was verified.
+    """
 
     bucket: str
     key: str | None
@@ -64,11 +55,11 @@ class AccessLine:
         kind = "SERVICE" if not self.bucket else "BUCKET" if self.key is None else "OBJECT"
         return " ".join(
             (
-                "-", self.bucket or "-", moment, self.remote or "-", _word(self.requester), self.request_id,
-                f"REST.{self.method}.{kind}", quote(self.key, safe="/-_.~") if self.key else "-",
-                _quoted(redact(f"{self.method} {self.target} HTTP/1.1")), str(self.status), self.code or "-",
+                "-", _word(redact_path(self.bucket)), moment, self.remote or "-", _word(self.requester), self.request_id,
+                f"REST.{self.method}.{kind}", quote(redact_path(self.key), safe="/-_.~") if self.key else "-",
+                _quoted(f"{self.method} {redact_address(self.target)} HTTP/1.1"), str(self.status), self.code or "-",
                 str(self.size) if self.size else "-", "-", str(round(self.seconds * 1000)),
-                str(round(self.turn_around * 1000)), _quoted(redact(self.referer)), _quoted(self.agent), "-", "-",
+                str(round(self.turn_around * 1000)), _quoted(redact_address(self.referer)), _quoted(self.agent), "-", "-",
                 self.signature or "-", "-", self.auth_type or "-", _word(self.host), "TLSv1.3" if self.tls else "-", "-", "-",
                 _quoted(self.cache),
             )
@@ -78,6 +69,7 @@ class AccessLine:
 class AccessLog:
     """Writes lines to a file or to standard output; a log that cannot be written never fails a request.
 
+    A new file is readable by its owner only (0600); one that exists keeps its mode, so that it can be made for a group.
     A file that was renamed or removed, as logrotate does, is noticed within a second, and a new one begun. After a line that
     could not be written, as on a full disk, the file is opened again a second later; until then lines are lost.
 
@@ -131,7 +123,11 @@ class AccessLog:
 
 def _appending(path: Path) -> TextIO:
     # One line is one write of a file opened for appending, so several workers may share it.
-    return path.open("a", buffering=1, encoding="utf-8")
+    return open(path, "a", buffering=1, encoding="utf-8", opener=_for_owner)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _is_at(stream: TextIO, path: Path) -> bool:

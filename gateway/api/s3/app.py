@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway import metrics
 from gateway.api.s3 import permissions
-from gateway.api.s3.access_log import AccessLine, AccessLog, redact
+from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, complete
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
+from gateway.api.s3.claims import Signer, signer_of
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
@@ -24,6 +26,7 @@ from gateway.engine.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
+from gateway.model.redaction import redact_path
 from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
@@ -51,6 +54,7 @@ class Trace:
     auth: Authenticated | None = None
     bucket: str = ""
     key: ObjectKey | None = None
+    signer: Signer | None = None
 
 
 class S3App:
@@ -163,17 +167,24 @@ class S3App:
         permissions.check(exchange)
         return exchange
 
+    def _note_address(self, trace: Trace) -> None:
+        """Note for the log what a request is about that was refused before it was verified."""
+        trace.bucket, raw_key = split_address(trace.request, self._domain)
+        if trace.bucket and raw_key:
+            with suppress(S3Error):
+                trace.key = ObjectKey("", trace.bucket, decode_key(raw_key))
+
     def _refusal(self, trace: Trace, error: S3Error) -> Answer:
-        resource = trace.request.raw_path.decode("ascii", "replace")
+        if trace.auth is None:
+            self._note_address(trace)
+        resource = redact_path(trace.request.raw_path.decode("ascii", "replace"))
         content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
         headers: RawHeaders = [(b"content-type", b"application/xml")]
         headers += [
             (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()
         ]
         if error.status == 503:
-            log.warning(
-                "%s %s: %s", trace.request.method, redact(resource), error, extra={"request_id": trace.request_id}
-            )
+            log.warning("%s %s: %s", trace.request.method, resource, error, extra={"request_id": trace.request_id})
         if error.status in (401, 403):
             metrics.AUTH_FAILURES.labels(error.code).inc()
         outcome, reason = outcome_of(error)
@@ -211,9 +222,9 @@ class S3App:
             headers.append(SERVER)
 
     def _line(self, scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> AccessLine:
-        request, auth = trace.request, trace.auth
+        request = trace.request
         target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
-        principal = auth.principal if auth else None
+        signer = trace.signer or signer_of(request, trace.auth)
         client = scope.get("client") or ("-", 0)
 
         def text(name: bytes) -> str:
@@ -222,15 +233,7 @@ class S3App:
         cache = cache_status(answer.outcome, answer.reason)[1].decode()
         return AccessLine(
             trace.bucket, trace.key.key if trace.key else None, client[0],
-            principal.access_key_id if principal else "", trace.request_id, request.method, target, answer.status,
+            signer.access_key_id, trace.request_id, request.method, target, answer.status,
             answer.code, answer.length, seconds, turn_around, text(b"referer"), text(b"user-agent"),
-            *_how_signed(auth), text(b"host"), request.scheme == "https", cache,
+            signer.version, signer.place, text(b"host"), request.scheme == "https", cache,
         )  # fmt: skip
-
-
-def _how_signed(auth: Authenticated | None) -> tuple[str, str]:
-    """Signature version and authentication type, in the words of S3's access log."""
-    if auth is None or auth.principal.anonymous:
-        return "", ""
-    version = "SigV2" if "AWSAccessKeyId" in auth.signature_parameters else "SigV4"
-    return version, "QueryString" if auth.presigned else "AuthHeader"
