@@ -70,7 +70,9 @@ def payload_form(content_sha256: str) -> PayloadForm:
     if len(content_sha256) == 64 and not content_sha256.encode("utf-8", "replace").translate(None, _HEX):
         return PayloadForm.HASHED
     if content_sha256.startswith("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD"):
-        raise S3Error("NotImplemented", "SigV4A chunk signatures are not supported; sign with AWS4-HMAC-SHA256.")
+        raise S3Error(
+            "NotImplemented", explain="SigV4A chunk signatures are not supported; sign with AWS4-HMAC-SHA256."
+        )
     raise S3Error(
         "InvalidArgument",
         "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a STREAMING-* value of the S3 API, or a valid sha256 value.",
@@ -139,7 +141,7 @@ class ChunkDecoder:
                 self._line += data[position:]
                 position = len(data)
                 if len(self._line) > _LONGEST_TRAILER:
-                    raise S3Error("MalformedTrailerError", "The trailer section is too long.")
+                    raise S3Error("MalformedTrailerError", explain="The trailer section is too long.")
             else:
                 position = self._take_line(data, position)
         return pieces
@@ -153,7 +155,7 @@ class ChunkDecoder:
         section = bytes(self._line)
         if self._state is not _State.TRAILER or not section.endswith((b"\n\r\n", b"\n\n")):
             # The end mark of the chunk of size zero is the "\n" that the section begins with.
-            raise S3Error("IncompleteBody", "The body ended before its last chunk.")
+            raise S3Error("IncompleteBody", explain="The body ended before its last chunk.")
         if self.decoded != self._length:
             raise self._wrong_length()
         self._read_trailers(section)
@@ -172,12 +174,12 @@ class ChunkDecoder:
         stop = len(data) if end < 0 else end + 1
         self._line += data[position:stop]
         if len(self._line) > _LONGEST_HEADER or (self._state is _State.DATA_END and len(self._line) > 2):
-            raise S3Error("InvalidChunkSizeError", "A chunk header is missing or too long.")
+            raise S3Error("InvalidChunkSizeError", explain="A chunk header is missing or too long.")
         if end >= 0:
             line = bytes(self._line)
             self._line.clear()
             if not line.endswith(b"\r\n"):
-                raise S3Error("InvalidChunkSizeError", "A chunk header does not end in CRLF.")
+                raise S3Error("InvalidChunkSizeError", explain="A chunk header does not end in CRLF.")
             if self._state is _State.DATA_END:
                 self._state = _State.HEADER
             else:
@@ -187,7 +189,7 @@ class ChunkDecoder:
     def _open_chunk(self, line: bytes) -> None:
         digits, *extensions = line.split(b";")
         if not digits or len(digits) > _MOST_SIZE_DIGITS or digits.translate(None, _HEX):
-            raise S3Error("InvalidChunkSizeError", "A chunk size is not a hexadecimal number.")
+            raise S3Error("InvalidChunkSizeError", explain="A chunk size is not a hexadecimal number.")
         size = int(digits, 16)
         if self.decoded + size > self._length:
             raise self._wrong_length()
@@ -211,7 +213,7 @@ class ChunkDecoder:
                 signer.key, signer.amz_date, signer.scope, self._previous, self._hash.hexdigest()
             )
             if not hmac.compare_digest(expected, self._claimed):
-                raise S3Error("SignatureDoesNotMatch", "A chunk signature does not match.")
+                raise S3Error("SignatureDoesNotMatch", explain="A chunk signature does not match.")
             self._previous = expected
             self._hash = sha256()
         self.verified = self.decoded
@@ -233,14 +235,14 @@ class ChunkDecoder:
                 signed_lines += lower.encode() + b":" + text.encode("latin-1") + b"\n"
         claimed = self.trailers.pop(_TRAILER_SIGNATURE, "")
         if self.trailers.keys() != self._announced:
-            raise S3Error("MalformedTrailerError", "A header named by x-amz-trailer did not come.")
+            raise S3Error("MalformedTrailerError", explain="A header named by x-amz-trailer did not come.")
         if self._signer and (self._announced or claimed):
             self._verify_trailers(self._signer, signed_lines, claimed)
 
     def _verify_trailers(self, signer: ChunkSigner, lines: bytes, claimed: str) -> None:
         expected = trailer_signature(signer.key, signer.amz_date, signer.scope, self._previous, lines)
         if not hmac.compare_digest(expected, claimed.encode("latin-1")):
-            raise S3Error("SignatureDoesNotMatch", "The trailer signature does not match.")
+            raise S3Error("SignatureDoesNotMatch", explain="The trailer signature does not match.")
 
     def _wrong_length(self) -> S3Error:
-        return S3Error("IncompleteBody", "The body is not as long as x-amz-decoded-content-length says.")
+        return S3Error("IncompleteBody", explain="The body is not as long as x-amz-decoded-content-length says.")

@@ -88,7 +88,7 @@ def check_form(name: str, value: str) -> None:
         fits = False
     if not fits:
         if name == CONTENT_MD5:
-            raise S3Error("InvalidDigest", "The Content-MD5 you specified was invalid.", extra={"Content-MD5": value})
+            raise S3Error("InvalidDigest", extra={"Content-MD5": value})
         raise S3Error("InvalidRequest", f"Value for {name} header is invalid.")
 
 

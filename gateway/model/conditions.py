@@ -44,6 +44,11 @@ class Conditions:
             return None
         return cls(*(None if value is None else value.decode("latin-1") for value in values))
 
+    @property
+    def deciding(self) -> str:
+        """The header that decides whether a read fails with ``PRECONDITION_FAILED``."""
+        return "If-Unmodified-Since" if self.if_match is None else "If-Match"
+
     def evaluate(self, etag: str, last_modified: str) -> Verdict:
         """The verdict for an object with this ETag (quoted) and Last-Modified (an HTTP date)."""
         modified = http_date(last_modified)

@@ -1,6 +1,8 @@
 """Failures, with the S3 code that names each. What they look like on the wire is decided in gateway/api/s3/errors.py.
 
-The table follows the "Error responses" page of the Amazon S3 API reference; a code that is not in it cannot be raised.
+The codes are those of the "Error responses" page of the Amazon S3 API reference; a code that is not in the table cannot be
+raised. The sentences are those that S3 sends, which differ from the page in places: clients look for them (s3fs for "At least
+one of the pre-conditions you specified did not hold").
 """
 
 from __future__ import annotations
@@ -12,53 +14,67 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
     {
         "AccessDenied": (403, "Access Denied"),
         "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
-        "AuthorizationQueryParametersError": (400, "Query-string authentication parameters are not valid."),
-        "BadDigest": (
+        "AuthorizationQueryParametersError": (
             400,
-            "The Content-MD5 or checksum value that you specified did not match what the server received.",
+            "The authorization query parameters that you provided are not valid.",
         ),
-        "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed object size."),
+        "BadDigest": (400, "The Content-MD5 you specified did not match what we received."),
+        "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed size"),
+        "EntityTooSmall": (400, "Your proposed upload is smaller than the minimum allowed size"),
         "ExpiredToken": (400, "The provided token has expired."),
-        "IncompleteBody": (400, "You did not provide the number of bytes specified by the Content-Length HTTP header."),
+        "IncompleteBody": (400, "You did not provide the number of bytes specified by the Content-Length HTTP header"),
+        "IncorrectNumberOfFilesInPostRequest": (400, "POST requires exactly one file upload per request."),
         "InternalError": (500, "We encountered an internal error. Please try again."),
-        "InvalidAccessKeyId": (403, "The access key ID that you provided does not exist in our records."),
-        "InvalidArgument": (400, "Invalid argument."),
+        "InvalidAccessKeyId": (403, "The AWS Access Key Id you provided does not exist in our records."),
+        "InvalidArgument": (400, "Invalid Argument"),
         "InvalidBucketName": (400, "The specified bucket is not valid."),
         "InvalidChunkSizeError": (400, "The chunk size is not valid."),
-        "InvalidDigest": (400, "The Content-MD5 or checksum value that you specified is not valid."),
-        "InvalidRange": (416, "The requested range cannot be satisfied."),
-        "InvalidRequest": (400, "Invalid request."),
-        "InvalidToken": (400, "The provided token is malformed or otherwise not valid."),
-        "InvalidURI": (400, "The specified URI couldn't be parsed."),
-        "KeyTooLongError": (400, "Your key is too long."),
-        "MalformedTrailerError": (400, "The request contained trailing data that was not well-formed."),
+        "InvalidDigest": (400, "The Content-MD5 you specified was invalid."),
+        "InvalidPolicyDocument": (
+            400,
+            "The content of the form does not meet the conditions specified in the policy document.",
+        ),
+        "InvalidRange": (416, "The requested range is not satisfiable"),
+        "InvalidRequest": (400, "Invalid Request"),
+        "InvalidToken": (400, "The provided token is malformed or otherwise invalid."),
+        "InvalidURI": (400, "Couldn't parse the specified URI."),
+        "KeyTooLongError": (400, "Your key is too long"),
+        "MalformedPOSTRequest": (400, "The body of your POST request is not well-formed multipart/form-data."),
+        "MalformedTrailerError": (
+            400,
+            "The request contained trailing data that was not well-formed or did not conform to our published schema.",
+        ),
         "MalformedXML": (
             400,
-            "The XML that you provided was not well formed or did not validate against our published schema.",
+            "The XML you provided was not well-formed or did not validate against our published schema",
         ),
-        "MaxMessageLengthExceeded": (400, "Your request was too large."),
-        "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size."),
+        "MaxMessageLengthExceeded": (400, "Your request was too big."),
+        "MaxPostPreDataLengthExceededError": (
+            400,
+            "Your POST request fields preceding the upload file were too large.",
+        ),
+        "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size"),
         "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
         "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
-        "MissingSecurityHeader": (400, "Your request is missing a required header."),
-        "NoSuchBucket": (404, "The specified bucket does not exist."),
+        "MissingSecurityHeader": (400, "Your request was missing a required header"),
+        "NoSuchBucket": (404, "The specified bucket does not exist"),
         "NoSuchKey": (404, "The specified key does not exist."),
-        "NotImplemented": (501, "A header or query that you provided implies functionality that is not implemented."),
-        "PreconditionFailed": (412, "At least one of the preconditions you specified did not hold."),
+        "NotImplemented": (501, "A header you provided implies functionality that is not implemented"),
+        "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold"),
         "RequestHeaderSectionTooLarge": (
             400,
-            "Your request header and query parameters exceed the maximum allowed size.",
+            "Your request header section exceeds the maximum allowed request header section size.",
         ),
-        "RequestTimeTooSkewed": (403, "The difference between the request time and the server's time is too large."),
+        "RequestTimeTooSkewed": (403, "The difference between the request time and the current time is too large."),
         "RequestTimeout": (
             400,
-            "Your socket connection to the server was not read from or written to within the timeout period.",
+            "Your socket connection to the server was not read from or written to within the timeout period. "
+            "Idle connections will be closed.",
         ),
-        "ServiceUnavailable": (503, "The origin cannot be reached. Please try again."),
+        "ServiceUnavailable": (503, "Service is unable to handle request."),
         "SignatureDoesNotMatch": (
             403,
-            "The request signature that the server calculated does not match the signature that you provided. "
-            "Check your secret access key and signing method.",
+            "The request signature we calculated does not match the signature you provided. Check your key and signing method.",
         ),
         "SlowDown": (503, "Please reduce your request rate."),
         "XAmzContentSHA256Mismatch": (
@@ -70,6 +86,12 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
 )
 
 
+def sentence(code: str, explain: str = "") -> str:
+    """S3's sentence for a code, followed by ours if there is one."""
+    standard = S3_CODES[code][1]
+    return f"{standard.removesuffix('.')}. {explain}" if explain else standard
+
+
 class LarderError(Exception):
     """Base of every failure that Larder raises on purpose."""
 
@@ -79,7 +101,8 @@ class S3Error(LarderError):
 
     Args:
         code: a key of ``S3_CODES``.
-        message: what was wrong and what to do about it; the code's standard text when empty.
+        message: S3's own sentence for this case; the code's standard sentence when empty.
+        explain: a sentence of ours that follows S3's, for a cause that S3 does not have.
         extra: further XML elements of the error document (``ArgumentName``, ``ActualObjectSize``, ...).
         headers: further response headers (``Retry-After``, ``Content-Range``, ...).
         detail: for the log only, never for the client.
@@ -90,13 +113,14 @@ class S3Error(LarderError):
         code: str,
         message: str = "",
         *,
+        explain: str = "",
         extra: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         detail: str = "",
     ) -> None:
-        self.status, standard = S3_CODES[code]
+        self.status = S3_CODES[code][0]
         self.code = code
-        self.message = message or standard
+        self.message = message or sentence(code, explain)
         self.extra = dict(extra or {})
         self.headers = dict(headers or {})
         super().__init__(f"{code}: {self.message} {detail}".rstrip())

@@ -52,7 +52,7 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
     for name, value in pairs:
         if name in (b"AWSAccessKeyId", b"Expires", b"Signature"):
             if name in fields:
-                raise S3Error("AccessDenied", f"The query parameter {name.decode()} is there more than once.")
+                raise S3Error("AccessDenied", explain=f"The query parameter {name.decode()} is there more than once.")
             fields[name] = value
     if len(fields) != 3 or not all(fields.values()):
         raise S3Error(

@@ -19,6 +19,9 @@ from gateway.model.sigv4 import ALGORITHM, Pair
 MAX_EXPIRES = 604_800
 """Longest life of a presigned request, in seconds: a week."""
 
+SCHEME_NOT_SUPPORTED = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+"""What S3 says of Signature Version 2."""
+
 _LONGEST_CACHED_CLAIM = 2048
 QUERY_PARAMETERS = frozenset(
     {
@@ -86,12 +89,11 @@ def _cached_claim(head: bytes) -> Claim:
 def _authorization_fields(value: bytes) -> dict[bytes, bytes]:
     scheme, _, rest = value.strip().partition(b" ")
     if scheme == b"AWS":
-        raise S3Error(
-            "InvalidRequest",
-            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
-        )
+        raise S3Error("InvalidRequest", SCHEME_NOT_SUPPORTED)
     if scheme == b"AWS4-ECDSA-P256-SHA256":
-        raise S3Error("NotImplemented", "SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256.")
+        raise S3Error(
+            "NotImplemented", explain="SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256."
+        )
     if scheme != ALGORITHM:
         raise S3Error("InvalidArgument", "Unsupported Authorization Type", extra={"ArgumentName": "Authorization"})
     fields = dict(piece.strip().partition(b"=")[::2] for piece in rest.split(b","))
@@ -141,10 +143,14 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
     fields: dict[bytes, bytes] = {}
     for name, value in pairs:
         if name in fields and name.startswith(b"X-Amz-"):
-            raise S3Error(code, f"The query parameter {name.decode('utf-8', 'replace')} is there more than once.")
+            raise S3Error(
+                code, explain=f"The query parameter {name.decode('utf-8', 'replace')} is there more than once."
+            )
         fields[name] = value
     if fields.get(b"X-Amz-Algorithm") == b"AWS4-ECDSA-P256-SHA256":
-        raise S3Error("NotImplemented", "SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256.")
+        raise S3Error(
+            "NotImplemented", explain="SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256."
+        )
     if not all(fields.get(name) for name in _REQUIRED_PARAMETERS):
         raise S3Error(
             code,

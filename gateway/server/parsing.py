@@ -24,11 +24,11 @@ _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 
 
 class Refused(Exception):
-    """The input cannot be read as a request; ``code`` is a key of ``S3_CODES``."""
+    """The input cannot be read as a request; ``code`` is a key of ``S3_CODES``, ``explain`` follows its sentence."""
 
-    def __init__(self, code: str, message: str = "") -> None:
+    def __init__(self, code: str, explain: str = "") -> None:
         self.code = code
-        self.message = message
+        self.explain = explain
         super().__init__(code)
 
 

@@ -253,7 +253,7 @@ class GatewayProtocol(asyncio.Protocol):
                 self._send_refusal(refused)
 
     def _send_refusal(self, refused: Refused) -> None:
-        self.transport.write(refusal(refused.code, refused.message))
+        self.transport.write(refusal(refused.code, refused.explain))
         self._begin_linger()
 
     # Reading, time, and the end

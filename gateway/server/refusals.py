@@ -1,14 +1,19 @@
-"""Answers that the server gives by itself, when no application can: unreadable requests, overload, faults of ours."""
+"""S3's error document, and the answers that the server gives by itself, when no application can: unreadable requests,
+overload, faults of ours."""
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from email.utils import formatdate
+from hashlib import sha256
+from socket import gethostname
 from typing import Any
 from xml.sax.saxutils import escape
 
-from gateway.model.errors import S3_CODES
+from gateway.model.errors import S3_CODES, sentence
 from gateway.server.head import STATUS_LINES
 
 Message = MutableMapping[str, Any]
@@ -20,24 +25,43 @@ RETRY_AFTER = b"1"
 """Seconds that a client turned away by overload should wait; SDKs back off further by themselves."""
 
 
-def _document(code: str, message: str) -> tuple[bytes, bytes]:
+HOST_ID = b64encode(sha256(gethostname().encode()).digest()).decode()
+"""Tells the machines of a fleet apart in error documents, without naming them."""
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def error_document(code: str, message: str, request_id: str, details: Mapping[str, str]) -> bytes:
+    """The XML document of an error (Amazon S3 API reference, "REST error responses").
+
+    Args:
+        code: a key of ``S3_CODES``.
+        message: the sentence for people.
+        request_id: the one of the answer's ``x-amz-request-id``.
+        details: further elements, between message and request id.
+    """
+    elements = {"Code": code, "Message": message, **details, "RequestId": request_id, "HostId": HOST_ID}
+    inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements.items())
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
+
+
+def _text(value: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", value))
+
+
+def _document(code: str, explain: str) -> tuple[bytes, bytes]:
     request_id = secrets.token_hex(8).upper()
-    text = escape(message or S3_CODES[code][1])
-    body = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{text}'
-        f"</Message><RequestId>{request_id}</RequestId></Error>"
-    )
-    return request_id.encode(), body.encode()
+    return request_id.encode(), error_document(code, sentence(code, explain), request_id, {})
 
 
-def refusal(code: str, message: str = "") -> bytes:
+def refusal(code: str, explain: str = "") -> bytes:
     """A whole HTTP response that refuses a request which could not even be read; the connection ends after it.
 
     Args:
         code: a key of ``S3_CODES``.
-        message: what was wrong; the code's standard text when empty.
+        explain: what was wrong, where the code's sentence does not say it.
     """
-    request_id, body = _document(code, message)
+    request_id, body = _document(code, explain)
     return (
         STATUS_LINES[S3_CODES[code][0]]
         + b"content-type: application/xml\r\nx-amz-request-id: " + request_id

@@ -28,7 +28,7 @@ from gateway.model.aws_chunked import ChunkSigner, PayloadForm, payload_form
 from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
 from gateway.model.sigv4 import Pair
-from gateway.model.sigv4_claims import Claim
+from gateway.model.sigv4_claims import SCHEME_NOT_SUPPORTED, Claim
 from gateway.model.wire import RawHeader, WireRequest
 from gateway.origin.credentials import identity_of
 
@@ -192,7 +192,7 @@ class Authenticator:
 
     def _by_sigv2(self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], now: float) -> Authenticated:
         if not self._settings.sigv2:
-            raise S3Error("InvalidRequest", "Signature Version 2 is switched off here. Please use AWS4-HMAC-SHA256.")
+            raise S3Error("InvalidRequest", SCHEME_NOT_SUPPORTED)
         claim = sigv2.parse_query_claim(pairs)
         account = self._known(claim.access_key_id)
         if now > claim.expires:
@@ -307,7 +307,9 @@ def _joined(headers: Sequence[RawHeader]) -> dict[bytes, bytes]:
         if name in fields:
             if name in _SINGLE:
                 # Whoever routes and whoever verifies could read different ones.
-                raise S3Error("InvalidArgument", f"The header {name.decode('latin-1')} is there more than once.")
+                raise S3Error(
+                    "InvalidArgument", explain=f"The header {name.decode('latin-1')} is there more than once."
+                )
             fields[name] = fields[name].strip() + b"," + value.strip()
         else:
             fields[name] = value

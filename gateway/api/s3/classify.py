@@ -63,7 +63,7 @@ def refuse_unknown_write(exchange: Exchange) -> None:
     """
     unknown = {name for name in exchange.names - _WRITE_PARAMETERS if not name.lower().startswith("x-amz-")}
     if unknown:
-        raise S3Error("NotImplemented", f"Writes with the query parameter {min(unknown)!r} are not supported.")
+        raise S3Error("NotImplemented", explain=f"Writes with the query parameter {min(unknown)!r} are not supported.")
 
 
 def refuse_form_upload(exchange: Exchange) -> None:
@@ -76,7 +76,9 @@ def refuse_form_upload(exchange: Exchange) -> None:
         return
     form = (exchange.request.header(b"content-type") or b"").lower().startswith(b"multipart/form-data")
     if form or (exchange.key is None and not exchange.names - _MEANINGLESS):
-        raise S3Error("NotImplemented", "Uploads by POST of a form are not supported; use PUT or a presigned PUT.")
+        raise S3Error(
+            "NotImplemented", explain="Uploads by POST of a form are not supported; use PUT or a presigned PUT."
+        )
 
 
 def refuse_large_metadata(exchange: Exchange) -> None:

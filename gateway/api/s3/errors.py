@@ -1,15 +1,13 @@
-"""The only place that renders S3 errors."""
+"""Failures in S3's words."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from xml.sax.saxutils import escape
 
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable, S3Error
 from gateway.model.outcomes import Outcome, Reason
+from gateway.server.refusals import error_document
 
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 RETRY = {"Retry-After": "1"}
 
 
@@ -32,7 +30,7 @@ class NobodyKnown(S3Error):
     """Nobody can be verified yet: it is not known which keys are valid; ``why`` is for the client."""
 
     def __init__(self, why: str) -> None:
-        super().__init__("ServiceUnavailable", why, headers=RETRY)
+        super().__init__("ServiceUnavailable", explain=why, headers=RETRY)
 
 
 def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
@@ -54,24 +52,13 @@ def as_s3_error(failure: LarderError) -> S3Error:
         return failure
     if isinstance(failure, OriginUnavailable):
         # Where the origin is, and what is wrong there, is the operator's to know.
-        return S3Error("ServiceUnavailable", headers=RETRY, detail=str(failure))
+        explain = "The origin cannot be reached. Please try again."
+        return S3Error("ServiceUnavailable", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, DiskUnavailable):
         return S3Error("SlowDown", headers=RETRY)
-    return S3Error("SlowDown", "The object changed while it was being read. Please try again.", headers=RETRY)
+    return S3Error("SlowDown", explain="The object changed while it was being read. Please try again.", headers=RETRY)
 
 
 def render(error: S3Error, resource: str, request_id: str) -> bytes:
     """The XML document of an error (Amazon S3 API reference, "REST error responses")."""
-    elements = {
-        "Code": error.code,
-        "Message": error.message,
-        **error.extra,
-        "Resource": resource,
-        "RequestId": request_id,
-    }
-    inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements.items())
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
-
-
-def _text(value: str) -> str:
-    return escape(_NOT_XML.sub("\ufffd", value))
+    return error_document(error.code, error.message, request_id, {**error.extra, "Resource": resource})

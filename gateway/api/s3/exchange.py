@@ -78,7 +78,7 @@ def decode_key(raw_key: bytes) -> str:
     try:
         return plain.decode("utf-8")
     except UnicodeDecodeError:
-        raise S3Error("InvalidURI", "The key is not UTF-8.") from None
+        raise S3Error("InvalidURI", explain="The key is not UTF-8.") from None
 
 
 def check_bucket(bucket: str) -> None:

@@ -88,7 +88,8 @@ class ObjectReads:
             if verdict is Precondition.NOT_MODIFIED:
                 return Answer(304, _not_modified_head(headers), b"", found.outcome, found.reason)
             if verdict is Precondition.PRECONDITION_FAILED:
-                raise AboutCached("PreconditionFailed", (found.outcome, found.reason))
+                failed = {"Condition": conditions.deciding}
+                raise AboutCached("PreconditionFailed", (found.outcome, found.reason), extra=failed)
         if wanted is not None and not range_applies(_text(exchange, b"if-range"), meta.etag):
             wanted = None
         if wanted is not None and meta.size == 0:

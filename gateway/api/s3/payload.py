@@ -110,7 +110,7 @@ async def prepare(
     fields = _fields(headers)
     form = auth.payload_form
     if form.signed and auth.chunk_signer is None:
-        raise S3Error("InvalidRequest", f"{form.value} needs a request that is signed with SigV4.")
+        raise S3Error("InvalidRequest", explain=f"{form.value} needs a request that is signed with SigV4.")
     length = _length(fields, form, uploads)
     if form.trailing:
         if length > max_spool:
@@ -142,7 +142,7 @@ def _length(fields: Mapping[str, str], form: PayloadForm, uploads: bool) -> int:
     if text is None or (open_ended and not form.chunked):
         raise S3Error("MissingContentLength")
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_LENGTH_DIGITS:
-        raise S3Error("InvalidArgument", f"The length of the body is not a number: {text[:64]!r}.")
+        raise S3Error("InvalidArgument", explain=f"The length of the body is not a number: {text[:64]!r}.")
     return int(text)
 
 

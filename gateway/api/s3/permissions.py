@@ -31,13 +31,13 @@ def check(exchange: Exchange) -> None:
     """
     principal = exchange.auth.principal
     if principal.read_only and exchange.request.method not in _READS:
-        raise S3Error("AccessDenied", "This access key is read-only.")
+        raise S3Error("AccessDenied", explain="This access key is read-only.")
     if not principal.allow:
         return
     for key in exchange.keys:
         require(principal, key.path)
     if exchange.key is None and not _covers_bucket_request(principal, exchange):
-        raise S3Error("AccessDenied", "The allow-list of this access key does not cover this request.")
+        raise S3Error("AccessDenied", explain="The allow-list of this access key does not cover this request.")
     source = exchange.request.header(b"x-amz-copy-source")
     if source is not None:
         for path in copy_source_paths(source):
@@ -51,7 +51,7 @@ def require(principal: Principal, path: str) -> None:
         S3Error: AccessDenied.
     """
     if not principal.may_touch(path):
-        raise S3Error("AccessDenied", "The allow-list of this access key does not cover this key.")
+        raise S3Error("AccessDenied", explain="The allow-list of this access key does not cover this key.")
 
 
 def copy_source_paths(source: bytes) -> set[str]:

@@ -43,7 +43,7 @@ class Spool:
                 await asyncio.to_thread(self._store, data)
             except OSError as error:
                 raise S3Error(
-                    "ServiceUnavailable", f"There is no room to verify this upload: {error.strerror}."
+                    "ServiceUnavailable", explain=f"There is no room to verify this upload: {error.strerror}."
                 ) from None
 
     async def pieces(self) -> AsyncIterator[bytes]:

@@ -66,12 +66,17 @@ class Identities:
         )
         found = self._authenticator.authenticate(request, self._now())
         if found.principal.anonymous:
-            raise S3Error("AccessDenied", "Requests under /-/v1 must be signed with an access key of this gateway.")
+            raise S3Error(
+                "AccessDenied", explain="Requests under /-/v1 must be signed with an access key of this gateway."
+            )
         if found.presigned:
-            raise S3Error("InvalidRequest", "Sign requests under /-/v1 in the Authorization header, not in the query.")
+            raise S3Error(
+                "InvalidRequest", explain="Sign requests under /-/v1 in the Authorization header, not in the query."
+            )
         if found.payload_form.chunked:
             raise S3Error(
-                "InvalidRequest", "Under /-/v1, x-amz-content-sha256 must be the hash of the body or UNSIGNED-PAYLOAD."
+                "InvalidRequest",
+                explain="Under /-/v1, x-amz-content-sha256 must be the hash of the body or UNSIGNED-PAYLOAD.",
             )
         hashed = found.payload_form is PayloadForm.HASHED
         return Caller(found.principal, found.payload_hash.lower() if hashed else "")
