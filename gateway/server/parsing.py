@@ -6,6 +6,8 @@
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
   so its head is parsed once more without the offer; the headers that are handed on stay as they were sent.
 * The request target is split, never normalised: signatures are verified over it.
+* A request names one host: in exactly one Host header, which HTTP/1.0 may lack, and in an absolute target the same (RFC 9112,
+  section 3.2). Routes, virtual buckets and signatures depend on it.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ class RequestParser:
         self._advanced = self._measure = False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._hosts: list[bytes] = []
         self._expects = self._upgrading = False
         self._as_sent: list[tuple[bytes, bytes]] | None = None
 
@@ -133,6 +136,7 @@ class RequestParser:
         """A request line begins."""
         self._url = b""
         self._headers = []
+        self._hosts = []
         self._expects = False
         self.in_head = True
 
@@ -145,9 +149,12 @@ class RequestParser:
         if not self.in_head:
             return
         name = name.lower()
-        if name == b"expect":
+        if name == b"host":
+            self._hosts.append(value.lower())
+        elif name == b"expect":
             self._expects = value.lower() == b"100-continue"
-        self._headers.append((name, value))
+        # llhttp leaves white space after a value, which is no part of it (RFC 9110, section 5.5).
+        self._headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """A head is complete, unless it has to be parsed again."""
@@ -169,7 +176,10 @@ class RequestParser:
         headers = self._headers
         if self._as_sent is not None:
             headers, self._as_sent = self._as_sent, None
-        raw_path, _, query = (self._url if self._url.startswith(b"/") else _origin_form(self._url)).partition(b"?")
+        if len(self._hosts) != 1 and (self._hosts or version == "1.1"):
+            raise Refused("InvalidRequest", "A request must have one Host header.")
+        target = self._url if self._url.startswith(b"/") else _origin_form(self._url, self._hosts)
+        raw_path, _, query = target.partition(b"?")
         name = _METHODS.get(method) or method.decode("ascii")
         keep_alive = version == "1.1" and llhttp.should_keep_alive()
         self.in_head = False
@@ -187,11 +197,13 @@ class RequestParser:
             self._listener.on_end()
 
 
-def _origin_form(target: bytes) -> bytes:
+def _origin_form(target: bytes, hosts: list[bytes]) -> bytes:
     """The path and query of an absolute-form request target, as sent to a proxy (RFC 9112 section 3.2.2)."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
         raise Refused("InvalidURI")
     authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+    if hosts and hosts[0].strip() != rest[:authority_end].lower():
+        raise Refused("InvalidRequest", "The request target and the Host header name different hosts.")
     path = rest[authority_end:]
     return path if path.startswith(b"/") else b"/" + path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_request_targets(start, target, raw_path, query):
         seen.append((scope["raw_path"], scope["query_string"]))
         await describe(scope, receive, send)
 
-    answer = start(handler).ask(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    host = urlsplit(target).netloc if target.startswith(b"http:") else b"x"
+    answer = start(handler).ask(b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % (target, host))
     assert answer.startswith(b"HTTP/1.1 200")
     assert seen == [(raw_path, query)]
 
@@ -74,6 +76,10 @@ def test_request_targets(start, target, raw_path, query):
         (b"NONSENSE\r\n\r\n", b"InvalidRequest"),
         (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", b"InvalidRequest"),
         (b"GET / HTTP/3.7\r\n\r\n", b"InvalidRequest"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"InvalidRequest"),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", b"InvalidRequest"),
+        (b"GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", b"InvalidRequest"),
+        (b"GET http://a.b/ HTTP/1.1\r\nhost: c.d\r\n\r\n", b"InvalidRequest"),
         ("GET /b/é HTTP/1.1\r\n\r\n".encode(), b"InvalidRequest"),
         (b"GET /b/\xff HTTP/1.1\r\n\r\n", b"InvalidRequest"),
         (b"PUT / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", b"InvalidRequest"),
@@ -103,9 +109,20 @@ def test_unreadable_requests_are_refused_in_s3s_words(start, caplog, request_byt
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
 
 
+def test_http_1_0_needs_no_host(start):
+    """Rule: a Host header came with HTTP/1.1 (RFC 9112 section 3.2)."""
+    assert start(describe).ask(b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+def test_white_space_around_a_value_is_no_part_of_it(start):
+    """Rule: what is verified and classified is the value without it (RFC 9110 section 5.5)."""
+    answer = start(describe).ask(b"GET / HTTP/1.1\r\nhost: x\r\nx-a: \t b c \t \r\nconnection: close\r\n\r\n")
+    assert b"(b'x-a', b'b c')" in answer
+
+
 def test_an_unreadable_request_waits_for_the_answers_before_it(start):
     """Rule: pipelined requests in front of a malformed one are answered first."""
-    answer = start(echo).ask(GET + b"PUT / HTTP/1.1\r\ncontent-length: 2\r\n\r\nokBROKEN\r\n\r\n")
+    answer = start(echo).ask(GET + b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nokBROKEN\r\n\r\n")
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"400"]
 
 
