@@ -18,9 +18,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -59,15 +61,30 @@ the task's result, for as long as the connection is kept.
 """
 
 
+class _Answers(ResponseHandler):
+    """Reads the answers of one connection; ``may_have_body`` says that the answer to a HEAD may be followed by a body.
+
+    aiohttp takes such a body for the next answer, and fails when it arrives together with the head.
+    """
+
+    may_have_body = False
+
+    def set_response_params(self, *, skip_payload: bool = False, **others: Any) -> None:
+        super().set_response_params(skip_payload=skip_payload and not self.may_have_body, **others)
+
+
 class _Connector(TCPConnector):
     """Starts the limit of an answer's head when its request has got a connection: waiting for a free one does not count."""
 
     def __init__(self, origin: Origin, within: float | None) -> None:
         super().__init__(limit=origin.max_connections, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
+        self._factory = cast("partial[ResponseHandler]", partial(_Answers, loop=self._loop))
         self._within = within
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
         connection = await super().connect(req, traces, timeout)
+        if isinstance(connection.protocol, _Answers):
+            connection.protocol.may_have_body = req.headers.get("Connection") == "close"
         for limit in _head_limit.get(()):
             if self._within is not None:
                 limit.reschedule(asyncio.get_running_loop().time() + self._within)
@@ -173,7 +190,7 @@ class OriginClient:
             method: upper-case HTTP method.
             raw_path: percent-encoded ``/bucket/key``, sent byte for byte.
             query: percent-encoded, without "?", sent byte for byte.
-            headers: further headers, filtered by ``forwardable`` when they are a client's.
+            headers: further headers; of a client's only those of ``is_forwarded``.
             body: sent as it is; whatever it raises is raised here, and the origin never sees a complete request.
             content_length: of ``body`` in bytes; needed for a stream, as S3 takes no chunked bodies.
             payload_hash: what ``x-amz-content-sha256`` says of the body.

@@ -223,6 +223,19 @@ async def test_answers_without_a_body_give_the_connection_back() -> None:
         await client.close()
 
 
+async def test_a_body_after_the_head_of_an_answer_to_head_is_dropped() -> None:
+    """radosgw sends one after "HEAD ?acl", in one packet with the head; the connection ends, so it passes for no other answer."""
+    odd = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<a/>\n"
+    async with RawServer([[odd], [b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\n"]]) as server:
+        client = await client_for(origin_at(server.endpoint))
+        for status in (200, 404):
+            response = await client.send(ANONYMOUS, "HEAD", "/b/k", "acl", [("Connection", "close")])
+            assert response.status == status
+            response.release()
+        assert server.connections == 2
+        await client.close()
+
+
 async def test_an_origin_that_takes_no_more_of_a_body_is_unavailable() -> None:
     """An upload must not hang because the origin stopped reading; read_timeout is the longest it may stop."""
     done = asyncio.Event()
