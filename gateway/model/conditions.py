@@ -1,4 +1,4 @@
-"""Conditional requests, in the order of RFC 9110 section 13.2.2.
+"""Conditional requests, in the order of RFC 9110 section 13.2.2, and the directives of Cache-Control.
 
 If-Match decides alone when it is there, then If-Unmodified-Since; If-None-Match decides alone when it is there, then
 If-Modified-Since. S3's two documented combinations follow from that order: If-Match true with If-Unmodified-Since
@@ -29,7 +29,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditional headers of a request, raw, repeated ones joined with ","; ``None`` where absent."""
+    """The conditional headers of a request, raw, several lines joined by ","; ``None`` where absent."""
 
     if_match: str | None = None
     if_unmodified_since: str | None = None
@@ -120,3 +120,9 @@ def http_date(text: str | None) -> float | None:
 def range_applies(if_range: str | None, etag: str) -> bool:
     """Whether a Range is to be honoured: no If-Range, or one with exactly this strong entity tag (RFC 9110, 13.1.5)."""
     return if_range is None or (if_range.strip() == etag and etag.startswith('"') and len(etag) > 2)
+
+
+def cache_directives(value: str) -> dict[str, str]:
+    """The directives of a Cache-Control header in lower case, with their arguments, unquoted (RFC 9111, 5.2)."""
+    pieces = (piece.partition("=") for piece in value.lower().split(","))
+    return {name.strip(): argument.strip().strip('"') for name, _, argument in pieces}

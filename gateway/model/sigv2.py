@@ -4,8 +4,8 @@ botocore still presigns so for custom endpoints. It moves x-amz-* headers, Conte
 query after signing them as headers, so parameters of those names count as headers here.
 
 The scheme signs only the sub-resources that its list names; a parameter outside it can be added to a presigned URL by
-whoever holds it. The list below therefore contains every S3 sub-resource there is today: a request with one that its
-signer left out is refused rather than honoured.
+whoever holds it. So every S3 sub-resource is signed here, and besides them only the parameters of listings are accepted,
+which the scheme leaves unsigned.
 
 Source: "Signing and Authenticating REST Requests" (Signature Version 2) in the Amazon S3 developer guide.
 """
@@ -16,22 +16,16 @@ import hmac
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
 
 from gateway.model.errors import S3Error
-from gateway.model.sigv4 import Pair, query_pairs
+from gateway.model.query import PAGING, SUB_RESOURCES, Query
+from gateway.model.sigv4 import Pair
 
 QUERY_PARAMETERS = frozenset({"AWSAccessKeyId", "Expires", "Signature", "x-amz-security-token"})
 """Names of the query parameters that belong to the signature, not to what the request asks for."""
 
-_SUB_RESOURCES = frozenset(
-    b"abac accelerate acl analytics attributes cors defaultObjectAcl delete encryption intelligent-tiering inventory "
-    b"legal-hold lifecycle location logging metadataConfiguration metadataTable metrics notification object-lock "
-    b"ownershipControls partNumber policy policyStatus publicAccessBlock renameObject replication requestPayment "
-    b"restore retention select select-type session storageClass tagging torrent uploadId uploads versionId versioning "
-    b"versions website response-content-type response-content-language response-expires response-cache-control "
-    b"response-content-disposition response-content-encoding".split()
-)
+_CLAIM = (b"AWSAccessKeyId", b"Expires", b"Signature")
+_ACCEPTED = SUB_RESOURCES | PAGING | frozenset(_CLAIM)
 
 
 class QueryClaim(NamedTuple):
@@ -46,14 +40,19 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
     """The claim in decoded query parameters.
 
     Raises:
-        S3Error: AccessDenied when one of the three parameters is missing, repeated or not readable.
+        S3Error: AccessDenied when one of the three parameters is missing or not readable, or when there is a parameter
+            that the scheme does not know.
     """
     fields: dict[bytes, bytes] = {}
     for name, value in pairs:
-        if name in (b"AWSAccessKeyId", b"Expires", b"Signature"):
-            if name in fields:
-                raise S3Error("AccessDenied", explain=f"The query parameter {name.decode()} is there more than once.")
+        if name in _CLAIM:
             fields[name] = value
+        elif name not in _ACCEPTED and not _is_header(name.lower()):
+            raise S3Error(
+                "AccessDenied",
+                "There were query parameters present in the request which were not signed",
+                extra={"ParametersNotSigned": name.decode("latin-1")},
+            )
     if len(fields) != 3 or not all(fields.values()):
         raise S3Error(
             "AccessDenied", "Query-string authentication requires the Signature, Expires and AWSAccessKeyId parameters"
@@ -67,24 +66,24 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
 
 
 def string_to_sign(
-    method: bytes, raw_path: bytes, query: bytes, headers: Mapping[bytes, bytes], bucket: str = ""
+    method: bytes, raw_path: bytes, query: Query, headers: Mapping[bytes, bytes], bucket: str = ""
 ) -> bytes:
     """The text that is signed.
 
     Args:
         method: upper-case HTTP method.
         raw_path: percent-encoded path as sent.
-        query: percent-encoded parameters as sent.
+        query: the parameters.
         headers: lower-case names with raw values, repeated ones joined with ",".
         bucket: the bucket named by the Host header, empty in path style.
     """
     fields = dict(headers)
     expires = b""
-    for name, value in query_pairs(query):
+    for name, value in query.pairs:
         lower = name.lower()
         if name == b"Expires":
             expires = value
-        elif lower.startswith(b"x-amz-") or lower in (b"content-md5", b"content-type"):
+        elif _is_header(lower):
             fields.setdefault(lower, value)
     amz = sorted((name, value) for name, value in fields.items() if name.startswith(b"x-amz-"))
     resource = (b"/" + bucket.encode() if bucket else b"") + raw_path + _signed_sub_resources(query)
@@ -93,11 +92,15 @@ def string_to_sign(
     return b"\n".join([*lines, resource])
 
 
-def _signed_sub_resources(query: bytes) -> bytes:
-    pieces = [piece.partition(b"=") for piece in query.split(b"&")]
-    chosen = sorted((piece for piece in pieces if piece[0] in _SUB_RESOURCES), key=lambda piece: piece[0])
+def _signed_sub_resources(query: Query) -> bytes:
+    chosen = sorted(pair for pair in query.pairs if pair[0] in SUB_RESOURCES)
     # Values are signed decoded, and a parameter without "=" is signed without it: "?acl".
-    return b"?" * bool(chosen) + b"&".join(name + equals + unquote_to_bytes(value) for name, equals, value in chosen)
+    signed = [name if name in query.bare else name + b"=" + value for name, value in chosen]
+    return b"?" * bool(signed) + b"&".join(signed)
+
+
+def _is_header(lower: bytes) -> bool:
+    return lower.startswith(b"x-amz-") or lower in (b"content-md5", b"content-type")
 
 
 def signature(secret_access_key: str, text: bytes) -> bytes:

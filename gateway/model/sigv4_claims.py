@@ -140,13 +140,7 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
         S3Error: AuthorizationQueryParametersError; NotImplemented for SigV4A.
     """
     code = "AuthorizationQueryParametersError"
-    fields: dict[bytes, bytes] = {}
-    for name, value in pairs:
-        if name in fields and name.startswith(b"X-Amz-"):
-            raise S3Error(
-                code, explain=f"The query parameter {name.decode('utf-8', 'replace')} is there more than once."
-            )
-        fields[name] = value
+    fields = dict(pairs)
     if fields.get(b"X-Amz-Algorithm") == b"AWS4-ECDSA-P256-SHA256":
         raise S3Error(
             "NotImplemented", explain="SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from gateway.model.query import Query
 
 RawHeader = tuple[bytes, bytes]
 
@@ -21,14 +24,34 @@ class WireRequest:
     headers: list[RawHeader]
     scheme: str = "http"
     _fields: dict[bytes, bytes] | None = field(default=None, repr=False)
+    _parameters: Query | None = field(default=None, repr=False)
 
     @property
     def fields(self) -> dict[bytes, bytes]:
-        """The first value of each header, by lower-case name."""
+        """The value of each header, by lower-case name; several lines of one name are joined by "," (RFC 9110, 5.3)."""
         if self._fields is None:
-            self._fields = dict(reversed(self.headers))
+            fields = dict(self.headers)
+            self._fields = fields if len(fields) == len(self.headers) else _combined(self.headers)
         return self._fields
 
+    @property
+    def parameters(self) -> Query:
+        """The query, decoded.
+
+        Raises:
+            S3Error: as ``Query.read``.
+        """
+        if self._parameters is None:
+            self._parameters = Query.read(self.query)
+        return self._parameters
+
     def header(self, name: bytes) -> bytes | None:
-        """The first value of a header (lower-case name), or ``None``."""
+        """The value of a header (lower-case name), or ``None``."""
         return self.fields.get(name)
+
+
+def _combined(headers: Iterable[RawHeader]) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        fields[name] = fields[name].strip() + b"," + value.strip() if name in fields else value
+    return fields

@@ -1,9 +1,8 @@
-"""Which headers cross the gateway, decided in one place.
+"""Which headers of the origin's answers cross the gateway, and what they say of the object.
 
-Towards the origin goes what the client said about its object and its request. What it said to *us* stays here: its
-signature, its connection, its payload framing, and anything that claims to come from a proxy or from inside Larder.
-Accept, Accept-Encoding and User-Agent are the gateway's own: the bytes it stores must not depend on the first reader.
-Towards the client goes everything except the headers of the origin's connection (RFC 9110, section 7.6.1).
+Towards the client goes everything except the headers of the origin's connection (RFC 9110, section 7.6.1). What of a request
+goes towards the origin is listed in ``model/request_headers.py``; Accept, Accept-Encoding and User-Agent are the gateway's
+own, as the bytes it stores must not depend on the first reader.
 
 Header values are text in which each character is one byte (ISO-8859-1), as in ASGI servers and WSGI: what the peer sent
 can be sent on unchanged, whatever its encoding was.
@@ -22,33 +21,12 @@ HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 
-_STAYS_HERE = HOP_BY_HOP | {
-    "host", "content-length", "authorization", "date", "expect", "cookie",
-    "x-amz-date", "x-amz-security-token", "x-amz-content-sha256",
-    "x-amz-decoded-content-length", "x-amz-trailer",
-    "accept", "accept-encoding", "user-agent",
-    "forwarded", "via", "x-real-ip",
-}  # fmt: skip
-_STAYS_HERE_PREFIXES = ("x-larder-", "x-forwarded-", "x-original-", "x-rewrite-")
-
 _NOT_OF_THE_OBJECT = HOP_BY_HOP | {
     "content-length", "content-range", "etag", "date", "server", "age", "via", "alt-svc", "set-cookie", "vary",
     "strict-transport-security", "x-amz-request-id", "x-amz-id-2", "x-amz-cf-id", "x-amz-cf-pop", "x-cache",
     "x-amz-request-charged",
 }  # fmt: skip
 _CHECKSUM = "x-amz-checksum-"
-
-
-def forwardable(headers: Iterable[Header]) -> list[Header]:
-    """The client's headers that the origin may see, in order; everything else is the gateway's to say."""
-    pairs = list(headers)
-    nominated = _nominated(pairs)
-    kept = []
-    for name, value in pairs:
-        lowered = name.lower()
-        if lowered not in _STAYS_HERE and lowered not in nominated and not lowered.startswith(_STAYS_HERE_PREFIXES):
-            kept.append((name, value))
-    return kept
 
 
 def relayable(headers: Iterable[Header]) -> list[Header]:

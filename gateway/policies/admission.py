@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gateway.model.conditions import cache_directives
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Reason
 from gateway.policies.rules import Caching
@@ -43,8 +44,7 @@ def forbidden(headers: Iterable[Header]) -> Reason | None:
     for name, value in headers:
         lower = name.lower()
         if lower == "cache-control":
-            directives = {part.split("=")[0].strip().lower() for part in value.split(",")}
-            if directives & {"no-store", "private"}:
+            if cache_directives(value).keys() & {"no-store", "private"}:
                 return Reason.CACHE_CONTROL
         elif lower in _PRIVATE_HEADERS:
             return Reason.HEADER

@@ -24,7 +24,9 @@ AUTHENTICATOR = Authenticator(
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
 KEYS = TEXT.filter(bool)
 PARAMETERS = st.dictionaries(
-    st.text("abcxyzABC-", min_size=1, max_size=8).map(lambda name: f"p-{name}"), TEXT, max_size=4
+    st.sampled_from(["prefix", "marker", "versionId", "response-content-type", "uploadId", "delimiter"]),
+    TEXT,
+    max_size=4,
 )
 METADATA = st.dictionaries(
     st.text("abcdefgh-", min_size=1, max_size=8).map(lambda name: f"x-amz-meta-{name}"),

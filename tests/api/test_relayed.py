@@ -12,7 +12,7 @@ import pytest
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.errors import AboutCached
-from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.exchange import Exchange, resource_of
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.engine.body import Body
@@ -114,7 +114,8 @@ class Asking:
         raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
         request = WireRequest(method, b"/b/k", query.encode(), [(b"host", b"h"), (b"authorization", b"secret"), *raw])
         auth = Authenticated(Principal("AK", "t", self.bench.identity), PayloadForm.UNSIGNED, "")
-        exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, frozenset())
+        request, query, names = resource_of(request, frozenset())
+        exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, names)
         home, _ = self.reads.home(exchange)
         assert home is not None
         return await self.reads.read(exchange, home)

@@ -16,7 +16,7 @@ from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.claims import Signer, signer_of
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
-from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, strip_query
+from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
 from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
@@ -110,7 +110,10 @@ class S3App:
             metrics.SHED.inc()
             raise S3Error("SlowDown", headers={"Retry-After": "1"})
         now = time.time()
-        trace.auth = auth = self._authenticator.authenticate(trace.request, now)
+        if trace.request.method == "OPTIONS":
+            trace.auth = auth = self._authenticator.preflight(trace.request)
+        else:
+            trace.auth = auth = self._authenticator.authenticate(trace.request, now)
         hit = self._hot.find(trace.request, auth, now) if FILES in scope["extensions"] else None
         return hit or await self._answer(trace, auth, receive)
 
@@ -162,8 +165,8 @@ class S3App:
         elif raw_key:
             raise S3Error("InvalidBucketName")
         trace.key = key
-        query, names = strip_query(request.query, auth.signature_parameters)
-        exchange = Exchange(request, auth, bucket, raw_key, key, query, names)
+        resource = resource_of(request, auth.signature_parameters)
+        exchange = Exchange(resource[0], auth, bucket, raw_key, key, *resource[1:])
         permissions.check(exchange)
         return exchange
 

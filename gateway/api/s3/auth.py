@@ -5,7 +5,11 @@ of the checks is S3's: the claim is parsed, the key known, the time right, the s
 session token compared, so that nobody can probe for tokens without the secret.
 
 Every x-amz-* header must be covered by the signature, or whoever relays a request could change its meaning. The one
-exception is x-amz-content-sha256: its value is a line of the canonical request by itself.
+exception is x-amz-content-sha256: its value is a line of the canonical request by itself. Headers and parameters that two
+servers could read differently are refused before anything else (``model/request_headers.py``, ``model/query.py``).
+
+A CORS preflight is not verified: browsers send it without credentials (Fetch standard, "CORS-preflight fetch"), and a
+presigned address is signed for another method.
 
 When the canonical form does not match, the path and query are tried once more exactly as sent: clients that are
 given a finished URL sign it so. Both spell the same resource, so this proves no less.
@@ -26,10 +30,12 @@ from gateway.config import Settings
 from gateway.model import sigv2, sigv4, sigv4_claims
 from gateway.model.aws_chunked import ChunkSigner, PayloadForm, payload_form
 from gateway.model.errors import S3Error
-from gateway.model.keys import Principal
+from gateway.model.keys import OriginIdentity, Principal
+from gateway.model.query import Query
+from gateway.model.request_headers import require_unambiguous
 from gateway.model.sigv4 import Pair
 from gateway.model.sigv4_claims import SCHEME_NOT_SUPPORTED, Claim
-from gateway.model.wire import RawHeader, WireRequest
+from gateway.model.wire import WireRequest
 from gateway.origin.credentials import identity_of
 
 MAX_SKEW = 900.0
@@ -37,14 +43,9 @@ MAX_SKEW = 900.0
 
 _CONTENT_SHA256 = b"x-amz-content-sha256"
 _TOKEN = b"x-amz-security-token"
-_SINGLE = frozenset(
-    {
-        b"authorization", b"host", b"date", b"range", b"content-length", b"content-md5", b"x-amz-date", _TOKEN, _CONTENT_SHA256,
-        b"x-amz-decoded-content-length", b"x-amz-copy-source", b"x-amz-copy-source-range", b"x-amz-rename-source",
-    }
-)  # fmt: skip
 _V4_NAMES = frozenset({b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Signature"})
 _V2_NAMES = frozenset({b"AWSAccessKeyId", b"Signature"})
+_SIGNATURES = sigv4_claims.QUERY_PARAMETERS | sigv2.QUERY_PARAMETERS
 _MAX_SIGNING_KEYS = 1024
 
 Fields = Mapping[bytes, bytes]
@@ -107,18 +108,17 @@ class Authenticator:
 
         Raises:
             S3Error: AccessDenied, AuthorizationHeaderMalformed, AuthorizationQueryParametersError, ExpiredToken,
-                InvalidAccessKeyId, InvalidArgument, InvalidRequest, InvalidToken, NotImplemented,
+                InvalidAccessKeyId, InvalidArgument, InvalidRequest, InvalidToken, InvalidURI, NotImplemented,
                 RequestTimeTooSkewed, ServiceUnavailable, SignatureDoesNotMatch.
         """
-        if self.closed:
-            raise NobodyKnown(self.closed)
-        fields = _joined(request.headers)
+        fields = self._fields(request)
         authorization = fields.get(b"authorization")
         if not request.query:
             if authorization is None:
                 return self._unsigned(fields)
             return self._by_header(request, fields, (), authorization, now)
-        pairs = sigv4.query_pairs(request.query)
+        query = request.parameters
+        pairs = query.pairs
         names = {name for name, _ in pairs}
         v4, v2 = not names.isdisjoint(_V4_NAMES), not names.isdisjoint(_V2_NAMES)
         if v4 + v2 + (authorization is not None) > 1:
@@ -132,7 +132,29 @@ class Authenticator:
             return self._by_header(request, fields, pairs, authorization, now)
         if v4:
             return self._by_query(request, fields, pairs, now)
-        return self._by_sigv2(request, fields, pairs, now) if v2 else self._unsigned(fields)
+        return self._by_sigv2(request, fields, query, now) if v2 else self._unsigned(fields)
+
+    def preflight(self, request: WireRequest) -> Authenticated:
+        """Let an OPTIONS request in without verifying it, as one of nobody, at the origin of the access key it names.
+
+        Raises:
+            S3Error: InvalidArgument, InvalidRequest, InvalidURI, NotImplemented, ServiceUnavailable.
+        """
+        self._fields(request)
+        anonymous = self._anonymous
+        pairs = dict(request.parameters.pairs)
+        named = pairs.get(b"AWSAccessKeyId") or pairs.get(b"X-Amz-Credential", b"").rsplit(b"/", 4)[0]
+        account = self.find(named.decode("utf-8", "replace")) if named else None
+        if account is not None:
+            anonymous = Principal("", "", OriginIdentity(account.principal.identity.origin, ""))
+        return Authenticated(anonymous, payload_form(""), "", signature_parameters=_SIGNATURES)
+
+    def _fields(self, request: WireRequest) -> Fields:
+        if self.closed:
+            raise NobodyKnown(self.closed)
+        fields = request.fields
+        require_unambiguous(request.headers, fields)
+        return fields
 
     def _unsigned(self, fields: Fields) -> Authenticated:
         content = fields.get(_CONTENT_SHA256, b"").decode("latin-1")
@@ -190,17 +212,17 @@ class Authenticator:
         signer = ChunkSigner(key, amz_date, claim.scope, parsed.signature) if form.signed else None
         return Authenticated(account.principal, form, stated, signer, True, sigv4_claims.QUERY_PARAMETERS)
 
-    def _by_sigv2(self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], now: float) -> Authenticated:
+    def _by_sigv2(self, request: WireRequest, fields: Fields, query: Query, now: float) -> Authenticated:
         if not self._settings.sigv2:
             raise S3Error("InvalidRequest", SCHEME_NOT_SUPPORTED)
-        claim = sigv2.parse_query_claim(pairs)
+        claim = sigv2.parse_query_claim(query.pairs)
         account = self._known(claim.access_key_id)
         if now > claim.expires:
             raise _expired(claim.expires, now, {})
         secrets = account.secrets(now)
         if not any(self._sigv2_matches(request, fields, claim.signature, secret) for secret in secrets):
             raise _mismatch(claim.access_key_id)
-        token = next((value for name, value in pairs if name == _TOKEN), fields.get(_TOKEN, b""))
+        token = next((value for name, value in query.pairs if name == _TOKEN), fields.get(_TOKEN, b""))
         _check_token(account, token, now)
         content = fields.get(_CONTENT_SHA256, b"").decode("latin-1")
         return Authenticated(account.principal, payload_form(content), content, None, True, sigv2.QUERY_PARAMETERS)
@@ -211,7 +233,9 @@ class Authenticator:
         if not bucket and request.raw_path.count(b"/") == 1:
             # botocore sends "/bucket" and signs "/bucket/".
             paths.append(request.raw_path + b"/")
-        texts = [sigv2.string_to_sign(request.method.encode(), path, request.query, fields, bucket) for path in paths]
+        texts = [
+            sigv2.string_to_sign(request.method.encode(), path, request.parameters, fields, bucket) for path in paths
+        ]
         return any(hmac.compare_digest(sigv2.signature(secret, text), claimed) for text in texts)
 
     def _known(self, access_key_id: str) -> Account:
@@ -296,24 +320,6 @@ def _without_port(host: str) -> str:
         if colon and port.isdigit() and (":" not in name or name.endswith("]")):
             host = name
     return host.rstrip(".")
-
-
-def _joined(headers: Sequence[RawHeader]) -> dict[bytes, bytes]:
-    fields = dict(headers)
-    if len(fields) == len(headers):
-        return fields
-    fields.clear()
-    for name, value in headers:
-        if name in fields:
-            if name in _SINGLE:
-                # Whoever routes and whoever verifies could read different ones.
-                raise S3Error(
-                    "InvalidArgument", explain=f"The header {name.decode('latin-1')} is there more than once."
-                )
-            fields[name] = fields[name].strip() + b"," + value.strip()
-        else:
-            fields[name] = value
-    return fields
 
 
 def _check_day(claim: Claim, amz_date: str, code: str) -> None:

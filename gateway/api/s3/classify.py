@@ -8,13 +8,13 @@ parameter or a header is the origin's to answer, and a parameter that nobody kno
 from __future__ import annotations
 
 from gateway.api.s3.exchange import Exchange, parameter
+from gateway.model.conditions import cache_directives
 from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
+from gateway.model.request_headers import METADATA
 
 # x-id names the operation once more in the query; the newer SDKs send it, and it changes nothing.
 _MEANINGLESS = frozenset({"x-id"})
-# Presigning moves headers into the query: the JavaScript SDK's addresses ask so for checksums (Exchange.wants_checksums).
-_PLAIN_READ = _MEANINGLESS | {"x-amz-checksum-mode"}
 
 MAX_METADATA = 2048
 
@@ -43,15 +43,17 @@ def not_cacheable(exchange: Exchange) -> Reason | None:
     """Why the cache must not answer this request, or ``None`` for a plain read of an object."""
     if exchange.request.method not in ("GET", "HEAD") or exchange.key is None:
         return Reason.NOT_A_READ
-    if exchange.names and not exchange.names <= _PLAIN_READ:
+    if exchange.names and not exchange.names <= _MEANINGLESS:
         return Reason.SUBRESOURCE
     if b"+" in exchange.raw_key:
         return Reason.ENCODING
-    for name, _value in exchange.request.headers:
+    for name, value in exchange.request.fields.items():
         if name.startswith(b"x-amz-") and name not in _SAFE_AMZ:
             return Reason.HEADER
         if name == b"origin":
             return Reason.HEADER  # the answer to a cross-origin request carries CORS headers of its own
+        if name == b"cache-control" and "no-store" in cache_directives(value.decode("latin-1")):
+            return Reason.HEADER
     return None
 
 
@@ -87,9 +89,10 @@ def refuse_large_metadata(exchange: Exchange) -> None:
     Raises:
         S3Error: MetadataTooLarge.
     """
-    prefix = b"x-amz-meta-"
     size = sum(
-        len(name) - len(prefix) + len(value) for name, value in exchange.request.headers if name.startswith(prefix)
+        len(name) - len(METADATA) + len(value)
+        for name, value in exchange.request.fields.items()
+        if name.startswith(METADATA)
     )
     if size > MAX_METADATA:
         raise S3Error("MetadataTooLarge", extra={"Size": str(size), "MaxSizeAllowed": str(MAX_METADATA)})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, is_bucket_name
+from gateway.model.query import require_valid_escapes
 from gateway.model.wire import WireRequest
 
 MAX_KEY_BYTES = 1024
@@ -18,8 +19,7 @@ class Exchange:
     """A verified request.
 
     ``bucket`` is empty for requests about the service; ``key`` is ``None`` for requests about a bucket. ``raw_key`` is the key
-    as the client spelled it. ``query`` is the query string without the parameters of the signature; ``names`` are the
-    parameter names in it.
+    as the client spelled it. ``request``, ``query`` and ``names`` are those of ``resource_of``.
     """
 
     request: WireRequest
@@ -37,9 +37,8 @@ class Exchange:
 
     @property
     def wants_checksums(self) -> bool:
-        """Whether the answer is to tell the object's checksums; presigning moves the header into the query."""
-        mode = self.request.header(b"x-amz-checksum-mode") or parameter(self.query, "x-amz-checksum-mode")
-        return mode.upper() == b"ENABLED"
+        """Whether the answer is to tell the object's checksums."""
+        return (self.request.header(b"x-amz-checksum-mode") or b"").upper() == b"ENABLED"
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:
@@ -58,7 +57,7 @@ class Exchange:
 
 
 def parameter(query: str, name: str) -> bytes:
-    """The first value of a query parameter, decoded; empty when it is not there."""
+    """The value of a query parameter, decoded; empty when it is not there."""
     for piece in query.split("&"):
         given, _, value = piece.partition("=")
         if unquote_to_bytes(given) == name.encode():
@@ -70,8 +69,10 @@ def decode_key(raw_key: bytes) -> str:
     """A key from its percent-encoded form.
 
     Raises:
-        S3Error: InvalidURI when it is not UTF-8, KeyTooLongError beyond 1,024 bytes.
+        S3Error: InvalidURI when it is not UTF-8 or an escape is not valid, KeyTooLongError beyond 1,024 bytes.
     """
+    # radosgw takes a path with such an escape for "/", the list of all buckets.
+    require_valid_escapes(raw_key)
     plain = unquote_to_bytes(raw_key)
     if len(plain) > MAX_KEY_BYTES:
         raise S3Error("KeyTooLongError", extra={"Size": str(len(plain)), "MaxSizeAllowed": str(MAX_KEY_BYTES)})
@@ -91,16 +92,23 @@ def check_bucket(bucket: str) -> None:
         raise S3Error("InvalidBucketName", extra={"BucketName": bucket})
 
 
-def strip_query(query: bytes, own: frozenset[str]) -> tuple[str, frozenset[str]]:
-    """Remove the signature's parameters from a raw query string; what remains keeps its order and spelling."""
-    if not query:
-        return "", frozenset()
-    kept, names = [], set()
-    for piece in query.decode("ascii", "replace").split("&"):
-        if not piece:
-            continue
-        name = unquote_to_bytes(piece.partition("=")[0].replace("+", " ")).decode("utf-8", "replace")
-        if name not in own:
-            kept.append(piece)
-            names.add(name)
-    return "&".join(kept), frozenset(names)
+def resource_of(request: WireRequest, signature: frozenset[str]) -> tuple[WireRequest, str, frozenset[str]]:
+    """What a request asks for besides its path: with the headers that presigning moved into the query among its headers, the
+    query string without them and without the parameters of the signature, and the names in that.
+
+    Raises:
+        S3Error: InvalidArgument for a header that says something else than the parameter of its name; as ``Query.divided``.
+    """
+    if not request.query:
+        return request, "", frozenset()
+    query, moved = request.parameters.divided(signature)
+    fields = request.fields
+    for name, value in moved.items():
+        if fields.get(name, value).strip() != value.strip():
+            raise S3Error(
+                "InvalidArgument", explain=f"The header {name.decode()} and the query parameter of that name differ."
+            )
+    if moved:
+        headers = [*request.headers, *((name, value) for name, value in moved.items() if name not in fields)]
+        request = replace(request, headers=headers, _fields=None)
+    return request, query.text, query.names

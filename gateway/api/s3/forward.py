@@ -28,7 +28,8 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
-from gateway.origin.headers import forwardable, relayable
+from gateway.model.request_headers import is_forwarded
+from gateway.origin.headers import relayable
 from gateway.origin.response import OriginResponse
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
@@ -69,7 +70,8 @@ class Forwarder:
             headers = _headers(exchange)
             if exchange.request.method == "HEAD" and not exchange.names <= _OF_HEAD:
                 # S3 has no such HEAD, and radosgw sends the body of "?acl" after its header: on a connection that is used
-                # again, that would pass for the head of the next answer, which may be somebody else's.
+                # again, that would pass for the head of the next answer, which may be somebody else's. Where a connection
+                # ends with its answer, the client for the origin drops the body.
                 headers.append(("Connection", "close"))
             return relay(exchange, await self._send(exchange, headers, None), outcome, reason)
         refuse_form_upload(exchange)
@@ -155,7 +157,11 @@ class Forwarder:
 
 
 def _headers(exchange: Exchange) -> list[Header]:
-    return forwardable([(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.request.headers])
+    return [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in exchange.request.fields.items()
+        if is_forwarded(name)
+    ]
 
 
 def _with_prepared(headers: list[Header], prepared: PreparedBody) -> list[Header]:

@@ -11,7 +11,7 @@ from gateway.engine.engine import Engine
 from gateway.engine.entries import Entry
 from gateway.engine.ranged import ObjectChanged
 from gateway.engine.reads import Ask, Forward, Found, Relay
-from gateway.model.conditions import Conditions, range_applies
+from gateway.model.conditions import Conditions, cache_directives, range_applies
 from gateway.model.conditions import Verdict as Precondition
 from gateway.model.errors import DiskUnavailable, S3Error
 from gateway.model.objects import Header, ObjectMeta
@@ -119,8 +119,11 @@ class ObjectReads:
 
 def is_forced(exchange: Exchange) -> bool:
     """Whether the client wants the object checked with the origin, however fresh it is."""
-    directives = exchange.request.header(b"cache-control")
-    return directives is not None and (b"no-cache" in directives or b"max-age=0" in directives)
+    value = exchange.request.header(b"cache-control")
+    if value is None:
+        return False
+    directives = cache_directives(value.decode("latin-1"))
+    return "no-cache" in directives or directives.get("max-age") == "0"
 
 
 def _text(exchange: Exchange, name: bytes) -> str | None:

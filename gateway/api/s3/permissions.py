@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, unquote
 
-from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.exchange import Exchange, check_bucket
 from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
+from gateway.model.query import PAGING, require_valid_escapes
 
 _READS = ("GET", "HEAD")
 _HARMLESS_OF_A_BUCKET = frozenset({"location", "versioning", "x-id"})
-_OF_A_LISTING = frozenset(
-    {
-        "allow-unordered", "continuation-token", "delimiter", "encoding-type", "fetch-owner", "key-marker", "list-type",
-        "marker", "max-keys", "max-uploads", "prefix", "start-after", "upload-id-marker", "uploads", "version-id-marker",
-        "versions", "x-id",
-    }
-)  # fmt: skip
+_OF_A_LISTING = frozenset(name.decode() for name in PAGING) | {"uploads", "versions"}
 
 
 def check(exchange: Exchange) -> None:
@@ -40,7 +35,7 @@ def check(exchange: Exchange) -> None:
         raise S3Error("AccessDenied", explain="The allow-list of this access key does not cover this request.")
     source = exchange.request.header(b"x-amz-copy-source")
     if source is not None:
-        for path in copy_source_paths(source):
+        for path in _copy_source_paths(source):
             require(principal, path)
 
 
@@ -54,13 +49,24 @@ def require(principal: Principal, path: str) -> None:
         raise S3Error("AccessDenied", explain="The allow-list of this access key does not cover this key.")
 
 
-def copy_source_paths(source: bytes) -> set[str]:
+def _copy_source_paths(source: bytes) -> set[str]:
     """``bucket/key`` from an x-amz-copy-source header, which may start with a slash and end with a versionId.
 
     Two of them where stores differ on a bare "+".
+
+    Raises:
+        S3Error: AccessDenied for a source that stores could read differently.
     """
-    text = source.decode("utf-8", "replace").partition("?versionId=")[0]
-    return {unquote(spelling).lstrip("/") for spelling in (text, text.replace("+", " "))}
+    path, question, version = source.decode("utf-8", "replace").partition("?")
+    if question and (not version.startswith("versionId=") or "&" in version):
+        raise S3Error(
+            "AccessDenied", "A copy source must be bucket/key or bucket/key?versionId=ID, with ? in keys as %3F."
+        )
+    require_valid_escapes(source)
+    paths = {unquote(spelling).lstrip("/") for spelling in (path, path.replace("+", " "))}
+    for bucket in {path.partition("/")[0] for path in paths}:
+        check_bucket(bucket)
+    return paths
 
 
 def _covers_bucket_request(principal: Principal, exchange: Exchange) -> bool:

@@ -54,8 +54,6 @@ def parse_query(raw: bytes) -> Query:
     for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
         if name not in _PARAMETERS:
             raise _invalid(f"there is no parameter {name!r}; known: {', '.join(_PARAMETERS)}")
-        if name in given:
-            raise _invalid(f"{name} is there twice")
         given[name] = value
     try:
         mode = BatchMode(given.get("mode", "exact"))

@@ -1,0 +1,135 @@
+"""The parameters of a request, decoded once: what is signed, what is classified and what is forwarded are this one form.
+
+Stores decode differently. radosgw decodes a whole ``name=value`` before it looks for the "=", so ``acl%3Dx`` is ``acl`` to it;
+it skips a second "?"; some servers end a parameter at ";", or take the first or the last of two. So a query is refused when its
+escapes are not valid, when a name holds a character that no S3 name has, when a name is there twice, and when it is a known
+name in another case. What passes is encoded anew towards the origin, every byte but the unreserved ones escaped.
+
+Presigning moves headers into the query; ``divided`` gives them back.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from gateway.model.errors import S3Error
+from gateway.model.request_headers import is_forwarded
+from gateway.model.sigv4 import Pair, query_pairs
+
+SUB_RESOURCES = frozenset(
+    b"abac accelerate acl analytics annotation attributes cors defaultObjectAcl delete encryption intelligent-tiering "
+    b"inventory legal-hold lifecycle location logging metadataAnnotationTable metadataConfiguration "
+    b"metadataInventoryTable metadataJournalTable metadataTable metrics notification object-lock ownershipControls "
+    b"partNumber policy policyStatus publicAccessBlock renameObject replication requestPayment restore retention select "
+    b"select-type session storageClass tagging torrent uploadId uploads versionId versioning versions website "
+    b"response-content-type response-content-language response-expires response-cache-control "
+    b"response-content-disposition response-content-encoding".split()
+)
+"""What a request can be about, besides the plain object or bucket."""
+
+PAGING = frozenset(
+    b"allow-unordered continuation-token delimiter encoding-type fetch-owner key-marker list-type marker max-buckets max-keys "
+    b"max-parts max-uploads part-number-marker prefix start-after upload-id-marker version-id-marker x-id".split()
+)
+"""Which part of a listing, and in which form; and ``x-id``, which names the operation once more."""
+
+_OTHERS = frozenset(b"append AWSAccessKeyId Expires id position Signature".split())
+_BY_LOWER_CASE = {name.lower(): name for name in SUB_RESOURCES | PAGING | _OTHERS}
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_NAME = re.compile(rb"[A-Za-z0-9!#$'*.^_`|~-]+")
+_AMZ = b"x-amz-"
+_MOVED = frozenset({b"content-md5", b"content-type", b"x-amz-api-version", b"x-amz-user-agent"})
+
+
+class Query(NamedTuple):
+    """The parameters in the order sent, no name twice; ``bare`` are the names that were sent without "="."""
+
+    pairs: tuple[Pair, ...] = ()
+    bare: frozenset[bytes] = frozenset()
+
+    @classmethod
+    def read(cls, query: bytes) -> Query:
+        """The parameters of a query string as sent; "+" is a space, empty pieces are dropped.
+
+        Raises:
+            S3Error: InvalidURI for escapes that are not valid, InvalidRequest for names.
+        """
+        require_valid_escapes(query)
+        pairs = tuple(query_pairs(query))
+        seen = set()
+        for name, _ in pairs:
+            if not _NAME.fullmatch(name):
+                raise _refusal(name, "is not a name of S3")
+            if (spelled := _BY_LOWER_CASE.get(name.lower(), name)) != name:
+                raise _refusal(name, f"must be spelled {_text(spelled)!r}")
+            if name in seen:
+                raise _refusal(name, "is there more than once")
+            seen.add(name)
+        bare = frozenset(unquote_to_bytes(piece) for piece in query.split(b"&") if b"=" not in piece)
+        return cls(pairs, bare)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the parameters."""
+        return frozenset(_text(name) for name, _ in self.pairs)
+
+    @property
+    def text(self) -> str:
+        """The query string that says this, and in every store nothing else."""
+        return "&".join(
+            _encoded(name) if name in self.bare else f"{_encoded(name)}={_encoded(value)}" for name, value in self.pairs
+        )
+
+    def divided(self, signature: frozenset[str]) -> tuple[Query, dict[bytes, bytes]]:
+        """The query without the parameters of the signature, and the headers that were moved into it.
+
+        Checksums stay in the query: what presigns an address does not know the body.
+
+        Raises:
+            S3Error: NotImplemented for an ``x-amz-*`` parameter that is no header of S3, InvalidRequest for one that is there
+                in two spellings.
+        """
+        kept: list[Pair] = []
+        moved: dict[bytes, bytes] = {}
+        for name, value in self.pairs:
+            lower = name.lower()
+            if _text(name) in signature:
+                continue
+            if lower in moved:
+                raise _refusal(name, "is there more than once")
+            if lower in _MOVED or (lower.startswith(_AMZ) and _is_movable(lower)):
+                moved[lower] = value
+            elif lower.startswith(_AMZ) and not is_forwarded(lower):
+                raise S3Error("NotImplemented", extra={"Parameter": _text(name)})
+            else:
+                kept.append((name, value))
+        return Query(tuple(kept), self.bare), moved
+
+
+def require_valid_escapes(text: bytes) -> None:
+    """Refuse a "%" that is not followed by two hexadecimal digits.
+
+    Raises:
+        S3Error: InvalidURI.
+    """
+    if b"%" in text and _BAD_ESCAPE.search(text):
+        raise S3Error("InvalidURI")
+
+
+def _is_movable(name: bytes) -> bool:
+    checksum = name.startswith(b"x-amz-checksum-") and name != b"x-amz-checksum-mode"
+    return is_forwarded(name) and not checksum and name != b"x-amz-sdk-checksum-algorithm"
+
+
+def _refusal(name: bytes, why: str) -> S3Error:
+    return S3Error("InvalidRequest", f"The parameter {_text(name)} {why}.")
+
+
+def _encoded(text: bytes) -> str:
+    return quote_from_bytes(text, safe="")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("latin-1")
