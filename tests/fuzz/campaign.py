@@ -7,18 +7,25 @@ from collections import Counter
 
 from tests.fuzz.corpus import any_request, strange
 from tests.fuzz.mutations import mutate, pieces_of
+from tests.fuzz.rereadings import reread
 from tests.fuzz.world import Broken, World
 
 INSPECT_EVERY = 25
+REREAD_EVERY = 4
 
 
 def attack(world: World, number: int) -> list[int]:
-    """One mutated request; returns the statuses of the answer.
+    """One request, mutated, or signed and then added to; returns the statuses of the answer.
 
     Raises:
         Broken: something that must hold did not.
     """
     rng = random.Random(number)
+    if number % REREAD_EVERY == 0:
+        try:
+            return reread(world, rng)
+        except Broken as broken:
+            raise Broken(f"attack {number}: {broken}") from None
     odd = rng.random() < 0.4
     data = strange(world, rng) if odd else any_request(world, rng)
     if rng.random() < (0.1 if odd else 0.95):
