@@ -16,6 +16,7 @@ from gateway.api.s3.auth import Authenticated, Authenticator
 from gateway.config import Credential, Origin, ServerSettings, Settings
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import S3Error
+from gateway.model.keys import OriginIdentity
 from gateway.model.wire import WireRequest
 from gateway.testing.signed_requests import Signer
 
@@ -122,6 +123,46 @@ def test_added_sub_resource_is_refused_by_sigv2(added: bytes) -> None:
     request = Signer().presigned_v2("GET", URL)
     request.query += b"&" + added
     assert refusal(request).code == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize("added", [b"%61cl", b"%76ersionId=1", b"%72esponse-content-type=text%2Fhtml", b"ac%6C="])
+def test_an_escaped_sub_resource_is_a_sub_resource(added: bytes) -> None:
+    """SigV2 is verified over the decoded names, the ones that the store reads."""
+    request = Signer().presigned_v2("GET", URL)
+    request.query += b"&" + added
+    assert refusal(request).code == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize("added", [b"usage", b"taging", b"rgwx-stat=1", b"append"])
+def test_a_parameter_that_sigv2_does_not_sign_is_refused(added: bytes) -> None:
+    """A store may know what the scheme does not; the parameters of a listing are known and harmless."""
+    request = Signer().presigned_v2("GET", URL)
+    request.query += b"&" + added
+    assert refusal(request).code == "AccessDenied"
+    request = Signer().presigned_v2("GET", URL)
+    request.query += b"&prefix=a&x-id=ListObjects"
+    assert authenticate(request).presigned
+
+
+@pytest.mark.parametrize("sign", [Signer().presigned, Signer().presigned_v2, Signer("nobody").presigned])
+def test_a_preflight_is_nobodys(sign: Any) -> None:
+    """Whatever address it is for: it is let in unverified, without a right, and its signature is dropped."""
+    request = sign("PUT", URL)
+    found = authenticator().preflight(request)
+    names = {name.decode() for name, _ in request.parameters.pairs}
+    assert found.principal.anonymous
+    assert not found.presigned
+    assert names <= found.signature_parameters
+
+
+def test_a_preflight_goes_to_the_origin_of_the_key_it_names() -> None:
+    """The only trace of where the address leads."""
+    origins = (Origin(endpoint="http://127.0.0.1:5000"), Origin(name="other", endpoint="http://127.0.0.1:5001"))
+    known = Credential(access_key_id="AK", secret_access_key="secret", origin="other")
+    both = Authenticator(Settings(origins=origins, credentials=(known,)))
+    for request in (Signer().presigned("PUT", URL), Signer().presigned_v2("PUT", URL)):
+        assert both.preflight(request).principal.identity == OriginIdentity("other", "")
+    assert both.preflight(WireRequest("OPTIONS", b"/b/k", b"", [HOST])).principal.identity.origin == origins[0].name
 
 
 def test_unsigned_amz_header_is_refused() -> None:
