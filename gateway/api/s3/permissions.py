@@ -60,7 +60,8 @@ def _copy_source_paths(source: bytes) -> set[str]:
     path, question, version = source.decode("utf-8", "replace").partition("?")
     if question and (not version.startswith("versionId=") or "&" in version):
         raise S3Error(
-            "AccessDenied", "A copy source must be bucket/key or bucket/key?versionId=ID, with ? in keys as %3F."
+            "AccessDenied",
+            explain="A copy source must be bucket/key or bucket/key?versionId=ID, with ? in keys as %3F.",
         )
     require_valid_escapes(source)
     paths = {unquote(spelling).lstrip("/") for spelling in (path, path.replace("+", " "))}
