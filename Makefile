@@ -14,9 +14,9 @@ help: ## List the targets
 $(BIN)/python:
 	scripts/create-venv $(VENV)
 
-# What was installed last is remembered in stamps; a change of pyproject.toml installs again.
-INSTALLERS := pyproject.toml clients/python/pyproject.toml scripts/install-redis-binary scripts/install-torch
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+# What was installed last is remembered in stamps; a change of pyproject.toml or of the constraints installs again.
+INSTALLERS := pyproject.toml clients/python/pyproject.toml constraints.txt scripts/install-redis-binary scripts/install-torch
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 $(VENV)/.demo-reads-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
@@ -79,6 +79,10 @@ test: $(VENV)/.dev-installed system-packages check test-client ## All tests, aga
 clients: $(VENV)/.dev-installed system-packages ## Try a dozen S3 clients and write what passed into docs/s3-compatibility.md
 	scripts/install-system-packages clients
 	$(BIN)/python -m scripts.client_matrix
+
+.PHONY: constraints
+constraints: ## Take the newest versions of all dependencies into constraints.txt
+	scripts/refresh-constraints --upgrade
 
 .PHONY: docs
 docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again

@@ -44,10 +44,14 @@ function update(row, node) {
   const full = node.capacity > 0 ? node.bytes / node.capacity : 0;
   parts.fill.show(full, `${bytes(node.bytes)} of ${bytes(node.capacity)}, ${share(full)}`);
   setText(parts.blobs, count(node.blobs));
-  setText(parts.disk, node.disk);
-  judge(parts.disk, node.disk === "normal", node.disk === "down");
+  setText(parts.disk, gone ? "–" : node.disk);
   setText(parts.redis, gone ? "–" : node.redis ? "connected" : "lost");
-  judge(parts.redis, node.redis === true, !node.redis && !gone);
+  if (gone) {
+    for (const place of [parts.disk, parts.redis]) place.classList.remove("good", "fair", "bad");
+  } else {
+    judge(parts.disk, node.disk === "normal", node.disk === "down");
+    judge(parts.redis, node.redis === true, !node.redis);
+  }
   setText(parts.version, node.version || "–");
   setText(parts.up, gone ? `silent ${duration(node.silent_seconds)}` : duration(node.uptime_seconds));
 }

@@ -1,0 +1,96 @@
+"""Installing as docs/quickstart.md says, into a new environment, with the oldest pip that Python 3.11 came with."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.docs.blocks import ROOT, SHELL, blocks
+
+OLDEST = "22.3"
+"""What Python 3.11.0 came with (its Lib/ensurepip)."""
+BOUND = 1500
+"""Seconds. A minute does, where downloads are quick; a search for versions takes longer than anybody waits."""
+SEARCHING = re.compile(r"looking at multiple versions|taking longer than usual|backtrack", re.IGNORECASE)
+INSTALLS = ("README.md", "docs/quickstart.md", "docs/deploy.md", "deploy/docker/Dockerfile", "Makefile")
+
+
+def typed(page: str) -> list[str]:
+    """The lines of a page's blocks that install something."""
+    lines = [line for block in blocks(ROOT / page) if block.language in SHELL for line in block.text.splitlines()]
+    return [line for line in lines if line.startswith("pip install")]
+
+
+@pytest.mark.timeout(2 * BOUND)
+def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path) -> None:
+    """Rule: it ends without a search for versions, everything fits together, and the programs start."""
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=BOUND)
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    variables = {**kept, "PATH": f"{environment}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(environment)}
+    variables |= {"PIP_NO_COMPILE": "1", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def run(command: str) -> str:
+        ran = subprocess.run(
+            ["bash", "-ec", command],
+            cwd=ROOT,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout + ran.stderr
+
+    run(f"python -m pip install pip=={OLDEST}")
+    assert f"pip {OLDEST} " in run("pip --version")
+    run("scripts/install-redis-binary python")
+    [line] = typed("docs/quickstart.md")
+    assert SEARCHING.search(run(line)) is None
+    assert "No broken requirements" in run("pip check")
+    run("larder-gateway --help && larder --help && python -c 'import boto3, moto, aiobotocore'")
+
+
+@pytest.mark.parametrize("page", INSTALLS)
+def test_every_place_that_installs_the_gateway_is_constrained(page: str) -> None:
+    """Rule: where the gateway, or what brings boto3, is installed, the versions are those of constraints.txt."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if re.search(r"pip install (?!torch)|PIP_INSTALL :=", line)]
+    gateway = [line for line in lines if not re.search(r"install '?\./clients/python", line)]
+    assert gateway != []
+    assert [line for line in gateway if "constraints.txt" not in line] == []
+
+
+def test_the_constraints_are_what_is_required() -> None:
+    """Rule: every dependency that is declared has a version there that satisfies it, or the file is to be refreshed."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned: dict[str, list[Version]] = {}
+    for each in map(Requirement, lines):
+        pinned.setdefault(_name(each), []).append(Version(next(iter(each.specifier)).version))
+    missing = []
+    for path in ("pyproject.toml", "clients/python/pyproject.toml"):
+        project = tomllib.loads((ROOT / path).read_text())["project"]
+        for required in map(Requirement, [*project["dependencies"], *_extras(project)]):
+            versions = pinned.get(_name(required), [])
+            if _name(required) not in ("larder", "larder-gateway", "torch") and not any(
+                required.specifier.contains(version, prereleases=True) for version in versions
+            ):
+                missing.append(f"{path}: {required}")
+    assert missing == []
+
+
+def _extras(project: dict[str, dict[str, list[str]]]) -> list[str]:
+    return [each for extra in project["optional-dependencies"].values() for each in extra]
+
+
+def _name(requirement: Requirement) -> str:
+    return re.sub(r"[-_.]+", "-", requirement.name).lower()
