@@ -23,6 +23,7 @@ from gateway.admin.tokens import Tokens
 from gateway.config import Settings
 from gateway.config_catalog import AdminSettings
 from gateway.model import outcomes, units
+from gateway.policies.troubles import KINDS
 from larder import grammar
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -34,6 +35,7 @@ def pages() -> dict[Path, str]:
         "settings": _settings,
         "metrics": _metrics,
         "reasons": _reasons,
+        "problems": _problems,
         "operator_commands": lambda: _commands(cli.parser(*(command.name for command in cli.COMMANDS))),
         "user_commands": lambda: _commands(grammar.parser()),
         "admin_endpoints": lambda: admin_endpoints(admin_description()),
@@ -112,6 +114,14 @@ def _metrics() -> str:
         labels = ", ".join(f"`{label}`" for label in metric._labelnames) or "none"
         lines.append(f"| `{name}` | {kind} | {labels} | {_cell(metric._documentation)} |")
     return "\n".join(lines) + "\n"
+
+
+def _problems() -> str:
+    """The kinds of problems, with how bad they are and what to do."""
+    rows = ["| kind | severity | `readyz` | what to do |", "|---|---|---|---|"]
+    for name, kind in KINDS.items():
+        rows.append(f"| `{name}` | {kind.severity} | {503 if kind.unready else 200} | {_cell(kind.remedy)} |")
+    return "\n".join(rows)
 
 
 def _reasons() -> str:
