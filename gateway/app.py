@@ -36,7 +36,7 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
-from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, limits_of
+from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, dataset_rules
 from gateway.api.v1.fleet import FleetService, add_fleet
 from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
@@ -57,6 +57,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.server.run import LISTENING
+from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
@@ -245,7 +246,10 @@ class Larder:
         """Put the addresses of datasets under ``/-/v1`` in front of the engine."""
         settings, store = self._settings, engine.services.store
         registry = Registry(
-            Path(settings.cache.dir) / "datasets", store.directory.boot, limits_of(settings), on_open=store.items.adopt
+            Path(settings.cache.dir) / DATASETS,
+            store.directory.boot,
+            dataset_rules(settings),
+            on_open=store.items.adopt,
         )
         self._stack.callback(registry.close)
         registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)

@@ -93,15 +93,26 @@ class CacheSettings(Section):
 
 
 class DatasetSettings(Section):
-    """Datasets: the digest files that clients register. One is read at a time per node, by a process of its own."""
+    """Datasets: the digest files that clients register. Each is read by a process of its own, one at a time per tenant, two per
+    node."""
 
-    max_digest_file: Size = Field(
-        4 * 1024**3, ge=1, description="largest digest file; what is made of it may take four times as much disk"
-    )
+    max_digest_file: Size = Field(4 * 1024**3, ge=1, description="largest digest file")
     read_memory: Size = Field(
         4 * 1024**3, ge=1024**3, description="address space of the process that reads a digest file"
     )
     read_time: Seconds = Field(600.0, gt=0, description="how long reading one digest file may take")
+    tenant_registrations: int = Field(1000, ge=1, description="datasets that one tenant may have registered")
+    tenant_items: int = Field(200_000_000, ge=1, description="items of all datasets that one tenant has registered")
+    tenant_bytes: Size = Field(
+        0,
+        description="bytes of a node's cache disk that one tenant's registrations may take; 0: a tenth of cache.capacity. "
+        "All tenants' together may take half of it",
+    )
+    keep_unused: Seconds = Field(
+        7 * 86_400.0,
+        gt=0,
+        description="how long a registration that a program made under the name of its content stays without use",
+    )
 
 
 class RedisSettings(Section):

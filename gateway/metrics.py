@@ -118,6 +118,11 @@ CACHE_BLOBS = Gauge("larder_cache_blobs", "Blobs on this node", multiprocess_mod
 CACHE_CAPACITY = Gauge(
     "larder_cache_capacity_bytes", "Configured capacity of this node", multiprocess_mode="mostrecent"
 )
+DATASET_BYTES = Gauge(
+    "larder_cache_dataset_bytes",
+    "How much of the capacity registrations of datasets take on the disk",
+    multiprocess_mode="mostrecent",
+)
 CACHE_ROOM = Gauge(
     "larder_cache_usable_bytes",
     "How much of the capacity can be used: less while the file system has too little free beside cache.reserve, 0 while down",
@@ -252,7 +257,7 @@ ALL = (
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
     FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, VERIFIED_BLOBS, OPEN_BLOBS,
-    DISK_STATE,
+    DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,

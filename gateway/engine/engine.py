@@ -31,6 +31,7 @@ class Engine:
     def __init__(self, services: Services, channel: InvalidationChannel, *, entries: int, max_fills: int) -> None:
         self.services = services
         self._entries = EntryCache(entries)
+        self.entries_kept = entries
         self.blocks = Blocks(services, max_fills)
         self.batches = Batches(services)
         self._reads = Reads(services, self.blocks, self._entries)

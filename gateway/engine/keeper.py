@@ -59,7 +59,7 @@ class Keeper:
         if status.shortage and not self._short:
             self._short = True
             log.warning("%s", status.shortage)
-        elif self._short and status.room >= Watermarks().high * status.capacity:
+        elif self._short and status.room >= Watermarks().high * (status.capacity - status.datasets):
             # Not as soon as it suffices: what fills under way take would be told of again and again.
             self._short = False
             log.info("the file system has room for cache.capacity again")
@@ -70,6 +70,7 @@ class Keeper:
         metrics.CACHE_BYTES.set(status.bytes)
         metrics.CACHE_BLOBS.set(status.blobs)
         metrics.CACHE_CAPACITY.set(status.capacity)
+        metrics.DATASET_BYTES.set(status.datasets)
         metrics.CACHE_ROOM.set(status.room)
         metrics.OPEN_BLOBS.set(status.open_files)
         metrics.ACTIVE_FILLS.set(self._blocks.active)

@@ -171,6 +171,10 @@ class Registrations:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, shared: Shared) -> None:
+        for name in list(self.registry.expired):
+            if (listed := self._listed.get(name)) is not None and listed.node == shared.fleet.members.me:
+                await shared.table.remove(name)
+            self.registry.expired.discard(name)
         self._looks += 1
         if self._looks % _AGAIN == 0 or await shared.table.look() != self._settled:
             await self.settle(shared)
@@ -266,8 +270,10 @@ class Registrations:
         try:
             if answer.status != 200:
                 raise parcel.Unfit(f"it answered {answer.status}")
+            grant = await self.registry.grant(*name)
             async with self.registry.draft() as draft:
-                document = await parcel.receive(answer.next_chunk, draft, self.registry.limits)
+                reserve = self.registry.limits.reserve
+                document = await parcel.receive(answer.next_chunk, draft, grant.output, reserve)
                 if (document["tenant"], document["name"], document["content"]) != (*name, listed.tag):
                     raise parcel.Unfit("it is another one than was asked for")
                 with disk_faults():

@@ -180,6 +180,7 @@ class Watch:
             "uptime": round(max(0.0, self._now() - self._started()), 3),
             "bytes": status.bytes,
             "blobs": status.blobs,
+            "dataset_bytes": status.datasets,
             "room": status.room,
             "disk": status.state.value,
             "redis": seen.redis(),

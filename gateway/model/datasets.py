@@ -17,8 +17,6 @@ UNKNOWN_LENGTH = 2**64 - 1
 """What ``Content.lengths`` holds for an item whose length the digest file does not say."""
 MAX_ITEMS = 100_000_000
 """Items of one dataset: indices are 32 bits wide, and the index of this many can be built in 4 GiB of memory."""
-MAX_NAMES = 1000
-"""Datasets of one tenant."""
 
 CACHING = ("auto", "full", "static", "chunked", "none")
 """What a client may ask for; all but the first are also what a directive may say."""

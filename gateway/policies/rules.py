@@ -28,14 +28,17 @@ class Caching:
 class Rules:
     """An ordered, immutable set of rules with a bounded memo of what matched which path."""
 
-    _MEMO = 65_536
+    _MEMO = 8192
 
     def __init__(self, rules: Sequence[Caching] = ()) -> None:
         self._rules = (*rules, Caching())
+        self._only = self._rules[0] if self._rules[0].match == "**" else None
         self._memo: dict[str, Caching] = {}
 
     def for_path(self, path: str) -> Caching:
         """The rule for ``bucket/key``; the defaults when none matches."""
+        if self._only is not None:
+            return self._only
         found = self._memo.get(path)
         if found is None:
             found = next(rule for rule in self._rules if glob_matches(rule.match, path))

@@ -11,10 +11,14 @@ from gateway.policies.breaker import BreakerState
 from gateway.policies.eviction import Space, room_for_blobs
 from gateway.store import blob_rows
 from gateway.store.blob_rows import Counts
+from gateway.store.datasets.folders import DATASETS
+from gateway.store.datasets.usage import disk_bytes
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault, disk_faults
 
 _TRUSTED_FOR = 1.0
+_MEASURED_EVERY = 10.0
+"""Seconds for which the bytes of datasets are believed."""
 
 
 class SpaceMeter:
@@ -29,10 +33,13 @@ class SpaceMeter:
         """Bytes promised to this worker's fills under way."""
         self.leaving = 0
         """Bytes of blobs that have lost their rows, but not yet their files."""
+        self.datasets = 0
+        """Bytes of the disk that registrations of datasets take. Blobs have what they leave of the capacity."""
         self._settings = settings
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._counted_at = -_TRUSTED_FOR
+        self._measured_at = -_MEASURED_EVERY
         self._learned = 0
         self._evicting = 0
 
@@ -64,7 +71,12 @@ class SpaceMeter:
         with disk_faults():
             free = self._disk.directory.free_bytes()
         used = self.counts.size + self.leaving
-        return Space(used, self._settings.capacity, free, self._settings.reserve, self.filling)
+        return Space(used, self.capacity, free, self._settings.reserve, self.filling)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that blobs may take."""
+        return max(0, self._settings.capacity - self.datasets)
 
     def room(self) -> int:
         """Bytes of blobs that the node can come to hold; 0 while the disk is not in use."""
@@ -92,7 +104,15 @@ class SpaceMeter:
             DiskFault: it does not answer.
         """
         before = self._learned
+        await self._measure()
         counts = await self._disk.read(blob_rows.counts)
         if before == self._learned and not self._evicting:
             self.learn(counts)
         return self.current()
+
+    async def _measure(self) -> None:
+        now = self._loop.time()
+        if now >= self._measured_at + _MEASURED_EVERY:
+            self._measured_at = now
+            folder = self._disk.directory.root / DATASETS
+            self.datasets = await self._disk.files(lambda: disk_bytes(folder))

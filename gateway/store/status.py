@@ -11,14 +11,16 @@ from gateway.policies.eviction import falls_short
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """``bytes``, ``blobs``, ``capacity``, ``reserve`` and ``room`` are the node's; the counters are this worker's.
+    """``bytes``, ``blobs``, ``capacity``, ``datasets``, ``reserve`` and ``room`` are the node's; the counters are this worker's.
 
-    ``room`` is how many bytes of blobs the file system allows, at most ``capacity``; 0 while the disk is not in use.
+    ``bytes`` are those of blobs, ``datasets`` what registrations of datasets take of the capacity. ``room`` is how many bytes of
+    blobs the file system allows, at most what datasets leave of ``capacity``; 0 while the disk is not in use.
     """
 
     bytes: int
     blobs: int
     capacity: int
+    datasets: int
     reserve: int
     room: int
     filling: int
@@ -34,7 +36,7 @@ class StoreStatus:
     @property
     def shortage(self) -> str:
         """What to tell the operator of a file system that has no room for the capacity; empty when there is nothing to tell."""
-        if self.state is BreakerState.DOWN or not falls_short(self.room, self.capacity):
+        if self.state is BreakerState.DOWN or not falls_short(self.room, self.capacity - self.datasets):
             return ""
         return (
             f"the file system has too little free beside cache.reserve ({format_size(self.reserve)}): only "

@@ -318,7 +318,7 @@ class Store:
         The worker with the node lock evicts; another one leaves word for its next ``sweep`` and waits up to two seconds.
         """
         try:
-            if size > self._settings.capacity or not self._disk.usable():
+            if size > self._space.capacity or not self._disk.usable():
                 return False
             space = self._space.current()
             if self._space.recent() and admits(space, size) and not decide_eviction(space, size).size:
@@ -340,6 +340,7 @@ class Store:
             bytes=self._space.counts.size,
             blobs=self._space.counts.blobs,
             capacity=self._settings.capacity,
+            datasets=self._space.datasets,
             reserve=self._settings.reserve,
             room=self._space.room(),
             filling=self._space.filling,

@@ -19,9 +19,11 @@ from gateway.engine.batch import Batches
 from gateway.engine.wanted import FailedItem, LargeItem, LooseItem, StoredItem
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
+from gateway.policies.dataset_quota import Limit
 from gateway.policies.datasets import CachingMode
+from gateway.store.datasets.columns import BadFile
 from gateway.store.datasets.content import RESIDENT, VERIFIED
-from gateway.store.datasets.conversion import Converted
+from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded
 from gateway.store.datasets.convert import Job, convert
 from gateway.store.datasets.registry import Registration, Registry
 from gateway.store.items import ItemFile
@@ -181,8 +183,11 @@ class Shelf:
 class NearRegistry(Registry):
     """Reads digest files in this process, which these tests trust: starting another one takes longer than most of them."""
 
-    async def _convert(self, parquet: Path, draft: Path, allow: tuple[str, ...]) -> Converted:
-        return Converted(**convert(parquet, draft, Job(allow=allow, output=1 << 30)))
+    async def _convert(self, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
+        try:
+            return Converted(**convert(parquet, draft, Job(grant.allow, 0, grant.items, grant.output)))
+        except BadFile as bad:
+            raise GrantExceeded(Limit(bad.code)) if bad.code in (Limit.ITEMS, Limit.BYTES) else bad from None
 
 
 def _came(ask: BatchAsk, arrival: Arrival) -> Came:

@@ -38,6 +38,18 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
             hit.release()
 
 
+async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> None:
+    """Rule: reads of ever new objects leave no more addresses in memory than the engine keeps entries."""
+    members = alone()
+    hot = HotReads(bench.engine, members)
+    for number in range(bench.engine.entries_kept + 500):
+        asked = exchange(bench, b"h")
+        asked.request.raw_path = b"/b/%d" % number
+        hot.learn(asked, members.ring)
+    assert len(hot._addresses) == bench.engine.entries_kept
+    assert ("default", b"h", asked.request.raw_path) in hot._addresses
+
+
 async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) -> None:
     """What fails before the files are handed over must not keep them open for ever."""
     bench.origin.put("b", "k", b"x" * 100)

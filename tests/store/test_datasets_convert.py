@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from gateway.model.datasets import UNKNOWN_LENGTH, ApiError, Location
+from gateway.policies.dataset_quota import Limit
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.conversion import Converted, Limits, convert
-from gateway.store.datasets.locations import Locations
+from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
+from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.failures import DiskFault
 from tests.digests import SCHEMA, Row, columns_of, id_of, rows_of, sha, write, write_columns
 
@@ -26,10 +27,10 @@ Convert = Callable[..., Awaitable[Converted]]
 def read(tmp_path: Path) -> Convert:
     """Reads a digest file into ``tmp_path / "out"``."""
 
-    async def run(path: Path, limits: Limits | None = None, allow: tuple[str, ...] = ()) -> Converted:
+    async def run(path: Path, limits: Limits | None = None, grant: Grant | None = None) -> Converted:
         out = tmp_path / "out"
         out.mkdir()
-        done = await convert(path, out, limits or Limits(), allow, tmp_path / "turn")
+        done = await convert(path, out, limits or Limits(), grant or Grant(), (tmp_path / "turn",))
         (out / "content").rename(tmp_path / done.tag)
         return done
 
@@ -38,7 +39,7 @@ def read(tmp_path: Path) -> Convert:
 
 def opened(tmp_path: Path, done: Converted) -> tuple[Content, Locations]:
     """What a conversion left."""
-    return Content(tmp_path / done.tag, BOOT), Locations(tmp_path / "out" / "locations")
+    return Content(tmp_path / done.tag, BOOT), open_locations(tmp_path / "out" / "locations")
 
 
 async def refused(read: Convert, path: Path, **more: object) -> ApiError:
@@ -61,7 +62,7 @@ async def test_every_row_comes_back(read: Convert, tmp_path: Path) -> None:
     assert (done.id, done.items, done.size) == (id_of(rows), 4, 5 + 2**62)
     assert (content.id, content.items, content.size) == (done.id, 4, done.size)
     assert [content.digest(index) for index in range(4)] == [row.digest for row in rows]
-    assert content.lengths.tolist() == [UNKNOWN_LENGTH, 5, 0, 2**62]
+    assert content.lengths[:].tolist() == [UNKNOWN_LENGTH, 5, 0, 2**62]
     assert [locations.of(index) for index in range(4)] == [Location(*row[1:]) for row in rows]
     assert list(locations.between(1, 3)) == [Location(*row[1:]) for row in rows[1:3]]
 
@@ -289,8 +290,17 @@ async def test_a_small_file_of_a_hundred_million_rows(read: Convert, tmp_path: P
 async def test_an_index_larger_than_allowed(read: Convert, tmp_path: Path) -> None:
     """Rule: what a file is unpacked to is bounded, however small the file is."""
     path = write(tmp_path / "f", rows_of(20_000))
-    error = await refused(read, path, limits=Limits(output=1_000_000))
-    assert error.code == "TooLarge"
+    with pytest.raises(GrantExceeded) as caught:
+        await read(path, grant=Grant(output=1_000_000))
+    assert caught.value.limit is Limit.BYTES
+
+
+async def test_more_items_than_allowed(read: Convert, tmp_path: Path) -> None:
+    """Rule: a file with too many rows is refused before they are read."""
+    with pytest.raises(GrantExceeded) as caught:
+        await read(write(tmp_path / "f", rows_of(20)), grant=Grant(items=19))
+    assert caught.value.limit is Limit.ITEMS
+    assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / "job.json"]
 
 
 async def test_a_full_disk(read: Convert, tmp_path: Path) -> None:
@@ -324,13 +334,13 @@ async def test_too_little_time(read: Convert, tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
-async def test_one_at_a_time_on_a_node(tmp_path: Path) -> None:
-    """Rule: conversions of all workers of a node wait for one another, and each of them gets its turn."""
+async def test_conversions_wait_for_one_another(tmp_path: Path) -> None:
+    """Rule: conversions that need the same lock wait for one another, and each of them gets its turn."""
     paths = [write(tmp_path / f"f{number}", rows_of(1000, seed=number)) for number in range(3)]
     for number in range(3):
         (tmp_path / f"out{number}").mkdir()
     done = await asyncio.gather(
-        *(convert(path, tmp_path / f"out{n}", Limits(), (), tmp_path / "turn") for n, path in enumerate(paths))
+        *(convert(path, tmp_path / f"out{n}", Limits(), Grant(), (tmp_path / "turn",)) for n, path in enumerate(paths))
     )
     assert [each.id for each in done] == [id_of(rows_of(1000, seed=number)) for number in range(3)]
 
@@ -338,7 +348,7 @@ async def test_one_at_a_time_on_a_node(tmp_path: Path) -> None:
 async def test_the_allow_list_is_checked_row_by_row(read: Convert, tmp_path: Path) -> None:
     """Rule: whoever may touch only some keys cannot register others; the first one is named by its row, never by its key."""
     rows = [Row(sha("a"), "data", "mine/a"), Row(sha("b"), "data", "mine/b/c"), Row(sha("c"), "data", "secret/c")]
-    error = await refused(read, write(tmp_path / "f", rows), allow=("data/mine/**",))
+    error = await refused(read, write(tmp_path / "f", rows), grant=Grant(("data/mine/**",)))
     assert (error.code, error.status) == ("AccessDenied", 403)
     assert error.detail == "Row 2: the allow-list of this access key does not cover this item."
 
@@ -347,4 +357,4 @@ async def test_the_allow_list_is_checked_row_by_row(read: Convert, tmp_path: Pat
 async def test_the_allow_list_covers(read: Convert, tmp_path: Path, allow: tuple[str, ...]) -> None:
     """Rule: an allow-list that covers every item lets the dataset pass, as does the lack of one."""
     rows = [Row(sha("a"), "data", "a/x"), Row(sha("b"), "data", "b")]
-    assert (await read(write(tmp_path / "f", rows), allow=allow)).items == 2
+    assert (await read(write(tmp_path / "f", rows), grant=Grant(allow))).items == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.datasets.conversion import Limits, convert
+from gateway.store.datasets.conversion import Grant, Limits, convert
 from tests.digests import write_many
 
 COUNT = 1_000_000
@@ -19,12 +19,12 @@ import json, re, sys
 from pathlib import Path
 import numpy as np
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.locations import Locations
+from gateway.store.datasets.locations import open_locations
 
 def resident():
     return 1024 * int(re.search(r"Rss: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
 
-content, locations = Content(Path(sys.argv[1]), 1), Locations(Path(sys.argv[2]))
+content, locations = Content(Path(sys.argv[1]), 1), open_locations(Path(sys.argv[2]))
 opened = resident()
 order = np.random.default_rng(0).permutation(content.items)
 some = order[:20_000]
@@ -35,7 +35,8 @@ content.states.flags[order] = 2
 content.states.crc32[order] = order
 content.states.stamp[order] = order
 touched = int(content.digests[order].sum()) + int(content.lengths[order].sum()) + content.states.resident
-for array in (content._prefixes, content._order):
+index = content.indices_of.__self__
+for array in (index.prefixes, index.order):
     touched += int(array.max())
 print(json.dumps({"opened": opened, "touched": resident(), "seen": touched}))
 """
@@ -46,7 +47,7 @@ def test_memory_of_a_million_items(tmp_path: Path) -> None:
     """Rule: an open dataset costs no memory; all of it touched at random costs under 1 GB for ten million items."""
     out = tmp_path / "out"
     out.mkdir()
-    done = asyncio.run(convert(write_many(tmp_path / "f", COUNT), out, Limits(), (), tmp_path / "turn"))
+    done = asyncio.run(convert(write_many(tmp_path / "f", COUNT), out, Limits(), Grant(), (tmp_path / "turn",)))
     folder = (out / "content").rename(tmp_path / done.tag)
     files = sum(path.stat().st_size for path in folder.iterdir())
     assert files <= 61 * COUNT + 256

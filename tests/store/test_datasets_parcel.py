@@ -15,22 +15,22 @@ import pytest
 from gateway.model.datasets import ApiError
 from gateway.store.datasets import layout, parcel
 from gateway.store.datasets.announced import Mark, inventory, known_of, read_marks, write_marks
-from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.folders import read_document
 from gateway.store.datasets.parcel import Unfit
 from gateway.store.datasets.registry import Registry
 from tests.digests import Row, sha, write
 from tests.engine.datasets import NearRegistry
 
-LIMITS = Limits(output=1 << 24)
+OUTPUT = 1 << 24
 Files = dict[str, bytearray]
 
 
-async def registry_with(home: Path, count: int = 40) -> Registry:
-    """A node that has a dataset "d" of tenant "t"."""
-    registry = NearRegistry(home, 1, LIMITS)
+async def registry_with(home: Path, count: int = 40, alike: int = 2) -> Registry:
+    """A node that has a dataset "d" of tenant "t", of which so many items have the same bytes each."""
+    registry = NearRegistry(home, 1)
     rows = [
-        Row(sha(b"%d" % (n // 2)), "bkt", f"key/{n}", n if n % 3 else None, 5 if n % 5 else None) for n in range(count)
+        Row(sha(b"%d" % (n // alike)), "bkt", f"key/{n}", n if n % 3 else None, 5 if n % 5 else None)
+        for n in range(count)
     ]
     await registry.register("t", "d", write(home.parent / f"{home.name}.parquet", rows), "static")
     return registry
@@ -46,7 +46,7 @@ def sent(registry: Registry) -> bytes:
     return b"".join(pieces)
 
 
-async def take(registry: Registry, data: bytes, tag: str = "") -> None:
+async def take(registry: Registry, data: bytes, tag: str = "", output: int = OUTPUT) -> None:
     """What the other node does with it."""
     stream = io.BytesIO(data)
 
@@ -54,7 +54,7 @@ async def take(registry: Registry, data: bytes, tag: str = "") -> None:
         return stream.read(777)
 
     async with registry.draft() as draft:
-        document = await parcel.receive(next_chunk, draft, registry.limits)
+        document = await parcel.receive(next_chunk, draft, output, 0)
         parcel.check(draft, tag or document["content"])
         await registry.adopt(draft, document)
 
@@ -76,17 +76,17 @@ def packed(files: Files) -> bytes:
     return target.getvalue()
 
 
-@pytest.mark.parametrize("count", [0, 1, 40])
-async def test_what_arrives_is_what_was_sent(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(("count", "alike"), [(0, 1), (1, 1), (40, 2), (40, 1), (40, 40), (9000, 3)])
+async def test_what_arrives_is_what_was_sent(tmp_path: Path, count: int, alike: int) -> None:
     """Rule: a registration that was copied has the same items, places and mode, and is the same one to the fleet's table."""
-    registry, other = await registry_with(tmp_path / "a", count), Registry(tmp_path / "b", 2, LIMITS)
+    registry, other = await registry_with(tmp_path / "a", count, alike), Registry(tmp_path / "b", 2)
     await take(other, sent(registry))
     mine, copy = registry.find("t", "d"), other.find("t", "d")
     assert mine is not None
     assert copy is not None
     assert (copy.content.tag, copy.caching, copy.registered_at) == (mine.content.tag, mine.caching, mine.registered_at)
-    assert copy.content.digests.tobytes() == mine.content.digests.tobytes()
-    assert copy.content.lengths.tobytes() == mine.content.lengths.tobytes()
+    assert copy.content.digests[:].tobytes() == mine.content.digests[:].tobytes()
+    assert copy.content.lengths[:].tobytes() == mine.content.lengths[:].tobytes()
     assert list(copy.locations.between(0, count)) == list(mine.locations.between(0, count))
     assert all(
         copy.content.indices_of(mine.content.digest(n)).tolist()
@@ -111,6 +111,17 @@ def _flip(name: str, position: int) -> Callable[[Files], None]:
     return change
 
 
+def _flip_row(position: int) -> Callable[[Files], None]:
+    """A bit in the head of the first page of rows."""
+
+    def change(files: Files) -> None:
+        body = files["locations"]
+        places = layout.LOCATIONS_HEADER.unpack_from(body)[2]
+        body[int.from_bytes(body[places : places + 8], "little") + position] ^= 1
+
+    return change
+
+
 def _cut(name: str) -> Callable[[Files], None]:
     def change(files: Files) -> None:
         del files[name][-8:]
@@ -119,11 +130,11 @@ def _cut(name: str) -> Callable[[Files], None]:
 
 
 def _swap_order(files: Files) -> None:
-    order = np.frombuffer(files["index"], "<u4", 40, layout.HEADER + 48 * 40)
+    order = np.frombuffer(files["index"], "<u4", 40, PAIRS.second)
     order[:] = order[::-1].copy()
 
 
-_ORDER = layout.HEADER + 48 * 40
+PAIRS, PLAIN = layout.IndexForm(40, 20, 1), layout.IndexForm(40, 40, 1)
 MISTAKES = {
     "version": _document(version=2),
     "caching": _document(caching="some"),
@@ -131,27 +142,48 @@ MISTAKES = {
     "kind": _document(allow="x"),
     "path": _document(locations="../../../x"),
     "tag": _document(content="0" * 64 + "-" + "0" * 16),
-    "digest": _flip("index", layout.HEADER),
-    "length": _flip("index", layout.HEADER + 32 * 40),
+    "digest": _flip("index", PAIRS.digests),
+    "number": _flip("index", PAIRS.third),
+    "length": _flip("index", PAIRS.lengths),
     "items": _flip("index", 8),
     "size": _flip("index", 16),
-    "prefix": _flip("index", layout.HEADER + 40 * 40),
-    "order": _flip("index", _ORDER + 3),
+    "distinct": _flip("index", layout.HEADER),
+    "width": _flip("index", layout.HEADER + 8),
+    "order": _flip("index", PAIRS.second + 3),
     "order-of-others": _swap_order,
     "short-index": _cut("index"),
     "short-locations": _cut("locations"),
     "magic": _flip("locations", 0),
     "places": _flip("locations", 8),
-    "position": _flip("locations", layout.HEADER + layout.RECORD.size),
-    "bucket": _flip("locations", layout.HEADER + 24),
-    "key-size": _flip("locations", layout.HEADER + 28),
+    "row-pages": _flip("locations", 16),
+    "keys": _flip("locations", 25),
+    "key-pages": _flip("locations", 32),
+    "key": _flip("locations", layout.HEADER),
+    "key-number": _flip_row(1),
+    "bucket": _flip_row(8),
 }
+PLAIN_MISTAKES = {
+    "digest": _flip("index", PLAIN.digests),
+    "prefix": _flip("index", PLAIN.second),
+    "order": _flip("index", PLAIN.third + 3),
+}
+
+
+@pytest.mark.parametrize("mistake", PLAIN_MISTAKES)
+async def test_nothing_is_believed_of_the_plain_form(tmp_path: Path, mistake: str) -> None:
+    """Rule: an index without repetitions is checked as the other is."""
+    registry, other = await registry_with(tmp_path / "a", alike=1), Registry(tmp_path / "b", 2)
+    files = files_of(sent(registry))
+    PLAIN_MISTAKES[mistake](files)
+    with pytest.raises(Unfit):
+        await take(other, packed(files))
+    assert other.find("t", "d") is None
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_nothing_is_believed(tmp_path: Path, mistake: str) -> None:
     """Rule: what contradicts itself, or is of another version, is refused, and leaves nothing behind."""
-    registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2, LIMITS)
+    registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2)
     files = files_of(sent(registry))
     MISTAKES[mistake](files)
     with pytest.raises(Unfit):
@@ -164,7 +196,7 @@ async def test_nothing_is_believed(tmp_path: Path, mistake: str) -> None:
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9])
 async def test_a_parcel_that_is_cut_off(tmp_path: Path, part: float) -> None:
     """Rule: a copy that ends early is none."""
-    registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2, LIMITS)
+    registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2)
     data = sent(registry)
     with pytest.raises(Unfit):
         await take(other, data[: int(part * (len(data) - 1024))])
@@ -173,9 +205,9 @@ async def test_a_parcel_that_is_cut_off(tmp_path: Path, part: float) -> None:
 
 async def test_a_parcel_is_bounded(tmp_path: Path) -> None:
     """Rule: a copy may take no more room than a digest file's own conversion."""
-    registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2, Limits(output=1000))
+    registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2)
     with pytest.raises((Unfit, ApiError)):
-        await take(other, sent(registry))
+        await take(other, sent(registry), output=1000)
     assert other.find("t", "d") is None
 
 

@@ -12,6 +12,7 @@ from the time when this node was home, or could not reach the home, is right by 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from gateway.api.s3.auth import Authenticated
@@ -32,7 +33,6 @@ _HARMLESS = frozenset(
         b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode",
     }
 )  # fmt: skip
-_MEMO = 65_536
 _LONGEST_HOST = 255
 """Bytes. A client may call itself at any Host where buckets are not told by it, and the memo keeps each."""
 _MOST_BLOCKS = 16
@@ -67,7 +67,9 @@ class HotReads:
         self._store = engine.services.store
         self._membership = membership
         self._ring = membership.ring
-        self._addresses: dict[Address, ObjectKey] = {}
+        self._addresses: OrderedDict[Address, ObjectKey] = OrderedDict()
+        # An address is of use only while the engine has an entry of its object.
+        self._most = engine.entries_kept
 
     def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | None:
         """A hit, or ``None`` when the long path must decide.
@@ -121,6 +123,6 @@ class HotReads:
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
-            if len(self._addresses) >= _MEMO:
-                self._addresses.clear()
             self._addresses[key.origin, host, request.raw_path] = key
+            if len(self._addresses) > self._most:
+                self._addresses.popitem(last=False)

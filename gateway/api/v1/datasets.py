@@ -39,17 +39,22 @@ from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.model.problems import invalid_request
 from gateway.origin.client import OriginClient
+from gateway.policies.dataset_quota import SHARE, Quota, tenant_bytes
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
-from gateway.store.datasets.registry import Registration, Source
+from gateway.store.datasets.registry import Registration, Rules, Source
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
+_BY_CONTENT = (
+    "register it as {name}-{first 16 digits of its id}, which no other dataset can have, and which expires without use"
+)
 PROBLEMS = refusals(
     {
         400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
         403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
         404: "UnknownDataset",
+        409: "Conflict: the name is that of another dataset's content",
         413: "TooLarge",
         503: "SlowDown, ServiceUnavailable; try again after Retry-After seconds",
     }
@@ -69,10 +74,19 @@ def bounds_of(settings: Settings) -> Bounds:
     return Bounds(settings.datasets.max_digest_file, settings.cache.reserve)
 
 
-def limits_of(settings: Settings) -> Limits:
-    """What the configuration allows the reading of one digest file."""
-    datasets = settings.datasets
-    return Limits(datasets.read_memory, datasets.read_time, 4 * datasets.max_digest_file, settings.cache.reserve)
+def dataset_rules(settings: Settings) -> Rules:
+    """What the configuration allows to be registered."""
+    datasets, capacity = settings.datasets, settings.cache.capacity
+    return Rules(
+        Limits(datasets.read_memory, datasets.read_time, settings.cache.reserve),
+        Quota(
+            datasets.tenant_registrations,
+            datasets.tenant_items,
+            tenant_bytes(datasets.tenant_bytes, capacity),
+            int(SHARE * capacity),
+        ),
+        datasets.keep_unused,
+    )
 
 
 class DatasetService:
@@ -107,20 +121,21 @@ class DatasetService:
             raise UnknownDataset(name_or_id[:140])
         return registration
 
-    async def register(self, caller: Caller, name: str, caching: str, request: Request) -> tuple[Registration, bool]:
+    async def register(
+        self, caller: Caller, name: str, caching: str, by_content: bool, request: Request
+    ) -> tuple[Registration, bool]:
         """Register what the request's body is or names; and whether the name is new."""
         check_name(name)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        async with self._registrations.registry.draft() as draft:
+        registry, tenant = self._registrations.registry, caller.principal.tenant
+        async with registry.turn(tenant), registry.draft() as draft:
             async with Incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
                 if kind == "application/json":
                     await self._fetch(caller, await _source(caller, request), file)
                 else:
                     await self._take(caller, request, file)
-            source = Source(file.fingerprint, caller.principal.allow)
-            registered = await self._registrations.registry.register(
-                caller.principal.tenant, name, file.path, caching, source
-            )
+            source = Source(file.fingerprint, caller.principal.allow, by_content)
+            registered = await registry.register(tenant, name, file.path, caching, source)
         await self._registrations.registered()
         return registered
 
@@ -295,7 +310,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
     summary="Register a dataset",
     responses={201: {"model": Dataset, "description": "The name is new"}},
     openapi_extra={"requestBody": REGISTER_BODY},
-    dependencies=checks("caching", body=True),
+    dependencies=checks("caching", "by_content", body=True),
 )
 async def register(
     name: str,
@@ -304,13 +319,15 @@ async def register(
     caller: Asking,
     service: Service,
     caching: Annotated[CachingWanted, Query(description="how the cache should treat it")] = "auto",
+    by_content: Annotated[bool, Query(description=_BY_CONTENT)] = False,
 ) -> Dataset:
-    """Upload a digest file, or name its S3 address; whatever had this name before is replaced.
+    """Upload a digest file, or name its S3 address. Another dataset that had this name is replaced; while it is used, it stays
+    under the name of its content.
 
     Registrations are soft state: when any request is answered UnknownDataset, register again.
     """
     try:
-        registration, new = await service.register(caller, name, caching, request)
+        registration, new = await service.register(caller, name, caching, by_content, request)
     except LarderError:
         metrics.REGISTRATIONS.labels("refused").inc()
         raise

@@ -18,10 +18,6 @@ from gateway.store.datasets.layout import NONE
 MAX_KEY = 1024
 MAX_BUCKETS = 65_536
 LARGEST = 2**63 - 1
-Row = np.dtype(
-    [("position", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("bucket", "<u4"), ("size", "<u2"), ("", "<u2")]
-)
-"""``layout.RECORD`` as an array's element."""
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
@@ -44,14 +40,15 @@ class BadFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some rows. ``keys`` are back to back, each ending before its number in ``key_ends``; ``buckets`` are numbers."""
+    """Some rows. ``keys`` are the different ones, in order of appearance; ``key_numbers`` says which each row has, and
+    ``buckets`` has the number of each row's bucket."""
 
     digests: NDArray[np.uint8]
     lengths: NDArray[np.uint64]
     offsets: NDArray[np.uint64]
     buckets: NDArray[np.uint32]
-    keys: memoryview
-    key_ends: NDArray[np.int64]
+    keys: list[bytes]
+    key_numbers: NDArray[np.int64]
 
 
 def check_schema(schema: pa.Schema) -> None:
@@ -98,9 +95,8 @@ def read_columns(batch: pa.RecordBatch, first: int, buckets: dict[str, int], all
         _refuse_first(name, first, np.asarray(arrays[name].is_null()), "is null")
     numbers, names = _buckets(arrays["bucket"], first, buckets)
     key_texts = _texts("key", arrays["key"], first)
-    keys, starts = _span(key_texts)
-    ends = starts[1:]
-    sizes = np.diff(ends, prepend=0)
+    keys, key_numbers = _distinct(key_texts)
+    sizes = np.array([len(key) for key in keys], np.int64)[key_numbers]
     _refuse_first("key", first, sizes == 0, "is empty")
     _refuse_first("key", first, sizes > MAX_KEY, f"is longer than {MAX_KEY} bytes")
     offsets, lengths = _numbers("offset", arrays["offset"], first), _numbers("length", arrays["length"], first)
@@ -108,7 +104,7 @@ def read_columns(batch: pa.RecordBatch, first: int, buckets: dict[str, int], all
     _refuse_first("length", first, both & (offsets + lengths > LARGEST), "reaches beyond the largest object")
     if allow:
         _check_allowed(key_texts, numbers, names, first, allow)
-    return Columns(_digests(arrays["digest"], first), lengths, offsets, numbers, keys, ends)
+    return Columns(_digests(arrays["digest"], first), lengths, offsets, numbers, keys, key_numbers)
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -147,6 +143,13 @@ def _span(array: pa.Array) -> tuple[memoryview, NDArray[np.int64]]:
         starts = np.frombuffer(raw_starts, np.int64, len(array) + 1, 8 * array.offset)
     data = memoryview(raw)[starts[0] : starts[-1]] if raw is not None else memoryview(b"")
     return data, starts - starts[0]
+
+
+def _distinct(array: pa.Array) -> tuple[list[bytes], NDArray[np.int64]]:
+    """The different values of a large_string array, and the number of each row's."""
+    encoded = array.dictionary_encode()
+    values: list[bytes] = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    return values, np.asarray(encoded.indices).astype(np.int64)
 
 
 def _digests(array: pa.Array, first: int) -> NDArray[np.uint8]:

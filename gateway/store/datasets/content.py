@@ -13,24 +13,21 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.model.datasets import UNKNOWN_LENGTH as UNKNOWN_LENGTH
+from gateway.store.datasets.index import Index
 from gateway.store.datasets.layout import (
     HEADER,
     INDEX,
-    INDEX_HEADER,
-    INDEX_MAGIC,
     STATES,
     STATES_HEADER,
     STATES_MAGIC,
     SURVEYED,
     Damaged,
-    index_size,
     padded,
     states_size,
 )
@@ -79,6 +76,8 @@ class Content:
         size: bytes of all items of known length.
         digests: (items, 32), read-only.
         lengths: in bytes, ``UNKNOWN_LENGTH`` where the digest file does not say; read-only.
+        digest: the SHA-256 of an item's bytes; IndexError where there is no such item.
+        indices_of: all items with these bytes, in ascending order.
         states: what is known of the items here.
 
     Args:
@@ -97,41 +96,28 @@ class Content:
         except FileNotFoundError as error:
             raise Damaged(f"{error.filename} is missing") from error
         try:
-            table = mmap.mmap(descriptor, _checked_index(descriptor, directory), prot=mmap.PROT_READ)
-            _, items, size, identity = INDEX_HEADER.unpack_from(table)
-            states = _open_states(directory / STATES, items)
+            table = mmap.mmap(descriptor, os.fstat(descriptor).st_size, prot=mmap.PROT_READ)
+            index = Index(table)
+            if not directory.name.startswith(index.id.hex()):
+                raise Damaged(f"{directory / INDEX} is of another dataset")
+            states = _open_states(directory / STATES, index.items)
             # The index's lock is nobody else's: it makes one worker at a time forget the flags of an earlier start.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            _forget_other_boot(states, items, boot)
+            _forget_other_boot(states, index.items, boot)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except ValueError as error:
+            raise Damaged(f"{directory / INDEX} is empty") from error
         finally:
             os.close(descriptor)
-        self.id = identity.hex()
-        self.items: int = items
-        self.size = int.from_bytes(size, "little")
-        self.states = ItemStates(states, items)
-        self.digests: NDArray[np.uint8] = np.frombuffer(table, np.uint8, 32 * items, HEADER).reshape(items, 32)
-        self.lengths: NDArray[np.uint64] = np.frombuffer(table, np.uint64, items, HEADER + 32 * items)
-        self._prefixes: NDArray[np.uint64] = np.frombuffer(table, np.uint64, items, HEADER + 40 * items)
-        self._order: NDArray[np.uint32] = np.frombuffer(table, np.uint32, items, HEADER + 48 * items)
+        self.id = index.id.hex()
+        self.items: int = index.items
+        self.size = index.size
+        self.states = ItemStates(states, index.items)
+        self.digests = index.digests
+        self.lengths = index.lengths
+        self.digest = index.digest
+        self.indices_of = index.items_of
         self._identity = _identity(directory / STATES)
-
-    def digest(self, index: int) -> bytes:
-        """The SHA-256 of an item's bytes.
-
-        Raises:
-            IndexError: there is no such item.
-        """
-        return bytes(self.digests[index])
-
-    def indices_of(self, digest: bytes) -> NDArray[np.uint32]:
-        """All items with these bytes, in ascending order; empty when there are none."""
-        prefix = np.uint64(int.from_bytes(digest[:8], "big"))
-        first = int(np.searchsorted(self._prefixes, prefix, "left"))
-        last = int(np.searchsorted(self._prefixes, prefix, "right"))
-        # Digests are claims, so a hostile file may have millions with one prefix: hence no scan.
-        low = bisect_left(self._order, digest, first, last, key=self.digest)
-        return self._order[low : bisect_right(self._order, digest, low, last, key=self.digest)]
 
     def still_at(self, directory: Path) -> bool:
         """Whether the folder still holds the files that were opened, not others or none."""
@@ -144,16 +130,6 @@ class Content:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
-
-
-def _checked_index(descriptor: int, directory: Path) -> int:
-    head = os.pread(descriptor, HEADER, 0)
-    size = os.fstat(descriptor).st_size
-    if len(head) == HEADER:
-        magic, items, _, identity = INDEX_HEADER.unpack(head)
-        if magic == INDEX_MAGIC and size == index_size(items) and directory.name.startswith(identity.hex()):
-            return size
-    raise Damaged(f"{directory / INDEX} is not what its header says")
 
 
 def _open_states(path: Path, items: int) -> mmap.mmap:

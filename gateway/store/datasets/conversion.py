@@ -8,13 +8,16 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import gateway
-from gateway.model.datasets import ApiError
+from gateway.model.datasets import MAX_ITEMS, ApiError
+from gateway.model.errors import LarderError
 from gateway.policies.breaker import FailureKind
+from gateway.policies.dataset_quota import Limit
 from gateway.store.failures import DiskFault
 
 log = logging.getLogger("larder.datasets")
@@ -29,16 +32,35 @@ _KEPT = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one conversion may use, on a node where one runs at a time.
+    """What any one conversion may use.
 
-    ``memory`` is address space in bytes; ``seconds`` is time on the clock; ``output`` is bytes of files written; ``reserve`` is
-    bytes of the file system that stay free.
+    ``memory`` is address space in bytes, ``seconds`` is wall time, ``reserve`` is bytes of the file system that stay free.
     """
 
     memory: int = 4 * 1024**3
     seconds: float = 600.0
-    output: int = 16 * 1024**3
     reserve: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one digest file may become.
+
+    ``allow`` are globs of which each item's ``bucket/key`` must match one; empty: all may be. ``output`` is bytes of the result.
+    Temporary files take 40 bytes for each item, of which there are at most ``items`` and a ninth of ``output``.
+    """
+
+    allow: tuple[str, ...] = ()
+    items: int = MAX_ITEMS
+    output: int = sys.maxsize
+
+
+class GrantExceeded(LarderError):
+    """The dataset has more items (``Limit.ITEMS``), or takes more bytes (``Limit.BYTES``), than its grant allows."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        super().__init__(f"it is beyond {limit}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +73,23 @@ class Converted:
     size: int
 
 
-async def convert(parquet: Path, draft: Path, limits: Limits, allow: tuple[str, ...], turn: Path) -> Converted:
+async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turns: Sequence[Path]) -> Converted:
     """Turn a digest file into a dataset's files.
 
     Args:
         parquet: the digest file.
         draft: where ``content/`` and ``locations`` are made.
         limits: what it may use.
-        allow: globs that every item's ``bucket/key`` must match one of; empty: all may be.
-        turn: the lock that lets one conversion run at a time on this node.
+        grant: what it may become.
+        turns: locks: first the one of which a tenant has one, then those of which a conversion needs any.
 
     Raises:
         ApiError: InvalidDigestFile, TooLarge, AccessDenied; SlowDown when others were still before it.
+        GrantExceeded: it is more than was granted.
         DiskFault: there is no room for the result.
     """
-    job = {"allow": allow, "memory": limits.memory, "output": limits.output, "reserve": limits.reserve}
-    (draft / "job.json").write_text(json.dumps({**job, "turn": str(turn)}))
+    job = {**asdict(grant), "memory": limits.memory, "reserve": limits.reserve, "turns": [str(turn) for turn in turns]}
+    (draft / "job.json").write_text(json.dumps(job))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "gateway.store.datasets.convert", str(parquet), str(draft),
         stdout=PIPE, stderr=PIPE, env=_environment(), limit=_LARGEST_ANSWER,
@@ -107,6 +130,8 @@ def _judge(status: int, answer: bytes, errors: bytes, limits: Limits) -> Convert
         return Converted(**result)
     if result.get("code") == NO_SPACE:
         raise DiskFault(FailureKind.NO_SPACE, "there is no room for another dataset")
+    if result.get("code") in (Limit.ITEMS, Limit.BYTES):
+        raise GrantExceeded(Limit(result["code"]))
     if "code" in result:
         raise ApiError(result["code"], result["detail"])
     log.error("a digest file ended its reader with status %d: %s", status, errors.decode("utf-8", "replace")[-2000:])

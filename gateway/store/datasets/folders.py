@@ -4,7 +4,7 @@
     tenants/<32 hex digits>/<name>/   registration.json and the locations file that it names
     tmp/                              drafts: whatever is not complete yet, and what is being removed
     lock                              held by whoever renames something into place or takes it away
-    turn                              held by the one conversion that runs on this node
+    turns/                            locks of conversions: ``READERS`` of the node, and one for each tenant
 
 Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and what it does not name does
 not exist. A draft's folder is locked by the process that fills it, so an unlocked one is a leftover. flock(2) drops the locks
@@ -25,7 +25,11 @@ from typing import Any
 
 from gateway.store.datasets.layout import STATES
 
+DATASETS = "datasets"
+"""The folder, in the cache directory."""
 REGISTRATION = "registration.json"
+READERS = 2
+"""Conversions at once on a node: while one tenant's takes long, another's can go on."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LARGEST_REGISTRATION = 1024 * 1024
 
@@ -50,13 +54,13 @@ class Folders:
         self.root = root
         self.contents = root / "contents"
         self.tenants = root / "tenants"
-        self.turn = root / "turn"
         self._tmp = root / "tmp"
+        self._turns = root / "turns"
 
     def create(self) -> None:
         """Make what is missing, but not the cache directory itself: without one there is no cache to belong to."""
         self.root.mkdir(mode=0o700, exist_ok=True)
-        for folder in (self.contents, self.tenants, self._tmp):
+        for folder in (self.contents, self.tenants, self._tmp, self._turns):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     @contextmanager
@@ -72,6 +76,10 @@ class Folders:
     def of_tenant(self, tenant: str) -> Path:
         """The folder of a tenant's registrations; hashed, because a tenant's name may be no file name."""
         return self.tenants / sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def turns(self, tenant: str) -> tuple[Path, ...]:
+        """The locks of a conversion: a tenant has one at a time, and a node has ``READERS``."""
+        return (self._turns / self.of_tenant(tenant).name, *(self._turns / str(number) for number in range(READERS)))
 
     def open_draft(self) -> Draft:
         """An empty folder of one's own."""

@@ -1,11 +1,22 @@
-"""The files of a dataset, byte by byte: written by ``convert``, read by ``content`` and ``locations``. All little-endian.
+"""The files of a dataset, byte by byte: written by ``writing``, read by ``index``, ``content`` and ``locations``. Little-endian.
 
-    index       header, then for n items: digests (32n), lengths (8n), sorted prefixes (8n), order (4n)
+    index       header, then one of two forms of the digests, then the lengths
+                  plain:    digests (32n), sorted prefixes (8n), order (4n)
+                  repeated: the distinct digests, sorted (32d), the items sorted by digest (4n), and for each item the number of
+                            its digest (0 to 4 bytes each)
     states      header, then flags (n, padded to 8), crc32 (4n), stamp (4n)
-    locations   header, then records (32n), all keys back to back, a JSON list of bucket names
+    locations   header; pages of ``ROWS`` rows and of ``KEYS`` keys; the places of both kinds of pages; bucket names as JSON
 
 A prefix is the first eight bytes of a digest as a big-endian number; ``order`` lists the items sorted by digest, equal ones by
-index, and ``prefixes`` is the prefix of each in that order.
+index, and ``prefixes`` is the prefix of each in that order. The repeated form is taken when at most half of the digests differ.
+
+Numbers are stored at the least width that holds them, and at none when all are equal. In a page of rows each column has its own
+least value, which is subtracted, and width. A length or offset is stored as one more than it is, 0 for ``NONE``. Equal keys are
+stored once, and so is what all keys of a page begin with; a page that deflate makes at most a quarter as long is stored deflated.
+
+So a row that only repeats what other rows say takes at most ``ROW_COST`` bytes, and 13 where all rows are equal.
+
+Version 1 (magic numbers that end in 1) is still read: every column at its full width, and every key in full.
 
 One file per purpose, not one per array, because each mapped file costs every worker a descriptor.
 """
@@ -13,6 +24,7 @@ One file per purpose, not one per array, because each mapped file costs every wo
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 from gateway.model.errors import LarderError
 
@@ -21,35 +33,105 @@ INDEX = "index"
 STATES = "states"
 LOCATIONS = "locations"
 
-INDEX_MAGIC = b"LRDINDX1"
+INDEX_MAGIC = b"LRDINDX2"
 STATES_MAGIC = b"LRDSTAT1"
-LOCATIONS_MAGIC = b"LRDLOCS1"
+LOCATIONS_MAGIC = b"LRDLOCS2"
+INDEX_MAGIC_1 = b"LRDINDX1"
+LOCATIONS_MAGIC_1 = b"LRDLOCS1"
 
 INDEX_HEADER = struct.Struct("<8sQ16s32s")
-"""magic, items, bytes of all items of known length (128 bits), dataset id"""
+"""magic, items, bytes of all items of known length (128 bits), dataset id; in version 2 followed by ``INDEX_FORM``"""
+INDEX_FORM = struct.Struct("<QB55x")
+"""distinct digests, or as many as items in the plain form; bytes of a length"""
 STATES_HEADER = struct.Struct("<8sQQ40x")
 """magic, items, boot; the byte at ``SURVEYED`` says whether the index was asked about every item under this boot"""
 SURVEYED = 24
-LOCATIONS_HEADER = struct.Struct("<8sQQQ32x")
+LOCATIONS_HEADER = struct.Struct("<8sQQQQQQ8x")
+"""magic, items, place of the places of row pages, keys, place of the places of key pages, place and bytes of bucket names"""
+ROW_PAGE = struct.Struct("<4Q4B4x")
+"""The least value and the width of each column: number of the key, number of the bucket, offset, length"""
+ROWS = 4096
+KEY_PAGE = struct.Struct("<HHI")
+"""bytes of the common beginning, whether the body is deflated, bytes of the body: where each rest ends (2 each), the rests"""
+KEYS = 32
+LOCATIONS_HEADER_1 = struct.Struct("<8sQQQ32x")
 """magic, items, bytes of keys, bytes of bucket names"""
 RECORD = struct.Struct("<QQQIHxx")
-"""start of the key, counted from the first key; offset; length; number of the bucket; bytes of the key"""
+"""Version 1: start of the key, counted from the first key; offset; length; number of the bucket; bytes of the key"""
 NONE = 2**64 - 1
 """An offset or a length that the digest file does not say."""
+ROW_COST = 48
+"""Bytes that a row takes at most beside its digest and its key: 9 of states, 8 of the index's lengths, 8 that find items by their
+digest, in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' heads."""
 
 
 class Damaged(LarderError):
     """A file of a dataset is missing or is not what it should be: the dataset counts as not registered."""
 
 
-def index_size(items: int) -> int:
-    """Bytes of an ``index`` file."""
+@dataclass(frozen=True, slots=True)
+class IndexForm:
+    """Where the parts of an ``index`` file begin, in bytes.
+
+    Args:
+        items: of the dataset.
+        distinct: how many different digests they have, or as many as items in the plain form.
+        length_width: bytes of a length.
+    """
+
+    items: int
+    distinct: int
+    length_width: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether the digests are stored item by item."""
+        return self.distinct == self.items
+
+    @property
+    def number_width(self) -> int:
+        """Bytes of the number of a digest."""
+        return width_of(self.distinct - 1)
+
+    @property
+    def digests(self) -> int:
+        """The digests: one for each item, or the distinct ones, sorted."""
+        return 2 * HEADER
+
+    @property
+    def second(self) -> int:
+        """The prefixes, or the items sorted by the number of their digest."""
+        return self.digests + 32 * self.distinct
+
+    @property
+    def third(self) -> int:
+        """The order, or the number of each item's digest."""
+        return self.second + (8 * self.items if self.plain else padded(4 * self.items))
+
+    @property
+    def lengths(self) -> int:
+        """The lengths."""
+        return self.third + padded((4 if self.plain else self.number_width) * self.items)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self.lengths + max(8, padded(self.length_width * self.items))
+
+
+def width_of(largest: int) -> int:
+    """Bytes for a number from 0 to ``largest``: 0, 1, 2, 4 or 8."""
+    return next(width for width in (0, 1, 2, 4, 8) if largest < 256**width) if largest > 0 else 0
+
+
+def index_size_1(items: int) -> int:
+    """Bytes of an ``index`` file of version 1."""
     return HEADER + 52 * items
 
 
-def padded(items: int) -> int:
-    """Bytes that the flags of so many items take."""
-    return -(-items // 8) * 8
+def padded(size: int) -> int:
+    """So many bytes, and those up to the next multiple of eight."""
+    return -(-size // 8) * 8
 
 
 def states_size(items: int) -> int:

@@ -1,84 +1,215 @@
-"""Where a tenant's copies of a dataset's items are, read from disk item by item: keys never live in memory."""
+"""Where a tenant's copies of a dataset's items are, read from a mapped file item by item: keys never live in memory."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gateway.model.datasets import Location as Location
-from gateway.store.datasets.layout import HEADER, LOCATIONS_HEADER, LOCATIONS_MAGIC, NONE, RECORD, Damaged
+from gateway.store.datasets.layout import (
+    HEADER,
+    KEY_PAGE,
+    KEYS,
+    LOCATIONS_HEADER,
+    LOCATIONS_MAGIC,
+    LOCATIONS_MAGIC_1,
+    ROW_PAGE,
+    ROWS,
+    Damaged,
+)
+from gateway.store.datasets.locations_1 import Locations1
 
-_PAGE = 4096
+_LARGEST_BODY = KEYS * (1024 + 2)
 
 
-class Locations:
-    """The locations of one registration. The file stays open, and readable after it was replaced, until nobody refers to it.
+class Locations(Protocol):
+    """The locations of one registration. The file stays open, and readable after it was replaced, until nobody refers to it."""
 
-    Args:
-        path: the file.
-
-    Raises:
-        Damaged: it is missing, or has not the size that its header promises.
-        OSError: it cannot be opened for another reason.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._fd = -1
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise Damaged(f"{path} is missing") from error
-        head = os.pread(self._fd, HEADER, 0)
-        if len(head) < HEADER or not head.startswith(LOCATIONS_MAGIC):
-            raise Damaged(f"{path} is no list of locations")
-        _, self.items, keys, buckets = LOCATIONS_HEADER.unpack(head)
-        self._keys = HEADER + RECORD.size * self.items
-        end = self._keys + keys
-        if os.fstat(self._fd).st_size != end + buckets:
-            raise Damaged(f"{path} is not as long as its header says")
-        try:
-            self._buckets: list[str] = json.loads(os.pread(self._fd, buckets, end))
-        except ValueError as error:
-            raise Damaged(f"{path} has no list of buckets") from error
+    items: int
 
     def of(self, index: int) -> Location:
-        """Where an item is: two reads of a few bytes, in practice from the page cache.
+        """Where an item is.
 
         Raises:
             IndexError: there is no such item.
             Damaged: the file does not say.
         """
-        return next(self.between(index, index + 1))
 
     def between(self, start: int, stop: int) -> Iterator[Location]:
-        """The locations of the items from ``start`` up to, not including, ``stop``, read in pages.
+        """The locations of the items from ``start`` up to, not including, ``stop``.
 
         Raises:
             IndexError: there are no such items.
             Damaged: the file does not say.
         """
+
+    def check(self) -> None:
+        """Look at all of the file.
+
+        Raises:
+            Damaged: something in it is not as it should be.
+        """
+
+
+def open_locations(path: Path) -> Locations:
+    """The file, in whichever version it is.
+
+    Raises:
+        Damaged: it is missing, or has not the size that its header promises.
+        OSError: it cannot be opened for another reason.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise Damaged(f"{path} is missing") from error
+    try:
+        head = os.pread(descriptor, HEADER, 0)
+        if len(head) < HEADER or not head.startswith((LOCATIONS_MAGIC, LOCATIONS_MAGIC_1)):
+            raise Damaged(f"{path} is no list of locations")
+        if head.startswith(LOCATIONS_MAGIC_1):
+            return Locations1(path)
+        return PackedLocations(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+    finally:
+        os.close(descriptor)
+
+
+class PackedLocations:
+    """Locations of version 2.
+
+    Args:
+        table: the file.
+
+    Raises:
+        Damaged: it has not the size that its header promises.
+    """
+
+    def __init__(self, table: mmap.mmap | bytes) -> None:
+        _, self.items, rows, keys, key_pages, names, size = LOCATIONS_HEADER.unpack_from(table)
+        self._table = table
+        self._keys = keys
+        if names + size != len(table):
+            raise Damaged("a list of locations is not as long as its header says")
+        try:
+            self._row_pages: NDArray[np.uint64] = np.frombuffer(table, "<u8", -(-self.items // ROWS), rows)
+            self._key_pages: NDArray[np.uint64] = np.frombuffer(table, "<u8", -(-keys // KEYS), key_pages)
+            buckets = json.loads(table[names:])
+        except (ValueError, RecursionError) as error:
+            raise Damaged("a list of locations has no buckets, or not all of its pages") from error
+        if not isinstance(buckets, list) or not all(isinstance(name, str) for name in buckets):
+            raise Damaged("a list of locations has no buckets")
+        self._buckets: list[str] = buckets
+
+    def of(self, index: int) -> Location:
+        """Where an item is, from a few places of the file."""
+        if not 0 <= index < self.items:
+            raise IndexError(f"item {index} of {self.items}")
+        page, row = divmod(index, ROWS)
+        try:
+            at = int(self._row_pages[page])
+            *least, first, second, third, fourth = ROW_PAGE.unpack_from(self._table, at)
+            at, count, values = at + ROW_PAGE.size, min(ROWS, self.items - page * ROWS), []
+            for smallest, width in zip(least, (first, second, third, fourth), strict=True):
+                begin = at + row * width
+                values.append(smallest + int.from_bytes(self._table[begin : begin + width], "little"))
+                at += count * width
+            key, bucket, offset, length = values
+            return _location(self._buckets[bucket], self._key(key), offset, length)
+        except (IndexError, ValueError, struct.error, zlib.error) as error:
+            raise Damaged("the list of locations is garbled") from error
+
+    def between(self, start: int, stop: int) -> Iterator[Location]:
+        """The locations of some items, a page of rows and a page of keys at a time."""
         if not 0 <= start <= stop <= self.items:
             raise IndexError(f"items {start} to {stop} of {self.items}")
-        for first in range(start, stop, _PAGE):
-            yield from self._page(first, min(stop, first + _PAGE))
+        number, keys = -1, [b""]
+        for page in range(start // ROWS, -(-stop // ROWS)):
+            columns = self.rows(page)
+            first, last = max(0, start - page * ROWS), min(ROWS, stop - page * ROWS)
+            for key, bucket, offset, length in zip(*(each[first:last].tolist() for each in columns), strict=True):
+                if number != key // KEYS:
+                    number = key // KEYS
+                    keys = self.keys(number)
+                try:
+                    yield _location(self._buckets[bucket], keys[key % KEYS], offset, length)
+                except (IndexError, ValueError) as error:
+                    raise Damaged("the list of locations is garbled") from error
 
-    def _page(self, start: int, stop: int) -> Iterator[Location]:
-        count = stop - start
-        records = os.pread(self._fd, RECORD.size * count, HEADER + RECORD.size * start)
-        if len(records) < RECORD.size * count:
-            raise Damaged("the list of locations was cut off")
-        first = RECORD.unpack_from(records)[0]
-        last = RECORD.unpack_from(records, RECORD.size * (count - 1))
-        keys = os.pread(self._fd, last[0] + last[4] - first, self._keys + first)
-        for position, offset, length, bucket, size in RECORD.iter_unpack(records):
-            try:
-                name, key = self._buckets[bucket], keys[position - first : position - first + size].decode()
-            except (IndexError, UnicodeDecodeError) as error:
-                raise Damaged("the list of locations is garbled") from error
-            yield Location(name, key, None if offset == NONE else offset, None if length == NONE else length)
+    def rows(self, page: int) -> list[NDArray[np.uint64]]:
+        """The columns of a page of rows: numbers of keys and of buckets, offsets and lengths as they are stored.
 
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        Raises:
+            Damaged: there is no such page.
+        """
+        try:
+            at, count = int(self._row_pages[page]), min(ROWS, self.items - page * ROWS)
+            head = ROW_PAGE.unpack_from(self._table, at)
+            at, columns = at + ROW_PAGE.size, []
+            for least, width in zip(head[:4], head[4:], strict=True):
+                above: NDArray[Any] = (
+                    np.frombuffer(self._table, f"<u{width}", count, at) if width else np.zeros(count, "u1")
+                )
+                columns.append(above.astype(np.uint64) + np.uint64(least))
+                at += count * width
+        except (IndexError, ValueError, TypeError, struct.error) as error:
+            raise Damaged("the list of locations is garbled") from error
+        return columns
+
+    def keys(self, page: int) -> list[bytes]:
+        """The keys of a page.
+
+        Raises:
+            Damaged: there is no such page.
+        """
+        try:
+            common, body, count = self._key_page(page)
+            ends = struct.unpack_from(f"<{count}H", body)
+        except (IndexError, ValueError, struct.error, zlib.error) as error:
+            raise Damaged("the list of locations is garbled") from error
+        starts = (0, *ends[:-1])
+        if list(ends) != sorted(ends) or len(body) != 2 * count + ends[-1]:
+            raise Damaged("the list of locations is garbled")
+        return [common + body[2 * count + start : 2 * count + end] for start, end in zip(starts, ends, strict=True)]
+
+    def check(self) -> None:
+        """Look at every page.
+
+        Raises:
+            Damaged: one is not as it should be.
+        """
+        for page in range(len(self._row_pages)):
+            keys, buckets, _, _ = self.rows(page)
+            if int(keys.max()) >= self._keys or int(buckets.max()) >= len(self._buckets):
+                raise Damaged("a list of locations names keys or buckets that it does not have")
+        for page in range(len(self._key_pages)):
+            if not all(0 < len(key) <= 1024 for key in self.keys(page)):
+                raise Damaged("a list of locations has keys that are none")
+
+    def _key(self, number: int) -> bytes:
+        page, place = divmod(number, KEYS)
+        common, body, count = self._key_page(page)
+        start, end = struct.unpack_from("<HH", body, 2 * place - 2) if place else (0, *struct.unpack_from("<H", body))
+        return common + body[2 * count + start : 2 * count + end]
+
+    def _key_page(self, page: int) -> tuple[bytes, bytes, int]:
+        """The common beginning, the rest, and the number of keys."""
+        at = int(self._key_pages[page])
+        size, deflated, length = KEY_PAGE.unpack_from(self._table, at)
+        at += KEY_PAGE.size
+        body = bytes(self._table[at + size : at + size + min(length, _LARGEST_BODY)])
+        if deflated:
+            body = zlib.decompressobj().decompress(body, _LARGEST_BODY)
+        return bytes(self._table[at : at + size]), body, min(KEYS, self._keys - page * KEYS)
+
+
+def _location(bucket: str, key: bytes, offset: int, length: int) -> Location:
+    """Of numbers as they are stored: one more than they are, 0 for none."""
+    return Location(bucket, key.decode(), offset - 1 if offset else None, length - 1 if length else None)

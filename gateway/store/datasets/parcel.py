@@ -8,6 +8,7 @@ not travel: it says what is in a node's own cache.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import tarfile
@@ -17,28 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.model.datasets import CACHING, MAX_ITEMS
 from gateway.model.errors import LarderError
-from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.folders import REGISTRATION
 from gateway.store.datasets.incoming import Incoming
+from gateway.store.datasets.index import Index, Repeated, total_of
 from gateway.store.datasets.layout import (
     HEADER,
     INDEX,
-    INDEX_HEADER,
-    INDEX_MAGIC,
     LOCATIONS,
-    LOCATIONS_HEADER,
-    LOCATIONS_MAGIC,
-    RECORD,
     STATES,
     STATES_HEADER,
     STATES_MAGIC,
-    index_size,
+    Damaged,
     states_size,
 )
+from gateway.store.datasets.locations import open_locations
 
 MEDIA_TYPE = "application/x-tar"
 VERSION = 1
@@ -51,11 +47,6 @@ _FIELDS = {
     "version": int, "tenant": str, "name": str, "caching": str, "registered_at": float, "fingerprint": str, "allow": list,
     "content": str, "locations": str,
 }  # fmt: skip
-_RECORD = np.dtype(
-    [("position", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("bucket", "<u4"), ("size", "<u2"), ("", "<u2")]
-)
-assert _RECORD.itemsize == RECORD.size
-
 NextChunk = Callable[[], Awaitable[bytes]]
 
 
@@ -148,8 +139,14 @@ class _Stream:
         return found.size
 
 
-async def receive(next_chunk: NextChunk, draft: Path, limits: Limits) -> dict[str, Any]:
+async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int) -> dict[str, Any]:
     """Take the files of a registration into a draft, unchecked; returns its document, whose form is right.
+
+    Args:
+        next_chunk: what comes, empty at the end.
+        draft: the folder.
+        output: bytes that each file may have.
+        reserve: bytes of the file system that stay free.
 
     Raises:
         Unfit: it is something else, or ends early.
@@ -162,8 +159,8 @@ async def receive(next_chunk: NextChunk, draft: Path, limits: Limits) -> dict[st
     await stream.take(-size % tarfile.BLOCKSIZE)
     (draft / "content").mkdir(mode=0o700)
     for name, path in ((INDEX, draft / "content" / INDEX), (LOCATIONS, draft / LOCATIONS)):
-        size = left = await stream.member(name, limits.output)
-        async with Incoming(path, limits.output, limits.reserve) as file:
+        size = left = await stream.member(name, output)
+        async with Incoming(path, output, reserve) as file:
             while left:
                 piece = await stream.some(left)
                 left -= len(piece)
@@ -218,47 +215,64 @@ def check_index(path: Path, tag: str) -> int:
     Raises:
         Unfit: it is another one, or none.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(HEADER)
-    if len(head) < HEADER or not head.startswith(INDEX_MAGIC):
-        raise Unfit("it has no index")
-    _, items, total, identity = INDEX_HEADER.unpack(head)
-    if items > MAX_ITEMS or size != index_size(items):
-        raise Unfit("its index is not as long as its header says")
-    table: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if items else np.zeros(HEADER, np.uint8)
-    digests = table[HEADER : HEADER + 32 * items].reshape(items, 32)
-    lengths = table[HEADER + 32 * items : HEADER + 40 * items].view("<u8")
+    try:
+        index = Index(_mapped(path))
+    except Damaged as error:
+        raise Unfit(str(error)) from None
+    if index.items > MAX_ITEMS:
+        raise Unfit("its index has too many items")
+    if isinstance(index.digests, Repeated):
+        _check_numbers(index, index.digests)
     hashes = sha256(), sha256()
     known = 0
-    for start in range(0, items, _BLOCK):
-        block = lengths[start : start + _BLOCK]
-        hashes[0].update(digests[start : start + _BLOCK].data)
-        hashes[1].update(block.data)
-        block = block[block != np.uint64(2**64 - 1)]
-        known += (int((block >> np.uint64(32)).sum()) << 32) + int((block & np.uint64(0xFFFFFFFF)).sum())
+    for start in range(0, index.items, _BLOCK):
+        lengths = index.lengths[start : start + _BLOCK]
+        hashes[0].update(np.ascontiguousarray(index.digests[start : start + _BLOCK]).data)
+        hashes[1].update(np.ascontiguousarray(lengths).data)
+        known += total_of(lengths)
     found = hashes[0].digest()
-    if (
-        found != identity
-        or tag != f"{found.hex()}-{hashes[1].hexdigest()[:16]}"
-        or known.to_bytes(16, "little") != total
-    ):
+    if found != index.id or tag != f"{found.hex()}-{hashes[1].hexdigest()[:16]}" or known != index.size:
         raise Unfit("its index is not that of the dataset")
-    _check_order(table, items, digests)
-    return int(items)
+    _check_order(index)
+    return int(index.items)
 
 
-def _check_order(table: NDArray[np.uint8], items: int, digests: NDArray[np.uint8]) -> None:
-    prefixes = table[HEADER + 40 * items : HEADER + 48 * items].view("<u8")
-    order = table[HEADER + 48 * items : HEADER + 52 * items].view("<u4")
-    seen = np.zeros(items, dtype=bool)
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    with path.open("rb") as file:
+        try:
+            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except ValueError:
+            return b""
+
+
+def _check_numbers(index: Index, digests: Repeated) -> None:
+    for start in range(0, len(digests.distinct) - 1, _BLOCK):
+        words = np.ascontiguousarray(digests.distinct[start : start + _BLOCK + 1]).view(">u8").astype(np.uint64)
+        different = words[1:] != words[:-1]
+        first = different.argmax(axis=1)[:, None]
+        if (np.take_along_axis(words[1:], first, 1) <= np.take_along_axis(words[:-1], first, 1)).any():
+            raise Unfit("its digests are not sorted, or one is there twice")
+    for start in range(0, index.items, _BLOCK):
+        if int(digests.numbers[start : start + _BLOCK].max()) >= len(digests.distinct):
+            raise Unfit("its index names digests that it does not have")
+
+
+def _check_order(index: Index) -> None:
+    """The order names each item once, sorted by prefix, or by the number of its digest."""
+    seen = np.zeros(index.items, dtype=bool)
     last = np.uint64(0)
-    for start in range(0, items, _BLOCK):
-        block, named = prefixes[start : start + _BLOCK], order[start : start + _BLOCK]
-        if named.max() >= items or block[0] < last or (block[1:] < block[:-1]).any():
+    for start in range(0, index.items, _BLOCK):
+        named = index.order[start : start + _BLOCK]
+        if int(named.max()) >= index.items:
+            raise Unfit("its index names items that it does not have")
+        if isinstance(index.digests, Repeated):
+            block = index.digests.numbers[named].astype(np.uint64)
+        else:
+            block = index.prefixes[start : start + _BLOCK]
+            if (np.ascontiguousarray(index.digests[named, :8]).view(">u8").reshape(-1) != block).any():
+                raise Unfit("its index is sorted by something else")
+        if block[0] < last or (block[1:] < block[:-1]).any():
             raise Unfit("its index is not sorted")
-        if (np.ascontiguousarray(digests[named, :8]).view(">u8").reshape(-1) != block).any():
-            raise Unfit("its index is sorted by something else")
         seen[named] = True
         last = block[-1]
     if not seen.all():
@@ -271,30 +285,10 @@ def check_locations(path: Path, items: int) -> None:
     Raises:
         Unfit: it is another one, or none.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(HEADER)
-        if len(head) < HEADER or not head.startswith(LOCATIONS_MAGIC):
-            raise Unfit("it has no locations")
-        _, listed, keys, names = LOCATIONS_HEADER.unpack(head)
-        if listed != items or size != HEADER + RECORD.size * items + keys + names:
-            raise Unfit("its locations are not as long as their header says")
-        file.seek(size - names)
-        try:
-            buckets = json.loads(file.read(names))
-        except (ValueError, RecursionError):
-            buckets = None
-    if not isinstance(buckets, list) or not all(isinstance(name, str) for name in buckets):
-        raise Unfit("its locations have no buckets")
-    records = np.memmap(path, _RECORD, "r", HEADER, (items,)) if items else np.empty(0, _RECORD)
-    end = 0
-    for start in range(0, items, _BLOCK):
-        block = records[start : start + _BLOCK]
-        ends = end + np.cumsum(block["size"].astype(np.uint64))
-        if (block["position"] != np.concatenate([[np.uint64(end)], ends[:-1]])).any() or block["bucket"].max() >= len(
-            buckets
-        ):
-            raise Unfit("its locations are garbled")
-        end = int(ends[-1])
-    if end != keys:
-        raise Unfit("its keys are not those of its locations")
+    try:
+        locations = open_locations(path)
+        locations.check()
+    except Damaged as error:
+        raise Unfit(str(error)) from None
+    if locations.items != items:
+        raise Unfit("its locations are of another dataset")

@@ -12,29 +12,32 @@ import asyncio
 import math
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from gateway.model.datasets import CACHING, MAX_NAMES, ApiError, check_name, is_dataset_id, is_name
-from gateway.store.datasets.announced import Known, known_of
+from gateway.model.datasets import CACHING, MAX_ITEMS, ApiError, check_name, is_dataset_id, is_name
+from gateway.policies.dataset_quota import Limit, Quota, allowance
+from gateway.store.datasets.announced import Known
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.conversion import Converted, Limits, convert
-from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
+from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
+from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_document
 from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
-from gateway.store.datasets.locations import Locations
+from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.datasets.parcel import VERSION, Parcel
+from gateway.store.datasets.publishing import Name, Publisher, check_content, content_name, note_use, over_quota
 from gateway.store.failures import disk_faults
 
 _BELIEVED = 1.0
 _KEPT_OPEN = 64
 _TIDY_EVERY = 60.0
 _WAITING = 16
+_NOTED_EVERY = 600.0
 
 Stamp = tuple[int, int, int]
 
@@ -56,18 +59,33 @@ class Source:
     """What is known of a digest file beside its bytes.
 
     ``fingerprint`` names its bytes (their SHA-256), so that the same file is not read twice; empty when unknown. ``allow`` is the
-    allow-list of whoever registers it, which must cover every item.
+    allow-list of whoever registers it, which must cover every item. ``content_name`` asks for a content name (publishing.py).
     """
 
     fingerprint: str = ""
     allow: tuple[str, ...] = ()
+    content_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be registered.
+
+    ``limits`` are of reading one digest file, ``quota`` of what stays; a content name stays ``keep_unused`` seconds without use.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    quota: Quota = field(default_factory=lambda: Quota(1000, 2 * MAX_ITEMS, 1 << 60, 1 << 60))
+    keep_unused: float = 7 * 86_400.0
 
 
 @dataclass(slots=True)
 class _Entry:
     registration: Registration
     stamp: Stamp
-    checked_at: float
+    locations: str
+    checked_at: float = -math.inf
+    noted_at: float = -math.inf
 
 
 class Registry:
@@ -76,39 +94,41 @@ class Registry:
     Args:
         directory: of datasets, in the cache directory; need not exist, and may go away at any time.
         boot: names this start of the node.
-        limits: of reading one digest file.
+        rules: of what may be registered.
         clock: seconds, monotonic.
         on_open: hears of each content when it is opened, before anybody else has it.
 
     Attributes:
         folders: where everything is.
-        limits: as above.
+        limits: of reading one digest file.
     """
 
     def __init__(
         self,
         directory: Path,
         boot: int,
-        limits: Limits | None = None,
+        rules: Rules | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_open: Callable[[Content], None] = lambda content: None,
     ) -> None:
         self.folders = Folders(directory)
         # Without a start (an ill disk has none) nothing that an earlier one verified may be believed.
         self._boot = boot or int.from_bytes(os.urandom(7), "little") + 1
-        self.limits = limits or Limits()
+        rules = rules or Rules()
+        self.limits = rules.limits
+        self._publisher = Publisher(self.folders, self._boot, rules.quota, rules.keep_unused)
         self._clock = clock
         self._on_open = on_open
         self._open: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
-        self._one_at_a_time = asyncio.Semaphore(1)
-        self._waiting = 0
+        self._readers = asyncio.Semaphore(READERS)
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._waiting: Counter[str] = Counter()
         self._tidy_at = clock() + _TIDY_EVERY
-        self._unswept = False
         self._sweeping: asyncio.Future[None] | None = None
         self._known_tags: dict[Path, tuple[Stamp, str]] = {}
         try:
-            self._sweep()
+            self._publisher.sweep()
         except OSError:
             pass  # an ill disk is looked at again by whoever registers
 
@@ -123,14 +143,14 @@ class Registry:
         self._tidy()
         look = self._refreshed if now else self._named
         if not is_dataset_id(name_or_id):
-            return look(tenant, name_or_id) if is_name(name_or_id) else None
+            return self._used(look(tenant, name_or_id)) if is_name(name_or_id) else None
         ids = {at: entry.registration.content.id for at, entry in self._open.items()}
         names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
         # The folder is looked at only if nothing is open: every batch comes by here, and there may be a thousand names.
         for name in chain(names, self._names_of(tenant, name_or_id)):
             registration = look(tenant, name)
             if registration is not None and registration.content.id == name_or_id:
-                return registration
+                return self._used(registration)
         return None
 
     def of_tenant(self, tenant: str) -> Iterator[Registration]:
@@ -164,6 +184,25 @@ class Registry:
         finally:
             await asyncio.to_thread(draft.close)
 
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """One registration of a tenant at a time, from the first byte of its digest file on.
+
+        Raises:
+            ApiError: SlowDown, too many of the tenant's are waiting.
+        """
+        if self._waiting[tenant] >= _WAITING:
+            raise ApiError("SlowDown", "Other digest files are being read; try again.", headers={"Retry-After": "10"})
+        self._waiting[tenant] += 1
+        lock = self._turns.setdefault(tenant, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant], self._turns[tenant]
+
     async def register(
         self, tenant: str, name: str, parquet: Path, caching: str, source: Source | None = None
     ) -> tuple[Registration, bool]:
@@ -171,16 +210,17 @@ class Registry:
 
         Args:
             tenant: whose name it is.
-            name: see ``check_name``.
+            name: see ``check_name``; with ``source.content_name``, what its content name begins with.
             parquet: the digest file.
             caching: one of ``CACHING``.
-            source: what is known of the file.
+            source: what is known of the file, and asked for.
 
         Returns:
             The registration, and whether the name is new.
 
         Raises:
-            ApiError: InvalidRequest; InvalidDigestFile, TooLarge; AccessDenied, the allow-list does not cover an item.
+            ApiError: InvalidRequest; InvalidDigestFile, TooLarge; AccessDenied, the allow-list does not cover an item; Conflict,
+                the name is another dataset's.
             DiskFault: the disk cannot take it.
         """
         check_name(name)
@@ -188,17 +228,19 @@ class Registry:
             raise ApiError("InvalidRequest", f"caching must be one of {', '.join(CACHING)}, not {caching!r}.")
         source = source or Source()
         with disk_faults():
-            if await asyncio.to_thread(self._is_known, tenant, name, caching, source):
-                known = self._refreshed(tenant, name)
-                if known is not None:
-                    return known, False
+            known = await self._known(tenant, name, caching, source)
+            if known is not None:
+                return known, False
             async with self.draft() as draft:
-                converted = await self._convert(parquet, draft, source.allow)
+                converted = await self._converted(tenant, name, parquet, draft, source.allow)
+                if source.content_name:
+                    name = content_name(name, converted.id)
+                check_content(name, converted.id)
                 document = _document(tenant, name, caching, source, converted)
-                new = await asyncio.to_thread(self._publish, draft, document)
+                new = await asyncio.to_thread(self._publisher.publish, draft, document)
             registration = self._refreshed(tenant, name)
-            if self._unswept:
-                await asyncio.to_thread(self._sweep)
+            if self._publisher.unswept:
+                await asyncio.to_thread(self._publisher.sweep)
         if registration is None:
             raise ApiError("ServiceUnavailable", "The dataset was lost while it was registered; register it again.")
         return registration, new
@@ -211,7 +253,7 @@ class Registry:
         """
         self._open.pop((tenant, name), None)
         with disk_faults():
-            return await asyncio.to_thread(self._remove, self.folders.of_tenant(tenant) / name / REGISTRATION)
+            return await asyncio.to_thread(self._publisher.remove, tenant, name)
 
     # --- other nodes
 
@@ -232,13 +274,24 @@ class Registry:
         """Put a registration that came from another node, and was checked, in its place.
 
         Raises:
-            ApiError: TooLarge, the tenant has too many.
+            ApiError: TooLarge, the tenant would have too much.
             DiskFault: the disk cannot take it.
         """
         with disk_faults():
-            await asyncio.to_thread(self._publish, draft, document)
-            if self._unswept:
-                await asyncio.to_thread(self._sweep)
+            await asyncio.to_thread(self._publisher.publish, draft, document)
+            if self._publisher.unswept:
+                await asyncio.to_thread(self._publisher.sweep)
+
+    async def grant(self, tenant: str, name: str, allow: tuple[str, ...] = ()) -> Grant:
+        """What a tenant's registration of a name may have beside its others.
+
+        Raises:
+            ApiError: TooLarge, the tenant has all that it may have.
+        """
+        with disk_faults():
+            used = await asyncio.to_thread(self._publisher.used, tenant, name)
+        allowed = allowance(self._publisher.quota, used)
+        return Grant(allow, min(MAX_ITEMS, allowed.items), allowed.bytes)
 
     async def drop(self, tenant: str, name: str, known: Known) -> bool:
         """Forget a name if it still is what it was when that was found out; whether it was.
@@ -246,19 +299,13 @@ class Registry:
         Raises:
             DiskFault: the disk cannot be written.
         """
-        path = self.folders.of_tenant(tenant) / name / REGISTRATION
-
-        def remove() -> bool:
-            with self.folders.locked():
-                document = read_document(path)
-                if document is None or known_of(document) != known:
-                    return False
-                path.unlink(missing_ok=True)
-            self._sweep()
-            return True
-
         with disk_faults():
-            return await asyncio.to_thread(remove)
+            return await asyncio.to_thread(self._publisher.drop, tenant, name, known)
+
+    @property
+    def expired(self) -> set[Name]:
+        """Content names that have expired here; whoever has told the fleet takes them out."""
+        return self._publisher.expired
 
     # --- how
 
@@ -284,6 +331,15 @@ class Registry:
             self._open.popitem(last=False)
         return entry.registration
 
+    def _used(self, registration: Registration | None) -> Registration | None:
+        """Note now and then that a registration is used, for it may expire otherwise."""
+        entry = registration and self._open.get((registration.tenant, registration.name))
+        if entry and self._clock() >= entry.noted_at + _NOTED_EVERY:
+            entry.noted_at = self._clock()
+            folder = self.folders.of_tenant(entry.registration.tenant) / entry.registration.name
+            note_use(folder / entry.locations)
+        return registration
+
     def _refreshed(self, tenant: str, name: str) -> Registration | None:
         """``_named``, whatever was believed about it."""
         entry = self._open.get((tenant, name))
@@ -296,16 +352,16 @@ class Registry:
 
     def _load(self, tenant: str, name: str, path: Path, stamp: Stamp) -> _Entry | None:
         try:
-            return _Entry(self._opened(tenant, name, path.parent, read_document(path)), stamp, 0.0)
+            document = read_document(path) or {}
+            return _Entry(self._opened(tenant, name, path.parent, document), stamp, str(document["locations"]))
         except Damaged:
             self._forget_damaged(path, stamp)
             return None
         except OSError:
             return None  # says nothing about the dataset: too many open files, no memory
 
-    def _opened(self, tenant: str, name: str, folder: Path, document: dict[str, Any] | None) -> Registration:
+    def _opened(self, tenant: str, name: str, folder: Path, document: dict[str, Any]) -> Registration:
         try:
-            assert document is not None
             assert (document["version"], document["tenant"], document["name"]) == (VERSION, tenant, name)
             tag, locations = str(document["content"]), str(document["locations"])
             caching, registered_at = str(document["caching"]), float(document["registered_at"])
@@ -317,7 +373,7 @@ class Registry:
         if content is None or not self._is_current(content):
             content = self._contents[tag] = Content(self.folders.contents / tag, self._boot)
             self._on_open(content)
-        opened = Locations(folder / locations)
+        opened = open_locations(folder / locations)
         if opened.items != content.items:
             raise Damaged(f"{folder / locations} belongs to another dataset")
         return Registration(tenant, name, content, opened, caching, registered_at)
@@ -328,7 +384,7 @@ class Registry:
                 # A sibling may have replaced it while it was being opened.
                 if _stamp(path) == stamp:
                     path.unlink()
-                    self._unswept = True
+                    self._publisher.unswept = True
         except OSError:
             return
 
@@ -359,76 +415,28 @@ class Registry:
             known = self._known_tags[path] = (stamp, str(document.get("content")) if document else "")
         return known[1]
 
-    async def _convert(self, parquet: Path, draft: Path, allow: tuple[str, ...]) -> Converted:
-        if self._waiting >= _WAITING:
-            raise ApiError("SlowDown", "Other digest files are being read; try again.", headers={"Retry-After": "10"})
-        self._waiting += 1
-        try:
-            async with self._one_at_a_time:
-                return await convert(parquet, draft, self.limits, allow, self.folders.turn)
-        finally:
-            self._waiting -= 1
+    async def _known(self, tenant: str, name: str, caching: str, source: Source) -> Registration | None:
+        """The registration of this very file, if there is one under this name, or a content name that begins with it."""
+        look = self._publisher
+        names = await asyncio.to_thread(look.content_names, tenant, name) if source.content_name else [name]
+        for each in names:
+            if await asyncio.to_thread(look.known, tenant, each, caching, source.fingerprint, source.allow):
+                return self._refreshed(tenant, each)
+        return None
 
-    def _is_known(self, tenant: str, name: str, caching: str, source: Source) -> bool:
-        """Whether this very file has the name already; if only ``caching`` differs, that is changed. Runs in a thread."""
-        path = self.folders.of_tenant(tenant) / name / REGISTRATION
-        document = read_document(path)
-        if not source.fingerprint or document is None:
-            return False
-        same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
-        if same != (VERSION, source.fingerprint, list(source.allow)):
-            return False
-        if document.get("caching") != caching:
-            with self.folders.locked():
-                if read_document(path) != document:
-                    return False
-                write_document(path, {**document, "caching": caching})
-        return True
-
-    def _publish(self, draft: Path, document: dict[str, Any]) -> bool:
-        """Put a complete dataset in its place; whether the name is new. Runs in a thread."""
-        folder = self.folders.of_tenant(document["tenant"]) / document["name"]
-        with self.folders.locked():
-            before = read_document(folder / REGISTRATION)
-            if before is None and len(self._all_names(document["tenant"])) >= MAX_NAMES:
-                raise ApiError("TooLarge", f"A tenant may have {MAX_NAMES} datasets; remove some first.")
-            self._place_content(draft, document["content"])
-            for place in (folder.parent, folder):
-                place.mkdir(mode=0o700, exist_ok=True)
-            (draft / LOCATIONS).rename(folder / document["locations"])
-            write_document(folder / REGISTRATION, document)
-            sync_folder(folder.parent)
-        self._unswept = self._unswept or before is not None
-        return before is None
-
-    def _place_content(self, draft: Path, tag: str) -> None:
-        target = self.folders.contents / tag
-        if target.exists():
+    async def _converted(self, tenant: str, name: str, parquet: Path, draft: Path, allow: tuple[str, ...]) -> Converted:
+        grant = await self.grant(tenant, name, allow)
+        async with self._readers:
             try:
-                Content(target, self._boot)
-                return
-            except Damaged:
-                move(target, draft)
-        (draft / "content").rename(target)
-        sync_folder(self.folders.contents)
+                return await self._convert(tenant, parquet, draft, grant)
+            except GrantExceeded as exceeded:
+                used = await asyncio.to_thread(self._publisher.used, tenant, name)
+                by_bytes = exceeded.limit is Limit.BYTES
+                limit = allowance(self._publisher.quota, used).bound_by if by_bytes else exceeded.limit
+                raise over_quota(limit, self._publisher.quota, used) from None
 
-    def _remove(self, path: Path) -> bool:
-        """Runs in a thread."""
-        if _stamp(path) is None:
-            return False
-        with self.folders.locked():
-            path.unlink(missing_ok=True)
-        self._sweep()
-        return True
-
-    def _sweep(self) -> None:
-        """Remove what no registration names; what is still open somewhere is left for the next time."""
-        trash = self.folders.open_draft()
-        try:
-            with self.folders.locked():
-                self._unswept = self.folders.clear_away(trash.path)
-        finally:
-            trash.close()
+    async def _convert(self, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
+        return await convert(parquet, draft, self.limits, grant, self.folders.turns(tenant))
 
     def _tidy(self) -> None:
         """Now and then: let go of what a sibling removed, and free the room of what nobody has open any more."""
@@ -438,13 +446,17 @@ class Registry:
         self._tidy_at = now + _TIDY_EVERY
         for tenant, name in list(self._open):
             self._named(tenant, name)
-        if self._unswept and (self._sweeping is None or self._sweeping.done()):
+        if self._sweeping is None or self._sweeping.done():
             # Not here: it waits for the lock of the node, and removing what a large dataset leaves takes long.
             self._sweeping = asyncio.get_running_loop().run_in_executor(None, self._sweep_again)
 
     def _sweep_again(self) -> None:
         try:
-            self._sweep()
+            self._publisher.expire()
+            for path in [path for path in list(self._known_tags) if not path.exists()]:
+                self._known_tags.pop(path, None)
+            if self._publisher.unswept:
+                self._publisher.sweep()
         except OSError:
             return
 

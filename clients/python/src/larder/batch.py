@@ -360,7 +360,9 @@ class BatchReader:
         connection = self._api.connection
         client = Client(address, credentials=connection.credentials, timeout=connection.timeout, retry=retry)
         try:
-            known = client.register(self.dataset.name, digest_file, caching=self.dataset.caching)
+            # By its content: the file may be another one by now, and must not displace what has this dataset's name.
+            stem = self.dataset.name.removesuffix(f"-{self.dataset.id[:16]}")
+            known = client.register(stem, digest_file, caching=self.dataset.caching, by_content=True)
         finally:
             client.close()
         if known.id != self.dataset.id:

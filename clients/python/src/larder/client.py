@@ -87,13 +87,17 @@ class Client:
         """
         return self._api.json("GET", "/-/healthz", signed=False)
 
-    def register(self, name: str, source: str | os.PathLike[str], *, caching: str = "auto") -> DatasetInfo:
+    def register(
+        self, name: str, source: str | os.PathLike[str], *, caching: str = "auto", by_content: bool = False
+    ) -> DatasetInfo:
         """Tell the gateway of a dataset; again is harmless, and another content replaces the one that had the name.
 
         Args:
             name: 1 to 128 of ``A-Z a-z 0-9 . _ -``.
             source: a digest file, or the address of one that the gateway can read, ``s3://bucket/key``.
             caching: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+            by_content: register it under ``name`` with the first digits of its id, which no other dataset can displace.
+                It is forgotten when nobody uses it for some days.
 
         Raises:
             DigestFileError: there is no such file.
@@ -103,7 +107,7 @@ class Client:
             CredentialsMissing: there is no access key to sign with.
         """
         path = f"/-/v1/datasets/{check_name(name)}"
-        query = encode_query([("caching", caching)])
+        query = encode_query([("caching", caching), *([("by_content", "true")] if by_content else [])])
         patient = self._patient_api()
         if isinstance(source, str) and source.startswith("s3://"):
             body = json.dumps({"source": source}).encode()

@@ -89,8 +89,8 @@ class GatewaySource:
     Args:
         endpoint: address of the gateway.
         dataset: the name of a dataset that the gateway knows, or what `Client.register` returned; or a digest file, which is
-            registered under the stem of its name: a path (whatever contains a ``/`` or ends in ``.parquet`` or ``.digest``
-            is one) or its S3 address ``s3://bucket/key``, which the gateway reads itself.
+            registered under the stem of its name and the first digits of its id: a path (whatever contains a ``/`` or ends in
+            ``.parquet`` or ``.digest`` is one) or its S3 address ``s3://bucket/key``, which the gateway reads itself.
         access: everything else.
     """
 
@@ -116,7 +116,7 @@ class GatewaySource:
         if not is_file(dataset):
             return self._known(os.fspath(dataset))
         text = os.fspath(dataset)
-        return self._client.register(PurePosixPath(text).stem, text, caching=self._access.caching)
+        return self._client.register(PurePosixPath(text).stem, text, caching=self._access.caching, by_content=True)
 
     def _known(self, name: str) -> DatasetInfo:
         try:

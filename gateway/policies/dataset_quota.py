@@ -1,0 +1,92 @@
+"""How much of a node's cache disk the registrations of datasets may take.
+
+What is made of a digest file stays on the disk until its registration is removed, and cannot be evicted for anybody else. So each
+tenant has a quota in registrations, items and bytes, and all tenants together a share of the cache. Bytes are those on the disk.
+A dataset that two tenants have registered counts for both, though it is stored once: what one may keep does not depend on what
+another does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+SHARE = 0.5
+"""Of the cache's capacity, what all datasets may take together."""
+
+
+class Limit(StrEnum):
+    """What a registration may exceed, by the setting that says so."""
+
+    REGISTRATIONS = "datasets.tenant_registrations"
+    ITEMS = "datasets.tenant_items"
+    BYTES = "datasets.tenant_bytes"
+    CAPACITY = "cache.capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one tenant may have on a node, and ``all_bytes``, what all tenants may have together."""
+
+    registrations: int
+    items: int
+    bytes: int
+    all_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one tenant has on a node, and ``all_bytes``, what all tenants have together."""
+
+    registrations: int = 0
+    items: int = 0
+    bytes: int = 0
+    all_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one more registration may have, and by which limit its bytes are bound."""
+
+    items: int
+    bytes: int
+    bound_by: Limit
+
+
+def tenant_bytes(setting: int, capacity: int) -> int:
+    """The bytes of one tenant: what the setting says; if that is 0, a tenth of the cache's capacity."""
+    return setting or capacity // 10
+
+
+def allowance(quota: Quota, used: Usage) -> Allowance:
+    """What one more registration may have beside those that ``used`` counts."""
+    own, common = quota.bytes - used.bytes, quota.all_bytes - used.all_bytes
+    return Allowance(
+        max(0, quota.items - used.items), max(0, min(own, common)), Limit.BYTES if own <= common else Limit.CAPACITY
+    )
+
+
+def exceeded(quota: Quota, used: Usage, items: int, size: int) -> Limit | None:
+    """The limit that a registration of so many items and bytes would exceed; ``None`` if there is none."""
+    allowed = allowance(quota, used)
+    if used.registrations + 1 > quota.registrations:
+        return Limit.REGISTRATIONS
+    if items > allowed.items:
+        return Limit.ITEMS
+    return allowed.bound_by if size > allowed.bytes else None
+
+
+def refusal(limit: Limit, quota: Quota, used: Usage) -> str:
+    """What to tell the client: the limit, what counts against it, and what to do."""
+    remedy = "Remove registrations that are no longer used, or ask the operator to raise the setting."
+    if limit is Limit.CAPACITY:
+        return (
+            f"The datasets of all tenants may take {quota.all_bytes} bytes of this gateway's cache disk, half of cache.capacity, "
+            f"and take {used.all_bytes} without this one. {remedy}"
+        )
+    most, now, what = {
+        Limit.REGISTRATIONS: (quota.registrations, used.registrations, "registrations"),
+        Limit.ITEMS: (quota.items, used.items, "items in all its datasets"),
+        Limit.BYTES: (quota.bytes, used.bytes, "bytes of this gateway's cache disk for its datasets"),
+    }[limit]
+    return f"A tenant may have {most} {what} (setting {limit}); this one has {now} without this dataset. {remedy}"

@@ -1,0 +1,144 @@
+"""An ``index`` file, opened: the digests and lengths of a dataset, mapped, in whichever form the file has them."""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.store.datasets.layout import (
+    HEADER,
+    INDEX_FORM,
+    INDEX_HEADER,
+    INDEX_MAGIC,
+    INDEX_MAGIC_1,
+    NONE,
+    Damaged,
+    IndexForm,
+    index_size_1,
+)
+
+_ONE = np.uint64(1)
+
+
+class Repeated:
+    """Digests of which many are equal: each is stored once. Indexed like an array of n rows."""
+
+    def __init__(self, distinct: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
+        self.distinct = distinct
+        self.numbers = numbers
+
+    def __getitem__(self, key: Any) -> NDArray[np.uint8]:
+        rows, *columns = key if isinstance(key, tuple) else (key,)
+        found: NDArray[np.uint8] = self.distinct[(self.numbers[rows], *columns)]
+        return found
+
+
+class Lengths:
+    """Lengths at the width of the largest, each stored as one more than it is. Indexed like an array of n 64-bit numbers."""
+
+    def __init__(self, stored: NDArray[Any]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, key: Any) -> NDArray[np.uint64]:
+        # Not by an operator, which warns of the overflow that makes 0 NONE where there is one number only.
+        found: NDArray[np.uint64] = np.subtract(self._stored[key], _ONE, dtype=np.uint64)
+        return found
+
+
+class Index:
+    """The items of a dataset by number and by digest.
+
+    Attributes:
+        items: how many there are.
+        size: bytes of all items of known length.
+        id: SHA-256 over the digests in order.
+        digests: (items, 32).
+        lengths: in bytes, ``layout.NONE`` where the digest file does not say.
+
+    Args:
+        table: the file.
+
+    Raises:
+        Damaged: it has not the size that its header promises.
+    """
+
+    def __init__(self, table: mmap.mmap | bytes) -> None:
+        if len(table) < HEADER:
+            raise Damaged("an index has no header")
+        magic, self.items, size, self.id = INDEX_HEADER.unpack_from(table)
+        self.size = int.from_bytes(size, "little")
+        self.digests: NDArray[np.uint8] | Repeated
+        self.lengths: NDArray[np.uint64] | Lengths
+        if magic == INDEX_MAGIC and len(table) >= 2 * HEADER:
+            self._open(table)
+        elif magic == INDEX_MAGIC_1 and len(table) == index_size_1(self.items):
+            self._open_1(table)
+        else:
+            raise Damaged("an index is not what its header says")
+
+    def _open(self, table: mmap.mmap | bytes) -> None:
+        distinct, width = INDEX_FORM.unpack_from(table, HEADER)
+        form = IndexForm(self.items, distinct, width)
+        if width not in (0, 1, 2, 4, 8) or distinct > self.items or len(table) != form.size:
+            raise Damaged("an index is not as long as its header says")
+        digests = np.frombuffer(table, np.uint8, 32 * distinct, form.digests).reshape(distinct, 32)
+        self.lengths = Lengths(_numbers(table, form.lengths, width, self.items))
+        if form.plain:
+            self.digests = digests
+            self.prefixes: NDArray[np.uint64] = np.frombuffer(table, np.uint64, self.items, form.second)
+            self.order: NDArray[np.uint32] = np.frombuffer(table, np.uint32, self.items, form.third)
+        else:
+            self.order = np.frombuffer(table, np.uint32, self.items, form.second)
+            width = form.number_width
+            one = np.broadcast_to(np.uint8(0), (self.items,))
+            self.digests = Repeated(digests, _numbers(table, form.third, width, self.items) if width else one)
+
+    def _open_1(self, table: mmap.mmap | bytes) -> None:
+        items = self.items
+        self.digests = np.frombuffer(table, np.uint8, 32 * items, HEADER).reshape(items, 32)
+        self.lengths = np.frombuffer(table, np.uint64, items, HEADER + 32 * items)
+        self.prefixes = np.frombuffer(table, np.uint64, items, HEADER + 40 * items)
+        self.order = np.frombuffer(table, np.uint32, items, HEADER + 48 * items)
+
+    def digest(self, item: int) -> bytes:
+        """The SHA-256 of an item's bytes.
+
+        Raises:
+            IndexError: there is no such item.
+        """
+        return bytes(self.digests[item])
+
+    def items_of(self, digest: bytes) -> NDArray[np.uint32]:
+        """All items with these bytes, in ascending order; empty when there are none."""
+        if isinstance(self.digests, Repeated):
+            return self._repeated(digest, self.digests)
+        prefix = np.uint64(int.from_bytes(digest[:8], "big"))
+        first = int(np.searchsorted(self.prefixes, prefix, "left"))
+        last = int(np.searchsorted(self.prefixes, prefix, "right"))
+        # Digests are claims, so a hostile file may have millions with one prefix: hence no scan.
+        low = bisect_left(self.order, digest, first, last, key=self.digest)
+        return self.order[low : bisect_right(self.order, digest, low, last, key=self.digest)]
+
+    def _repeated(self, digest: bytes, digests: Repeated) -> NDArray[np.uint32]:
+        number = bisect_left(range(len(digests.distinct)), digest, key=lambda row: bytes(digests.distinct[row]))
+        low = bisect_left(self.order, number, key=lambda item: int(digests.numbers[item]))
+        high = bisect_right(self.order, number, low, key=lambda item: int(digests.numbers[item]))
+        found = self.order[low:high]
+        return found if high > low and self.digest(int(found[0])) == digest else self.order[:0]
+
+
+def total_of(lengths: NDArray[np.uint64]) -> int:
+    """The sum of all known lengths, in halves, because it can be longer than 64 bits."""
+    known = lengths[lengths != NONE]
+    return (int((known >> np.uint64(32)).sum()) << 32) + int((known & np.uint64(0xFFFFFFFF)).sum())
+
+
+def _numbers(table: mmap.mmap | bytes, start: int, width: int, count: int) -> NDArray[Any]:
+    """Stored numbers; at width 0 there is one, of 64 bits, for all."""
+    if width:
+        return np.frombuffer(table, f"<u{width}", count, start)
+    return np.broadcast_to(np.frombuffer(table, np.uint64, 1, start), (count,))

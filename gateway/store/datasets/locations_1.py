@@ -1,0 +1,102 @@
+"""Locations in version 1 of their file: a record for each item, and every key in full. Read, but not written any more."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.model.datasets import Location
+from gateway.store.datasets.layout import HEADER, LOCATIONS_HEADER_1, LOCATIONS_MAGIC_1, NONE, RECORD, Damaged
+
+_PAGE = 4096
+
+
+class Locations1:
+    """The locations of one registration. The file stays open, and readable after it was replaced, until nobody refers to it.
+
+    Args:
+        path: the file.
+
+    Raises:
+        Damaged: it is missing, or has not the size that its header promises.
+        OSError: it cannot be opened for another reason.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise Damaged(f"{path} is missing") from error
+        head = os.pread(self._fd, HEADER, 0)
+        if len(head) < HEADER or not head.startswith(LOCATIONS_MAGIC_1):
+            raise Damaged(f"{path} is no list of locations")
+        _, self.items, keys, buckets = LOCATIONS_HEADER_1.unpack(head)
+        self._keys = HEADER + RECORD.size * self.items
+        end = self._end = self._keys + keys
+        if os.fstat(self._fd).st_size != end + buckets:
+            raise Damaged(f"{path} is not as long as its header says")
+        try:
+            self._buckets: list[str] = json.loads(os.pread(self._fd, buckets, end))
+        except ValueError as error:
+            raise Damaged(f"{path} has no list of buckets") from error
+
+    def of(self, index: int) -> Location:
+        """Where an item is: two reads of a few bytes, in practice from the page cache.
+
+        Raises:
+            IndexError: there is no such item.
+            Damaged: the file does not say.
+        """
+        return next(self.between(index, index + 1))
+
+    def between(self, start: int, stop: int) -> Iterator[Location]:
+        """The locations of the items from ``start`` up to, not including, ``stop``, read in pages.
+
+        Raises:
+            IndexError: there are no such items.
+            Damaged: the file does not say.
+        """
+        if not 0 <= start <= stop <= self.items:
+            raise IndexError(f"items {start} to {stop} of {self.items}")
+        for first in range(start, stop, _PAGE):
+            yield from self._page(first, min(stop, first + _PAGE))
+
+    def check(self) -> None:
+        """Look at every record.
+
+        Raises:
+            Damaged: one is not as it should be.
+        """
+        end = 0
+        for start in range(0, self.items, _PAGE):
+            count = min(_PAGE, self.items - start)
+            for position, _, _, bucket, size in RECORD.iter_unpack(
+                os.pread(self._fd, RECORD.size * count, HEADER + RECORD.size * start)
+            ):
+                if position != end or bucket >= len(self._buckets):
+                    raise Damaged("its locations are garbled")
+                end += size
+        if end != self._end - self._keys:
+            raise Damaged("its keys are not those of its locations")
+
+    def _page(self, start: int, stop: int) -> Iterator[Location]:
+        count = stop - start
+        records = os.pread(self._fd, RECORD.size * count, HEADER + RECORD.size * start)
+        if len(records) < RECORD.size * count:
+            raise Damaged("the list of locations was cut off")
+        first = RECORD.unpack_from(records)[0]
+        last = RECORD.unpack_from(records, RECORD.size * (count - 1))
+        keys = os.pread(self._fd, last[0] + last[4] - first, self._keys + first)
+        for position, offset, length, bucket, size in RECORD.iter_unpack(records):
+            try:
+                name, key = self._buckets[bucket], keys[position - first : position - first + size].decode()
+            except (IndexError, UnicodeDecodeError) as error:
+                raise Damaged("the list of locations is garbled") from error
+            yield Location(name, key, None if offset == NONE else offset, None if length == NONE else length)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)

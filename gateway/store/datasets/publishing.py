@@ -1,0 +1,261 @@
+"""Registrations on disk: put in their place, replaced, expired and removed, within the quota of their tenant.
+
+A *content name* ends in ``-`` and the first 16 digits of a dataset's id. Only that dataset can have it, so nothing displaces it.
+Any other name goes to what is registered last; while the former dataset is used, it stays under its content name, and jobs that
+read it by its id go on. Programs register content names, so these expire when nobody uses them.
+
+Use is noted as the modification time of the locations file. Everything here may block, and runs in threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gateway.model.datasets import ApiError
+from gateway.policies.dataset_quota import Limit, Quota, Usage, exceeded, refusal
+from gateway.store.datasets.announced import Known, known_of
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
+from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
+from gateway.store.datasets.parcel import VERSION
+from gateway.store.datasets.usage import disk_bytes, items_of, usage_of
+
+IN_USE = 3600.0
+"""Seconds after its last use that a registration counts as used."""
+_DIGITS = 16
+_LONGEST = 128
+_CONTENT_NAME = re.compile(rf"(.+)-([0-9a-f]{{{_DIGITS}}})")
+
+Name = tuple[str, str]
+
+
+def content_name(name: str, identity: str) -> str:
+    """The name that only this dataset can have."""
+    return f"{name[: _LONGEST - _DIGITS - 1]}-{identity[:_DIGITS]}"
+
+
+def check_content(name: str, identity: str) -> None:
+    """Refuse another dataset's content name.
+
+    Raises:
+        ApiError: Conflict.
+    """
+    match = _CONTENT_NAME.fullmatch(name)
+    if match is not None and not identity.startswith(match[2]):
+        raise ApiError(
+            "Conflict",
+            f"The name {name!r} is that of the dataset whose id begins with {match[2]}, and this is {identity}: the digest "
+            "file has changed. Register it under another name.",
+        )
+
+
+def over_quota(limit: Limit, quota: Quota, used: Usage) -> ApiError:
+    """The refusal of a registration that exceeds a limit."""
+    return ApiError("TooLarge", refusal(limit, quota, used), limit=str(limit))
+
+
+class Publisher:
+    """Changes the registrations of one node.
+
+    Args:
+        folders: where they are.
+        boot: names this start of the node.
+        quota: of each tenant.
+        keep_unused: seconds that a content name stays after its last use.
+        now: seconds since the epoch.
+
+    Attributes:
+        unswept: whether there may be something that no registration names.
+        expired: what has expired since somebody took it from here.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        boot: int,
+        quota: Quota,
+        keep_unused: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.folders = folders
+        self.quota = quota
+        self.unswept = False
+        self.expired: set[Name] = set()
+        self._boot = boot
+        self._keep_unused = keep_unused
+        self._now = now
+
+    def used(self, tenant: str, without: str) -> Usage:
+        """What a tenant has beside one registration. Near its quota, content names that are not used make room.
+
+        Raises:
+            ApiError: TooLarge, it may have no more registrations.
+        """
+        used = usage_of(self.folders, tenant, without)
+        near = 2 * used.registrations > self.quota.registrations or 2 * used.bytes > self.quota.bytes
+        if near and self.expire(IN_USE, tenant):
+            used = usage_of(self.folders, tenant, without)
+        limit = exceeded(self.quota, used, 0, 0)
+        if limit is not None:
+            raise over_quota(limit, self.quota, used)
+        return used
+
+    def known(self, tenant: str, name: str, caching: str, fingerprint: str, allow: tuple[str, ...]) -> bool:
+        """Whether this very file has the name already; if only ``caching`` differs, that is changed."""
+        path = self.folders.of_tenant(tenant) / name / REGISTRATION
+        document = read_document(path)
+        if not fingerprint or document is None:
+            return False
+        same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
+        if same != (VERSION, fingerprint, list(allow)):
+            return False
+        if document.get("caching") != caching:
+            with self.folders.locked():
+                if read_document(path) != document:
+                    return False
+                write_document(path, {**document, "caching": caching})
+        return True
+
+    def content_names(self, tenant: str, name: str) -> list[str]:
+        """The content names that a tenant has for datasets that are registered under a name."""
+        return [
+            each.name
+            for each in self.folders.of_tenant(tenant).glob(f"{name[: _LONGEST - _DIGITS - 1]}-*")
+            if _CONTENT_NAME.fullmatch(each.name)
+        ]
+
+    def publish(self, draft: Path, document: dict[str, Any]) -> bool:
+        """Put a complete dataset in its place; whether the name is new.
+
+        Raises:
+            ApiError: TooLarge, the tenant would have too much.
+        """
+        tenant, name = document["tenant"], document["name"]
+        folder = self.folders.of_tenant(tenant) / name
+        with self.folders.locked():
+            before = read_document(folder / REGISTRATION)
+            kept = before is not None and self._outlives(folder, before, document)
+            self._check_quota(draft, tenant, "" if kept else name)
+            self._place_content(draft, document["content"])
+            for place in (folder.parent, folder):
+                place.mkdir(mode=0o700, exist_ok=True)
+            if before is not None and kept:
+                self._keep(folder, before)
+            (draft / LOCATIONS).rename(folder / document["locations"])
+            write_document(folder / REGISTRATION, document)
+            sync_folder(folder.parent)
+        self.unswept = self.unswept or before is not None
+        return before is None
+
+    def remove(self, tenant: str, name: str) -> bool:
+        """Forget a name; whether there was one."""
+        path = self.folders.of_tenant(tenant) / name / REGISTRATION
+        if not path.exists():
+            return False
+        with self.folders.locked():
+            path.unlink(missing_ok=True)
+        self.sweep()
+        return True
+
+    def drop(self, tenant: str, name: str, known: Known) -> bool:
+        """Forget a name if it still is what it was when that was found out; whether it was."""
+        path = self.folders.of_tenant(tenant) / name / REGISTRATION
+        with self.folders.locked():
+            document = read_document(path)
+            if document is None or known_of(document) != known:
+                return False
+            path.unlink(missing_ok=True)
+        self.sweep()
+        return True
+
+    def sweep(self) -> None:
+        """Remove what no registration names; what is still open somewhere is left for the next time."""
+        trash = self.folders.open_draft()
+        try:
+            with self.folders.locked():
+                self.unswept = self.folders.clear_away(trash.path)
+        finally:
+            trash.close()
+
+    def expire(self, idle: float | None = None, tenant: str = "") -> bool:
+        """Forget content names that nobody has used for so many seconds (``keep_unused``); whether there were any.
+
+        Args:
+            idle: seconds without use.
+            tenant: whose; empty: everybody's.
+        """
+        oldest = self._now() - (self._keep_unused if idle is None else idle)
+        gone = set()
+        with self.folders.locked():
+            for path, document in self._content_named(tenant):
+                if _last_use(path.parent, document) < oldest:
+                    path.unlink(missing_ok=True)
+                    gone.add((str(document.get("tenant")), str(document.get("name"))))
+        self.expired.update(gone)
+        if gone:
+            self.sweep()
+        return bool(gone)
+
+    def _content_named(self, tenant: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+        tenants = [self.folders.of_tenant(tenant)] if tenant else list(self.folders.tenants.glob("*"))
+        for folder in tenants:
+            for path in folder.glob(f"*/{REGISTRATION}"):
+                document = read_document(path) if _CONTENT_NAME.fullmatch(path.parent.name) else None
+                if document is not None:
+                    yield path, document
+
+    def _outlives(self, folder: Path, before: dict[str, Any], after: dict[str, Any]) -> bool:
+        """Whether what has the name now is used, so that it stays under its content name."""
+        if Known(str(before.get("content")), "").id == Known(after["content"], "").id:
+            return False
+        kept = folder.with_name(content_name(folder.name, str(before.get("content"))))
+        return not kept.exists() and _last_use(folder, before) >= self._now() - IN_USE
+
+    def _keep(self, folder: Path, before: dict[str, Any]) -> None:
+        kept = folder.with_name(content_name(folder.name, str(before["content"])))
+        kept.mkdir(mode=0o700)
+        locations = str(before["locations"])
+        try:
+            os.link(folder / locations, kept / locations)
+        except FileNotFoundError:
+            kept.rmdir()
+            return
+        write_document(kept / REGISTRATION, {**before, "name": kept.name})
+
+    def _check_quota(self, draft: Path, tenant: str, without: str) -> None:
+        used = usage_of(self.folders, tenant, without)
+        size = disk_bytes(draft / "content") + (draft / LOCATIONS).stat().st_size
+        limit = exceeded(self.quota, used, items_of(draft / "content" / INDEX), size)
+        if limit is not None:
+            raise over_quota(limit, self.quota, used)
+
+    def _place_content(self, draft: Path, tag: str) -> None:
+        target = self.folders.contents / tag
+        if target.exists():
+            try:
+                Content(target, self._boot)
+                return
+            except Damaged:
+                move(target, draft)
+        (draft / "content").rename(target)
+        sync_folder(self.folders.contents)
+
+
+def note_use(locations: Path) -> None:
+    """Note that a registration is used now; a disk that cannot be written loses nothing but that."""
+    try:
+        os.utime(locations)
+    except OSError:
+        return
+
+
+def _last_use(folder: Path, document: dict[str, Any]) -> float:
+    try:
+        return (folder / str(document.get("locations"))).stat().st_mtime
+    except OSError:
+        return 0.0

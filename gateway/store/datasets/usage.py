@@ -1,0 +1,65 @@
+"""What registrations take on the disk: of one tenant for its quota, and of all for the cache's space."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.policies.dataset_quota import Usage
+from gateway.store.datasets.folders import REGISTRATION, Folders, read_document
+from gateway.store.datasets.layout import INDEX, INDEX_HEADER
+
+_BLOCK = 512
+
+
+def disk_bytes(folder: Path) -> int:
+    """Bytes of the disk that a folder's files take, drafts included; 0 when there is none. Runs in a thread."""
+    return sum(status.st_blocks for status in _files(folder)) * _BLOCK
+
+
+def usage_of(folders: Folders, tenant: str, without: str = "") -> Usage:
+    """What a tenant has, less the registration named ``without``; what two of them share counts once. Runs in a thread.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    registrations = items = size = 0
+    contents: set[str] = set()
+    for path in folders.of_tenant(tenant).glob(f"*/{REGISTRATION}"):
+        document = read_document(path)
+        if document is None or path.parent.name == without:
+            continue
+        registrations += 1
+        tag = str(document.get("content"))
+        items += items_of(folders.contents / tag / INDEX)
+        size += disk_bytes(path.parent)
+        if tag not in contents:
+            contents.add(tag)
+            size += disk_bytes(folders.contents / tag)
+    return Usage(registrations, items, size, disk_bytes(folders.contents) + disk_bytes(folders.tenants))
+
+
+def items_of(index: Path) -> int:
+    """How many items an ``index`` file has; 0 when there is none that can be read."""
+    try:
+        with index.open("rb") as file:
+            return int(INDEX_HEADER.unpack(file.read(INDEX_HEADER.size))[1])
+    except (FileNotFoundError, NotADirectoryError, struct.error):
+        return 0
+
+
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            else:
+                yield entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # removed in this moment

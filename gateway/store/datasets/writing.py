@@ -1,0 +1,343 @@
+"""Writes a dataset's files, batch of rows by batch of rows, in the form that layout.py describes.
+
+Digests and lengths are written at their full width first, as only the last row tells which form is the shorter one; the rest is
+written once. What is written for good counts against a budget as it is written, so a file that comes to too much ends early.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from array import array
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.dataset_quota import Limit
+from gateway.store.datasets import layout
+from gateway.store.datasets.columns import BadFile, Columns
+from gateway.store.datasets.index import total_of
+from gateway.store.datasets.layout import NONE, IndexForm, width_of
+
+KNOWN_KEYS = 2**19
+"""Keys that are remembered, so that they are stored once; when there are more, remembering begins anew."""
+_PIECE = 8 * 1024**2
+_BLOCK = 2**20
+_SHORT = 16
+
+
+class Budget:
+    """Bytes that may still be written for good, and the free space of the file system that must stay."""
+
+    def __init__(self, output: int, reserve: int) -> None:
+        self._left = output
+        self._reserve = reserve
+
+    def spend(self, size: int) -> None:
+        """Account for bytes that stay.
+
+        Raises:
+            BadFile: they are more than are left.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise BadFile("What is made of the file takes more space than it may.", Limit.BYTES)
+
+    def check_room(self, size: int, path: Path) -> None:
+        """Keep the reserve.
+
+        Raises:
+            OSError: ENOSPC, so many more bytes would touch it.
+        """
+        status = os.statvfs(path.parent)
+        if status.f_bavail * status.f_frsize < self._reserve + size:
+            raise OSError(errno.ENOSPC, "the reserve of the file system is reached")
+
+
+class Output:
+    """A file that is written at given places.
+
+    Args:
+        path: of the file, which must not exist.
+        budget: shared by all files of the job; what is written is not spent.
+    """
+
+    def __init__(self, path: Path, budget: Budget) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.path = path
+        self.end = 0
+        self._budget = budget
+
+    def put(self, position: int, data: bytes | memoryview) -> None:
+        """Write bytes at a place."""
+        left = memoryview(data)
+        self._budget.check_room(len(left), self.path)
+        while left:
+            written = os.pwrite(self._fd, left, position)
+            left = left[written:]
+            position += written
+        self.end = max(self.end, position)
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Write bytes at the end."""
+        self.put(self.end, data)
+
+    def read(self, dtype: Any, count: int, position: int = 0) -> NDArray[Any]:
+        """Map what was written."""
+        if not count:
+            return np.empty(0, dtype)
+        return np.memmap(self.path, dtype, "r", position, (count,))
+
+    def finish(self) -> None:
+        """Have it on the disk, so that a crash of the machine leaves no hole."""
+        os.fsync(self._fd)
+        os.close(self._fd)
+
+    def discard(self) -> None:
+        """Remove it."""
+        os.close(self._fd)
+        self.path.unlink()
+
+
+def bytes_of(numbers: NDArray[Any]) -> memoryview:
+    """An array's bytes."""
+    return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
+
+
+class IndexWriter:
+    """Writes ``index`` and ``states``.
+
+    Args:
+        folder: gets the files; it is in a draft, which gets what is temporary.
+        items: that will come.
+        budget: of the job.
+    """
+
+    def __init__(self, folder: Path, items: int, budget: Budget) -> None:
+        budget.spend(layout.states_size(items))
+        self._items = items
+        self._folder = folder
+        self._budget = budget
+        self._all_digests = Output(folder.parent / "digests.tmp", budget)
+        self._all_lengths = Output(folder.parent / "lengths.tmp", budget)
+        self._digests, self._lengths = sha256(), sha256()
+        self._size = 0
+        self._least, self._largest = NONE, 0
+
+    def add(self, columns: Columns) -> None:
+        """The next rows."""
+        digests, lengths = bytes_of(columns.digests), bytes_of(columns.lengths)
+        self._digests.update(digests)
+        self._lengths.update(lengths)
+        self._all_digests.add(digests)
+        self._size += total_of(columns.lengths)
+        stored = columns.lengths + np.uint64(1)
+        if len(stored):
+            self._least, self._largest = min(self._least, int(stored.min())), max(self._largest, int(stored.max()))
+        self._all_lengths.add(bytes_of(stored))
+
+    def finish(self) -> dict[str, Any]:
+        """Write the files, and say what the dataset is."""
+        items = self._items
+        digests = self._all_digests.read(np.uint8, 32 * items).reshape(items, 32)
+        prefixes, order = sort_digests(digests)
+        fresh = _first_of_equals(digests, order)
+        distinct = int(np.count_nonzero(fresh))
+        width = 0 if self._least == self._largest else width_of(self._largest)
+        form = IndexForm(items, distinct if 2 * distinct <= items else items, width)
+        self._budget.spend(form.size)
+        file = Output(self._folder / layout.INDEX, self._budget)
+        identity = self._digests.digest()
+        file.put(0, layout.INDEX_HEADER.pack(layout.INDEX_MAGIC, items, self._size.to_bytes(16, "little"), identity))
+        file.put(layout.HEADER, layout.INDEX_FORM.pack(form.distinct, width))
+        if form.plain:
+            _write_plain(file, form, digests, prefixes, order)
+        else:
+            del prefixes
+            _write_repeated(file, form, digests, order, fresh)
+        self._write_lengths(file, form)
+        file.finish()
+        self._all_digests.discard()
+        self._all_lengths.discard()
+        self._write_states()
+        tag = f"{identity.hex()}-{self._lengths.hexdigest()[:16]}"
+        return {"id": identity.hex(), "tag": tag, "items": items, "size": self._size}
+
+    def _write_lengths(self, file: Output, form: IndexForm) -> None:
+        if not form.length_width:
+            file.put(form.lengths, self._largest.to_bytes(8, "little"))
+            return
+        stored = self._all_lengths.read(np.uint64, self._items)
+        width = form.length_width
+        for start in range(0, self._items, _BLOCK):
+            file.put(form.lengths + width * start, bytes_of(stored[start : start + _BLOCK].astype(f"<u{width}")))
+        used = form.lengths + width * self._items
+        file.put(used, bytes(form.size - used))
+
+    def _write_states(self) -> None:
+        # Every byte is written: to touch a hole of a mapped file on a full disk would kill the process.
+        states = Output(self._folder / layout.STATES, self._budget)
+        end = layout.states_size(self._items)
+        for position in range(0, end, _PIECE):
+            states.put(position, bytes(min(_PIECE, end - position)))
+        states.put(0, layout.STATES_HEADER.pack(layout.STATES_MAGIC, self._items, 0))
+        states.finish()
+
+
+def sort_digests(digests: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """The sorted prefixes, and the items in that order: by digest, equal ones by index."""
+    words = digests.reshape(-1).view(">u8").reshape(-1, 4)
+    prefixes = words[:, 0].astype(np.uint64)
+    order = np.argsort(prefixes, kind="stable").astype(np.uint32)
+    prefixes = prefixes[order]
+    again = np.flatnonzero(prefixes[1:] == prefixes[:-1])
+    if len(again):
+        # Only equal prefixes need the rest of the digest; among strangers' bytes there are none but duplicates.
+        tied = np.union1d(again, again + 1)
+        items = order[tied]
+        rest = words[items]
+        order[tied] = items[np.lexsort((items, rest[:, 3], rest[:, 2], rest[:, 1], rest[:, 0]))]
+    return prefixes, order
+
+
+def _first_of_equals(digests: NDArray[np.uint8], order: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """For each item in order, whether its digest is another one than that of the item before."""
+    words = digests.reshape(-1).view(np.uint64).reshape(-1, 4)
+    fresh = np.ones(len(order), bool)
+    for start in range(1, len(order), _BLOCK):
+        stop = min(len(order), start + _BLOCK)
+        fresh[start:stop] = (words[order[start:stop]] != words[order[start - 1 : stop - 1]]).any(axis=1)
+    return fresh
+
+
+def _write_plain(
+    file: Output,
+    form: IndexForm,
+    digests: NDArray[np.uint8],
+    prefixes: NDArray[np.uint64],
+    order: NDArray[np.uint32],
+) -> None:
+    for start in range(0, form.items, _BLOCK):
+        file.put(form.digests + 32 * start, bytes_of(digests[start : start + _BLOCK]))
+    file.put(form.second, bytes_of(prefixes))
+    file.put(form.third, bytes_of(order))
+
+
+def _write_repeated(
+    file: Output,
+    form: IndexForm,
+    digests: NDArray[np.uint8],
+    order: NDArray[np.uint32],
+    fresh: NDArray[np.bool_],
+) -> None:
+    first = order[fresh]
+    for start in range(0, form.distinct, _BLOCK):
+        file.put(form.digests + 32 * start, bytes_of(digests[first[start : start + _BLOCK]]))
+    file.put(form.second, bytes_of(order))
+    if form.number_width:
+        numbers = np.empty(form.items, f"<u{form.number_width}")
+        numbers[order] = np.cumsum(fresh, dtype=np.uint32) - np.uint32(1)
+        file.put(form.third, bytes_of(numbers))
+
+
+class LocationsWriter:
+    """Writes ``locations``.
+
+    Args:
+        path: of the file.
+        budget: of the job.
+    """
+
+    def __init__(self, path: Path, budget: Budget) -> None:
+        self._file = Output(path, budget)
+        self._file.put(0, bytes(layout.HEADER))
+        self._budget = budget
+        self._items = 0
+        self._row_pages, self._key_pages = array("Q"), array("Q")
+        self._rows: NDArray[np.uint64] = np.empty((0, 4), np.uint64)
+        self._numbers: dict[bytes, int] = {}
+        self._keys: list[bytes] = []
+        self._count = 0
+
+    def add(self, columns: Columns) -> None:
+        """The next rows."""
+        keys = np.array([self._number(key) for key in columns.keys], np.uint64)
+        one = np.uint64(1)
+        new = (keys[columns.key_numbers], columns.buckets, columns.offsets + one, columns.lengths + one)
+        rows = np.concatenate([self._rows, np.column_stack(new).astype(np.uint64)])
+        whole = len(rows) - len(rows) % layout.ROWS
+        for start in range(0, whole, layout.ROWS):
+            self._write_rows(rows[start : start + layout.ROWS])
+        self._rows = rows[whole:]
+        self._items += len(columns.lengths)
+
+    def finish(self, buckets: dict[str, int]) -> None:
+        """Write the rest."""
+        if len(self._rows):
+            self._write_rows(self._rows)
+        if self._keys:
+            self._write_keys()
+        rows = self._append(bytes(-self._file.end % 8) + self._row_pages.tobytes()) - 8 * len(self._row_pages)
+        keys = self._append(self._key_pages.tobytes()) - 8 * len(self._key_pages)
+        names = json.dumps(list(buckets)).encode()
+        place = self._append(names) - len(names)
+        head = layout.LOCATIONS_HEADER.pack(
+            layout.LOCATIONS_MAGIC, self._items, rows, self._count, keys, place, len(names)
+        )
+        self._file.put(0, head)
+        self._file.finish()
+
+    def _number(self, key: bytes) -> int:
+        # A long key is known by its hash, so that memory does not depend on how long keys are.
+        known = key if len(key) <= _SHORT else blake2b(key, digest_size=_SHORT).digest()
+        number = self._numbers.get(known)
+        if number is None:
+            if len(self._numbers) >= KNOWN_KEYS:
+                self._numbers.clear()
+            number = self._numbers[known] = self._count
+            self._count += 1
+            self._keys.append(key)
+            if len(self._keys) == layout.KEYS:
+                self._write_keys()
+        return number
+
+    def _write_keys(self) -> None:
+        keys, self._keys = self._keys, []
+        self._key_pages.append(self._append(page := pack_keys(keys)) - len(page))
+
+    def _write_rows(self, rows: NDArray[np.uint64]) -> None:
+        page = pack_rows(rows)
+        self._row_pages.append(self._append(page) - len(page))
+
+    def _append(self, data: bytes) -> int:
+        """Where the file ends then."""
+        self._budget.spend(len(data))
+        self._file.add(data)
+        return self._file.end
+
+
+def pack_rows(rows: NDArray[np.uint64]) -> bytes:
+    """A page of rows."""
+    least = rows.min(axis=0)
+    above = rows - least
+    widths = [width_of(int(largest)) for largest in above.max(axis=0)]
+    columns = [above[:, number].astype(f"<u{width}").tobytes() for number, width in enumerate(widths) if width]
+    return b"".join([layout.ROW_PAGE.pack(*least.tolist(), *widths), *columns])
+
+
+def pack_keys(keys: list[bytes]) -> bytes:
+    """A page of keys."""
+    first, last = min(keys), max(keys)
+    size = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    common, rests = first[:size], [key[size:] for key in keys]
+    ends = np.cumsum([len(rest) for rest in rests], dtype=np.uint32).astype("<u2")
+    body = ends.tobytes() + b"".join(rests)
+    deflated = zlib.compress(body, 1)
+    worth = 4 * len(deflated) <= len(body)
+    body = deflated if worth else body
+    return layout.KEY_PAGE.pack(size, worth, len(body)) + common + body

@@ -1,0 +1,47 @@
+"""The quota of registrations: what one more may have, and what is said when it is too much."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.policies.dataset_quota import Limit, Quota, Usage, allowance, exceeded, refusal, tenant_bytes
+
+QUOTA = Quota(registrations=2, items=100, bytes=1000, all_bytes=1500)
+
+
+def test_a_tenth_of_the_cache() -> None:
+    """Rule: without a setting a tenant's registrations may take a tenth of the cache's capacity."""
+    assert tenant_bytes(0, 10**9) == 10**8
+    assert tenant_bytes(7, 10**9) == 7
+
+
+def test_what_is_left() -> None:
+    """Rule: one more registration may have what the tenant's others, and those of all tenants, leave."""
+    left = allowance(QUOTA, Usage(1, 30, 400, 400))
+    assert (left.items, left.bytes, left.bound_by) == (70, 600, Limit.BYTES)
+    left = allowance(QUOTA, Usage(1, 30, 400, 1400))
+    assert (left.bytes, left.bound_by) == (100, Limit.CAPACITY)
+    assert allowance(QUOTA, Usage(1, 130, 4000, 4000)).bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("used", "items", "size", "limit"),
+    [
+        (Usage(1, 30, 400, 400), 70, 600, None),
+        (Usage(2, 0, 0, 0), 0, 0, Limit.REGISTRATIONS),
+        (Usage(1, 30, 400, 400), 71, 0, Limit.ITEMS),
+        (Usage(1, 30, 400, 400), 0, 601, Limit.BYTES),
+        (Usage(1, 30, 400, 1400), 0, 101, Limit.CAPACITY),
+    ],
+)
+def test_what_is_exceeded(used: Usage, items: int, size: int, limit: Limit | None) -> None:
+    """Rule: each limit counts by itself."""
+    assert exceeded(QUOTA, used, items, size) is limit
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_the_refusal_says_what_to_do(limit: Limit) -> None:
+    """Rule: the text names the setting and the remedy."""
+    text = refusal(limit, QUOTA, Usage(1, 30, 400, 400))
+    assert limit in text
+    assert "Remove registrations that are no longer used" in text

@@ -1,0 +1,136 @@
+"""Names of datasets: what holds the id of its content is displaced by nothing, and leaves when nobody uses it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.model.datasets import ApiError
+from gateway.store.datasets.registry import Registration, Registry, Rules, Source
+from tests.digests import files_below, id_of, rows_of, write
+from tests.engine.datasets import NearRegistry
+
+A = "tenant a"
+BY_CONTENT = Source(content_name=True)
+OLD, NEW = rows_of(5), rows_of(7, seed=2)
+
+
+@pytest.fixture
+async def registry(tmp_path: Path) -> Registry:
+    """A node."""
+    return NearRegistry(tmp_path / "datasets", 1)
+
+
+async def register(
+    registry: Registry, tmp_path: Path, rows: list, name: str = "train", source: Source = BY_CONTENT
+) -> str:  # type: ignore[type-arg]
+    """Register some rows; the name that they got."""
+    registration, _ = await registry.register(A, name, write(tmp_path / "f", rows), "auto", source)
+    return registration.name
+
+
+def unused(registry: Registry, seconds: float) -> None:
+    """Nobody uses what is registered for so long."""
+    for path in registry.folders.tenants.glob("*/*/locations-*"):
+        os.utime(path, (path.stat().st_mtime - seconds,) * 2)
+
+
+async def test_equal_stems_do_not_displace_each_other(registry: Registry, tmp_path: Path) -> None:
+    """Rule: two files of one stem, or one that was rebuilt, are two registrations, each with its dataset's id in its name."""
+    assert await register(registry, tmp_path, OLD) == f"train-{id_of(OLD)[:16]}"
+    assert await register(registry, tmp_path, NEW) == f"train-{id_of(NEW)[:16]}"
+    for rows in (OLD, NEW):
+        found = registry.find(A, id_of(rows), now=True)
+        assert isinstance(found, Registration)
+        assert found.content.items == len(rows)
+
+
+async def test_the_same_file_is_not_read_twice(registry: Registry, tmp_path: Path) -> None:
+    """Rule: who registers the file that is registered already gets that registration."""
+    source = Source("fingerprint", (), True)
+    first = await registry.register(A, "train", write(tmp_path / "f", OLD), "auto", source)
+    again = await registry.register(A, "train", tmp_path / "gone", "auto", source)
+    assert (first[1], again[1]) == (True, False)
+    assert again[0].name == first[0].name
+
+
+async def test_a_content_name_is_one_datasets(registry: Registry, tmp_path: Path) -> None:
+    """Rule: no other dataset gets a name that holds an id, so a file that has changed is refused there."""
+    name = await register(registry, tmp_path, OLD)
+    with pytest.raises(ApiError, match="Conflict"):
+        await register(registry, tmp_path, NEW, name, Source())
+    assert await register(registry, tmp_path, OLD, name, Source()) == name
+
+
+async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_path: Path) -> None:
+    """Rule: a plain name goes to what was registered last; a job that reads the former dataset by its id goes on."""
+    await register(registry, tmp_path, OLD, source=Source())
+    await register(registry, tmp_path, NEW, source=Source())
+    assert registry.find(A, "train", now=True).content.id == id_of(NEW)  # type: ignore[union-attr]
+    former = registry.find(A, id_of(OLD), now=True)
+    assert former is not None
+    assert former.name == f"train-{id_of(OLD)[:16]}"
+    assert [place.key for place in former.locations.between(0, 5)] == [row.key for row in OLD]
+    assert {found.name for found in registry.of_tenant(A)} == {"train", former.name}
+
+
+async def test_what_is_displaced_unused_leaves(registry: Registry, tmp_path: Path) -> None:
+    """Rule: what nobody used for an hour does not stay."""
+    await register(registry, tmp_path, OLD, source=Source())
+    registry.close()
+    unused(registry, 3601)
+    await register(registry, tmp_path, NEW, source=Source())
+    assert registry.find(A, id_of(OLD), now=True) is None
+    assert len(files_below(registry.folders.root)) == 4
+
+
+async def test_a_content_name_expires(tmp_path: Path) -> None:
+    """Rule: a content name that is not used leaves; one that is used stays, and so does a plain name."""
+    time = [1000.0]
+    rules = Rules(keep_unused=86_400)
+    registry = NearRegistry(tmp_path / "datasets", 1, rules, clock=lambda: time[0])
+    for rows, name, source in ((OLD, "old", BY_CONTENT), (NEW, "new", BY_CONTENT), (rows_of(3), "plain", Source())):
+        await register(registry, tmp_path, rows, name, source)
+    unused(registry, 2 * 86_400)
+    time[0] += 700
+    registry.find(A, id_of(NEW))
+    await registry.swept()
+    assert {found.name for found in registry.of_tenant(A)} == {f"new-{id_of(NEW)[:16]}", "plain"}
+    assert registry.expired == {(A, f"old-{id_of(OLD)[:16]}")}
+
+
+async def test_a_list_is_no_use(tmp_path: Path) -> None:
+    """Rule: to look at registrations keeps none of them."""
+    time = [1000.0]
+    registry = NearRegistry(tmp_path / "datasets", 1, Rules(keep_unused=86_400), clock=lambda: time[0])
+    await register(registry, tmp_path, OLD)
+    unused(registry, 2 * 86_400)
+    time[0] += 700
+    assert len(list(registry.of_tenant(A))) == 1
+    registry.find(A, "another")
+    await registry.swept()
+    assert list(registry.of_tenant(A)) == []
+
+
+async def test_long_names(registry: Registry, tmp_path: Path) -> None:
+    """Rule: a content name is a name, however long the stem is."""
+    name = await register(registry, tmp_path, OLD, "n" * 128)
+    assert (len(name), name[-16:]) == (128, id_of(OLD)[:16])
+
+
+async def test_what_is_known_of_names_is_bounded(tmp_path: Path) -> None:
+    """Rule: names that come and go leave nothing in memory."""
+    time = [1000.0]
+    registry = NearRegistry(tmp_path / "datasets", 1, clock=lambda: time[0])
+    for seed in range(30):
+        name = await register(registry, tmp_path, rows_of(1, seed=seed))
+        registry.close()
+        assert registry.find(A, id_of(rows_of(1, seed=seed))) is not None
+        await registry.remove(A, name)
+    time[0] += 61
+    registry.find(A, "another")
+    await registry.swept()
+    assert registry._known_tags == {}
+    assert len(registry._open) == 0
