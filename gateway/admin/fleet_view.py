@@ -53,6 +53,7 @@ def _node(name: str, address: str, state: State, capacity: int, reading: Reading
         capacity=capacity,
         bytes=int(told.get("bytes", 0)),
         blobs=int(told.get("blobs", 0)),
+        dataset_bytes=int(told.get("dataset_bytes", 0)),
         disk=disk if disk in _DISKS else "normal",
         redis=state != "GONE" and bool(told.get("redis", True)),
         version=str(told.get("version", "")),

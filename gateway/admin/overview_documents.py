@@ -27,6 +27,10 @@ class NodeDocument(Answer):
     capacity: int = Field(description="of its cache, in bytes", examples=[8_000_000_000_000])
     bytes: int = Field(description="in its cache", examples=[5_210_000_000_000])
     blobs: int = Field(examples=[18_422_110])
+    dataset_bytes: int = Field(
+        description="of its cache disk, taken by registrations of datasets; they count against capacity",
+        examples=[94_000_000],
+    )
     disk: Disk = Field(examples=["normal"])
     redis: bool = Field(description="whether it hears of the fleet's writes", examples=[True])
     version: str = Field(description="empty until it has said something", examples=["0.1.0"])
