@@ -105,8 +105,8 @@ class DatasetSettings(Section):
     tenant_items: int = Field(200_000_000, ge=1, description="items of all datasets that one tenant has registered")
     tenant_bytes: Size = Field(
         0,
-        description="bytes of a node's cache disk that one tenant's registrations may take; 0: a tenth of cache.capacity. "
-        "All tenants' together may take half of it",
+        description="bytes of a node's cache disk that one tenant's registrations may take; 0: a tenth of "
+        "cache.capacity, at least 64 MiB. All tenants' together may take half of it",
     )
     keep_unused: Seconds = Field(
         7 * 86_400.0,

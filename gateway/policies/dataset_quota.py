@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-SHARE = 0.5
-"""Of the cache's capacity, what all datasets may take together."""
+FLOOR = 64 * 1024**2
+"""Bytes that the registrations of datasets may take in the smallest of caches."""
 
 
 class Limit(StrEnum):
@@ -53,9 +53,9 @@ class Allowance:
     bound_by: Limit
 
 
-def tenant_bytes(setting: int, capacity: int) -> int:
-    """The bytes of one tenant: what the setting says; if that is 0, a tenth of the cache's capacity."""
-    return setting or capacity // 10
+def quota_of(registrations: int, items: int, size: int, capacity: int) -> Quota:
+    """The quota by the settings: of bytes, if ``size`` is 0, a tenth of the cache's capacity; half of it for all tenants."""
+    return Quota(registrations, items, size or max(FLOOR, capacity // 10), max(FLOOR, capacity // 2))
 
 
 def allowance(quota: Quota, used: Usage) -> Allowance:

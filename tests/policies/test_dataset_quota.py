@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.dataset_quota import Limit, Quota, Usage, allowance, exceeded, refusal, tenant_bytes
+from gateway.policies.dataset_quota import FLOOR, Limit, Quota, Usage, allowance, exceeded, quota_of, refusal
 
 QUOTA = Quota(registrations=2, items=100, bytes=1000, all_bytes=1500)
 
 
 def test_a_tenth_of_the_cache() -> None:
-    """Rule: without a setting a tenant's registrations may take a tenth of the cache's capacity."""
-    assert tenant_bytes(0, 10**9) == 10**8
-    assert tenant_bytes(7, 10**9) == 7
+    """Rule: without a setting a tenant's registrations may take a tenth of the cache's capacity, and all half; a small cache has
+    room for some too."""
+    assert quota_of(5, 6, 0, 10**10) == Quota(5, 6, 10**9, 5 * 10**9)
+    assert quota_of(5, 6, 7, 10**10).bytes == 7
+    assert quota_of(5, 6, 0, 1000).bytes == quota_of(5, 6, 0, 1000).all_bytes == FLOOR
 
 
 def test_what_is_left() -> None:

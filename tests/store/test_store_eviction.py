@@ -298,3 +298,15 @@ async def test_of_a_disk_that_is_down_nothing_can_be_used(open_store, root):
     """Rule: then there is no room, and that is not for want of space."""
     store = await open_store(dir="/dev/null/cache")
     assert (store.status().room, store.status().shortage) == (0, "")
+
+
+async def test_registrations_of_datasets_count_as_used(open_store, root) -> None:
+    """Rule: what registrations take on the disk is no room for blobs, and is shown."""
+    (root / "datasets" / "contents" / "c").mkdir(parents=True)
+    (root / "datasets" / "contents" / "c" / "index").write_bytes(bytes(4000))
+    store = await open_store(capacity=10_000)
+    status = store.status()
+    assert (status.capacity, status.datasets) == (10_000, 4000)
+    assert status.room == 6000
+    assert await store.make_room(6000)
+    assert not await store.make_room(6001)

@@ -39,7 +39,7 @@ from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.model.problems import invalid_request
 from gateway.origin.client import OriginClient
-from gateway.policies.dataset_quota import SHARE, Quota, tenant_bytes
+from gateway.policies.dataset_quota import quota_of
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
 from gateway.store.datasets.registry import Registration, Rules, Source
@@ -79,12 +79,7 @@ def dataset_rules(settings: Settings) -> Rules:
     datasets, capacity = settings.datasets, settings.cache.capacity
     return Rules(
         Limits(datasets.read_memory, datasets.read_time, settings.cache.reserve),
-        Quota(
-            datasets.tenant_registrations,
-            datasets.tenant_items,
-            tenant_bytes(datasets.tenant_bytes, capacity),
-            int(SHARE * capacity),
-        ),
+        quota_of(datasets.tenant_registrations, datasets.tenant_items, datasets.tenant_bytes, capacity),
         datasets.keep_unused,
     )
 

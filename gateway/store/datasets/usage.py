@@ -11,12 +11,10 @@ from gateway.policies.dataset_quota import Usage
 from gateway.store.datasets.folders import REGISTRATION, Folders, read_document
 from gateway.store.datasets.layout import INDEX, INDEX_HEADER
 
-_BLOCK = 512
-
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes of the disk that a folder's files take, drafts included; 0 when there is none. Runs in a thread."""
-    return sum(status.st_blocks for status in _files(folder)) * _BLOCK
+    """Bytes of a folder's files, drafts included; 0 when there is none. Runs in a thread."""
+    return sum(status.st_size for status in _files(folder))
 
 
 def usage_of(folders: Folders, tenant: str, without: str = "") -> Usage:
