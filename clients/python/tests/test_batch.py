@@ -1,6 +1,7 @@
 """Fetching batches from a gateway that keeps the contract."""
 
 import copy
+import dataclasses
 import json
 import multiprocessing
 import pickle
@@ -267,8 +268,21 @@ def test_a_forgotten_dataset_is_registered_again(gateway, tmp_path):
     fetched = _reader(gateway, digest_file=file).fetch([1, 2])
     assert _content(fetched) == _expected([1, 2])
     sent = gateway.asked[1]
-    assert (sent.method, sent.path, sent.query) == ("PUT", "/-/v1/datasets/digits", {"caching": "full"})
+    query = {"caching": "full", "by_content": "true"}
+    assert (sent.method, sent.path, sent.query) == ("PUT", "/-/v1/datasets/digits", query)
     assert sent.body == file.read_bytes()
+
+
+def test_a_dataset_is_registered_again_under_the_stem_of_its_content_name(gateway, tmp_path):
+    """A job whose dataset was forgotten registers its file by content: a changed one displaces nothing, and is an error."""
+    file = tmp_path / "digits.parquet"
+    file.write_bytes(b"PAR1 and so on")
+    _register(gateway, "cd" * 32)
+    gateway.faults = [problem(404, "UnknownDataset")]
+    named = dataclasses.replace(DATASET, name=f"digits-{ID[:16]}")
+    with pytest.raises(larder.DigestFileError, match="is of dataset cdcd"):
+        larder.BatchReader(gateway.endpoint, named, credentials=KEY, digest_file=file).fetch([1, 2])
+    assert gateway.asked[1].path == "/-/v1/datasets/digits"
 
 
 def test_a_forgotten_dataset_is_registered_again_from_where_its_digest_file_is(gateway):

@@ -348,11 +348,16 @@ def test_nothing_is_asked_before_it_is_needed():
     ],
 )
 def test_a_dataset_is_a_name_or_a_digest_file(dataset, registered, monkeypatch):
-    """A name is looked up; what looks like a path or an S3 address is registered under the stem of its name."""
+    """A name is looked up; what looks like a path or an S3 address is registered under the stem of its name and its content."""
     source = GatewaySource(ENDPOINT, dataset)
     asked = []
     monkeypatch.setattr(source._client, "dataset", lambda name: asked.append((name, None)))
-    monkeypatch.setattr(source._client, "register", lambda name, file, caching: asked.append((file, name)))
+
+    def register(name, file, caching, by_content):
+        assert by_content
+        asked.append((file, name))
+
+    monkeypatch.setattr(source._client, "register", register)
     source.describe()
     assert asked == [(dataset, registered)]
 
