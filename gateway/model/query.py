@@ -124,7 +124,7 @@ def _is_movable(name: bytes) -> bool:
 
 
 def _refusal(name: bytes, why: str) -> S3Error:
-    return S3Error("InvalidRequest", f"The parameter {_text(name)} {why}.")
+    return S3Error("InvalidRequest", explain=f"The parameter {_text(name)} {why}.")
 
 
 def _encoded(text: bytes) -> str:

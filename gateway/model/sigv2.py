@@ -50,7 +50,7 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
         elif name not in _ACCEPTED and not _is_header(name.lower()):
             raise S3Error(
                 "AccessDenied",
-                "There were query parameters present in the request which were not signed",
+                explain="There were query parameters present in the request which were not signed.",
                 extra={"ParametersNotSigned": name.decode("latin-1")},
             )
     if len(fields) != 3 or not all(fields.values()):

@@ -177,7 +177,7 @@ def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) 
     """Rule: a parameter that is unknown or out of bounds is refused by its name, without a word from inside the gateway."""
     reply = ask(running, "GET", f"/v1/datasets/x/items{query}")
     assert (reply.status, reply.code) == (400, "InvalidRequest")
-    assert reply.json["detail"].startswith(said)
+    assert said in reply.json["detail"]
     assert "pydantic" not in reply.body.decode()
 
 
@@ -193,7 +193,7 @@ def test_wrong_parameters_of_a_registration(running: Running, name: str, query: 
     """Rule: the same when registering; nothing is registered."""
     reply = register(running, name, b"whatever", query=query)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
-    assert reply.json["detail"].startswith(said)
+    assert said in reply.json["detail"]
 
 
 @pytest.mark.parametrize("bad", ["ab" * 32, "AB" * 32, "a%20b", "%C3%A4", "x" * 129, "a%0Ab", "a%00b", "a:b", "~"])
@@ -353,7 +353,7 @@ def test_bodies_that_name_nothing(running: Running, name: str, body: object, sai
     """Rule: a JSON body that is not {"source": "s3://bucket/key"} is refused, naming the field."""
     reply = source(running, name, body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
-    assert reply.json["detail"].startswith(said)
+    assert said in reply.json["detail"]
 
 
 # --- who may
