@@ -14,13 +14,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gateway.model.errors import S3Error
-from gateway.model.sigv4 import ALGORITHM, Pair
+from gateway.model.sigv4 import ALGORITHM, Pair, parse_amz_date
 
 MAX_EXPIRES = 604_800
 """Longest life of a presigned request, in seconds: a week."""
 
 SCHEME_NOT_SUPPORTED = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
 """What S3 says of Signature Version 2."""
+
+X_AMZ_DATE_FORM = "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\""
 
 _LONGEST_CACHED_CLAIM = 2048
 QUERY_PARAMETERS = frozenset(
@@ -141,18 +143,14 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
     """
     code = "AuthorizationQueryParametersError"
     fields = dict(pairs)
-    if fields.get(b"X-Amz-Algorithm") == b"AWS4-ECDSA-P256-SHA256":
-        raise S3Error(
-            "NotImplemented", explain="SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256."
-        )
+    if fields.get(b"X-Amz-Algorithm"):
+        _check_algorithm(fields[b"X-Amz-Algorithm"])
     if not all(fields.get(name) for name in _REQUIRED_PARAMETERS):
         raise S3Error(
             code,
             "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, "
             "X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.",
         )
-    if fields[b"X-Amz-Algorithm"] != ALGORITHM:
-        raise S3Error(code, 'X-Amz-Algorithm only supports "AWS4-HMAC-SHA256".')
     claim = _claim(fields[b"X-Amz-Credential"], fields[b"X-Amz-SignedHeaders"], code, "Error parsing the parameters; ")
     return QueryClaim(
         claim,
@@ -162,6 +160,41 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
         fields.get(b"X-Amz-Security-Token", b""),
         fields.get(b"X-Amz-Content-Sha256", b""),
     )
+
+
+def parse_form_claim(fields: Mapping[str, str]) -> tuple[Claim, bytes]:
+    """The claim and the signature in the fields of a form, by lower-case name.
+
+    Raises:
+        S3Error: InvalidArgument, AuthorizationQueryParametersError; NotImplemented for SigV4A.
+    """
+    code = "AuthorizationQueryParametersError"
+    for name in ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Signature"):
+        if not fields.get(name.lower()):
+            raise missing_field(name)
+    _check_algorithm(fields["x-amz-algorithm"].encode())
+    claim = _claim(fields["x-amz-credential"].encode(), b"host", code, "Error parsing the parameters; ")
+    if parse_amz_date(fields["x-amz-date"]) is None:
+        raise S3Error(code, X_AMZ_DATE_FORM)
+    return claim, fields["x-amz-signature"].encode()
+
+
+def missing_field(name: str) -> S3Error:
+    """What S3 says of a form that lacks a field, or has it after the file."""
+    return S3Error(
+        "InvalidArgument",
+        f"Bucket POST must contain a field named '{name}'.  If it is specified, please check the order of the fields.",
+        extra={"ArgumentName": name, "ArgumentValue": ""},
+    )
+
+
+def _check_algorithm(algorithm: bytes) -> None:
+    if algorithm == b"AWS4-ECDSA-P256-SHA256":
+        raise S3Error(
+            "NotImplemented", explain="SigV4A (AWS4-ECDSA-P256-SHA256) is not supported; sign with AWS4-HMAC-SHA256."
+        )
+    if algorithm != ALGORITHM:
+        raise S3Error("AuthorizationQueryParametersError", 'X-Amz-Algorithm only supports "AWS4-HMAC-SHA256".')
 
 
 def _parse_expires(text: bytes) -> int:

@@ -41,8 +41,13 @@ def error_document(code: str, message: str, request_id: str, details: Mapping[st
         details: further elements, between message and request id.
     """
     elements = {"Code": code, "Message": message, **details, "RequestId": request_id, "HostId": HOST_ID}
+    return xml_document("Error", elements)
+
+
+def xml_document(root: str, elements: Mapping[str, str]) -> bytes:
+    """A document of texts by element name; what XML cannot say is replaced."""
     inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements.items())
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}>{inner}</{root}>'.encode()
 
 
 def _text(value: str) -> str:
@@ -64,7 +69,7 @@ def refusal(code: str, explain: str = "") -> bytes:
     request_id, body = _document(code, explain)
     return (
         STATUS_LINES[S3_CODES[code][0]]
-        + b"content-type: application/xml\r\nx-amz-request-id: " + request_id
+        + b"content-type: application/xml\r\nx-amz-request-id: " + request_id + b"\r\nx-amz-id-2: " + HOST_ID.encode()
         + b"\r\ndate: " + formatdate(usegmt=True).encode()
         + b"\r\ncontent-length: " + str(len(body)).encode() + b"\r\nconnection: close\r\n\r\n" + body
     )  # fmt: skip
@@ -75,6 +80,7 @@ async def _answer(send: Send, code: str, *extra: tuple[bytes, bytes]) -> None:
     headers = [
         (b"content-type", b"application/xml"),
         (b"x-amz-request-id", request_id),
+        (b"x-amz-id-2", HOST_ID.encode()),
         (b"date", formatdate(usegmt=True).encode()),
         (b"content-length", str(len(body)).encode()),
         *extra,

@@ -13,13 +13,15 @@ from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, complete
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
-from gateway.api.s3.claims import Signer, signer_of
+from gateway.api.s3.claims import Signer, form_signer, signer_of
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
+from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
+from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.tally import Tally
 from gateway.engine.reads import Forward, Relay
@@ -30,6 +32,7 @@ from gateway.model.redaction import redact_path
 from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
+from gateway.server.refusals import HOST_ID
 
 log = logging.getLogger("larder.s3")
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
@@ -75,6 +78,7 @@ class S3App:
         self._access = access
         self._hot = reads.hot
         self._relayed = reads.relayed
+        self._posts = PostObjects(authenticator, forwarder)
         self._tally = Tally()
         self._domain = domain
         self._limit = limit
@@ -134,6 +138,8 @@ class S3App:
 
     async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive) -> Answer:
         exchange = self._open(trace, auth)
+        if is_form_upload(exchange):
+            return await self._upload(trace, exchange, receive)
         reason = not_cacheable(exchange)
         outcome = Outcome.BYPASS
         if reason is None:
@@ -149,6 +155,16 @@ class S3App:
             reason = found.reason
             outcome = Outcome.MISS if found.miss else Outcome.BYPASS
         return await self._forwarder.forward(exchange, request_body(receive), outcome, reason)
+
+    async def _upload(self, trace: Trace, exchange: Exchange, receive: Receive) -> Answer:
+        """An upload by HTML form, which says in its body who uploads what."""
+        trace.signer = Signer()
+        check_form_request(exchange)
+        form = await Form.read(exchange.request, request_body(receive))
+        trace.signer = form_signer(form.fields)
+        trace.key = key_of(exchange, form)
+        upload = self._posts.verify(exchange, form, trace.key)
+        return await self._posts.store(exchange, form, upload)
 
     def _open(self, trace: Trace, auth: Authenticated) -> Exchange:
         """Find out what a verified request is about, and whether the gateway itself forbids it."""
@@ -182,7 +198,7 @@ class S3App:
             self._note_address(trace)
         resource = redact_path(trace.request.raw_path.decode("ascii", "replace"))
         content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
-        headers: RawHeaders = [(b"content-type", b"application/xml")]
+        headers: RawHeaders = [(b"content-type", b"application/xml"), (b"x-amz-id-2", HOST_ID.encode())]
         headers += [
             (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()
         ]

@@ -1,6 +1,7 @@
 """Who asks: verifies the signature of every request, over the bytes that arrived.
 
-Accepted are SigV4 in the Authorization header, SigV4 and SigV2 in the query string, and no signature at all. The order
+Accepted are SigV4 in the Authorization header, SigV4 and SigV2 in the query string and over the policy of an HTML form, and no
+signature at all. The order
 of the checks is S3's: the claim is parsed, the key known, the time right, the signature equal, and only then is a
 session token compared, so that nobody can probe for tokens without the secret.
 
@@ -20,6 +21,7 @@ Sources: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 AP
 from __future__ import annotations
 
 import hmac
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -31,10 +33,11 @@ from gateway.model import sigv2, sigv4, sigv4_claims
 from gateway.model.aws_chunked import ChunkSigner, PayloadForm, payload_form
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
+from gateway.model.post_policy import PostPolicy, parse_policy
 from gateway.model.query import Query
 from gateway.model.request_headers import require_unambiguous
 from gateway.model.sigv4 import Pair
-from gateway.model.sigv4_claims import SCHEME_NOT_SUPPORTED, Claim
+from gateway.model.sigv4_claims import SCHEME_NOT_SUPPORTED, X_AMZ_DATE_FORM, Claim
 from gateway.model.wire import WireRequest
 from gateway.origin.credentials import identity_of
 
@@ -46,6 +49,8 @@ _TOKEN = b"x-amz-security-token"
 _V4_NAMES = frozenset({b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Signature"})
 _V2_NAMES = frozenset({b"AWSAccessKeyId", b"Signature"})
 _SIGNATURES = sigv4_claims.QUERY_PARAMETERS | sigv2.QUERY_PARAMETERS
+_FORM_V4_NAMES = frozenset({"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"})
+_FORM_V2_NAMES = frozenset({"awsaccesskeyid", "signature"})
 _MAX_SIGNING_KEYS = 1024
 
 Fields = Mapping[bytes, bytes]
@@ -122,12 +127,7 @@ class Authenticator:
         names = {name for name, _ in pairs}
         v4, v2 = not names.isdisjoint(_V4_NAMES), not names.isdisjoint(_V2_NAMES)
         if v4 + v2 + (authorization is not None) > 1:
-            raise S3Error(
-                "InvalidArgument",
-                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string "
-                "parameter or the Authorization header should be specified",
-                extra={"ArgumentName": "Authorization"},
-            )
+            raise _several_mechanisms()
         if authorization is not None:
             return self._by_header(request, fields, pairs, authorization, now)
         if v4:
@@ -155,6 +155,59 @@ class Authenticator:
         fields = request.fields
         require_unambiguous(request.headers, fields)
         return fields
+
+    def authenticate_form(self, fields: Mapping[str, str], now: float) -> tuple[Authenticated, PostPolicy | None]:
+        """Verify an HTML form by the signature over its policy; a form without a policy is anonymous.
+
+        Args:
+            fields: of the form, by lower-case name.
+            now: seconds since the epoch.
+
+        Returns:
+            Who uploads, and the policy, which is yet to be compared with the form.
+
+        Raises:
+            S3Error: AuthorizationQueryParametersError, ExpiredToken, InvalidAccessKeyId, InvalidArgument,
+                InvalidPolicyDocument, InvalidRequest, InvalidToken, NotImplemented, SignatureDoesNotMatch.
+        """
+        v4 = not fields.keys().isdisjoint(_FORM_V4_NAMES)
+        v2 = not fields.keys().isdisjoint(_FORM_V2_NAMES)
+        text = fields.get("policy", "")
+        if not text:
+            if v4 or v2:
+                raise sigv4_claims.missing_field("policy")
+            return self._unsigned({}), None
+        if v4 and v2:
+            raise _several_mechanisms()
+        account = self._by_form_v4(fields, text, now) if v4 else self._by_form_v2(fields, text, now)
+        _check_token(account, fields.get("x-amz-security-token", "").encode(), now)
+        try:
+            document = b64decode(text, validate=True)
+        except ValueError:
+            raise S3Error("InvalidPolicyDocument", "Invalid Policy: Invalid Base64.") from None
+        return Authenticated(account.principal, payload_form(""), ""), parse_policy(document)
+
+    def _by_form_v4(self, fields: Mapping[str, str], policy: str, now: float) -> Account:
+        claim, claimed = sigv4_claims.parse_form_claim(fields)
+        account = self._known(claim.access_key_id)
+        _check_day(claim, fields["x-amz-date"], "AuthorizationQueryParametersError")
+        for secret in account.secrets(now):
+            key = self._signing_key(secret, claim.date, claim.region)
+            if hmac.compare_digest(hmac.digest(key, policy.encode(), "sha256").hex().encode(), claimed):
+                return account
+        raise _mismatch(claim.access_key_id)
+
+    def _by_form_v2(self, fields: Mapping[str, str], policy: str, now: float) -> Account:
+        for name in ("AWSAccessKeyId", "Signature"):
+            if not fields.get(name.lower()):
+                raise sigv4_claims.missing_field(name)
+        if not self._settings.sigv2:
+            raise S3Error("InvalidRequest", SCHEME_NOT_SUPPORTED)
+        account = self._known(fields["awsaccesskeyid"])
+        claimed = fields["signature"].encode()
+        if any(hmac.compare_digest(sigv2.signature(each, policy.encode()), claimed) for each in account.secrets(now)):
+            return account
+        raise _mismatch(fields["awsaccesskeyid"])
 
     def _unsigned(self, fields: Fields) -> Authenticated:
         content = fields.get(_CONTENT_SHA256, b"").decode("latin-1")
@@ -195,7 +248,7 @@ class Authenticator:
         if signed_at is None:
             raise S3Error(
                 "AuthorizationQueryParametersError",
-                "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"",
+                X_AMZ_DATE_FORM,
             )
         _check_day(claim, amz_date, "AuthorizationQueryParametersError")
         if signed_at > now + MAX_SKEW:
@@ -339,6 +392,15 @@ def _check_token(account: Account, token: bytes, now: float) -> None:
 def _expired(expires_at: float, now: float, extra: Mapping[str, str]) -> S3Error:
     times = {"Expires": sigv4.format_amz_date(expires_at), "ServerTime": sigv4.format_amz_date(now)}
     return S3Error("AccessDenied", "Request has expired", extra={**extra, **times})
+
+
+def _several_mechanisms() -> S3Error:
+    return S3Error(
+        "InvalidArgument",
+        "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string "
+        "parameter or the Authorization header should be specified",
+        extra={"ArgumentName": "Authorization"},
+    )
 
 
 def _mismatch(access_key_id: str) -> S3Error:

@@ -68,21 +68,6 @@ def refuse_unknown_write(exchange: Exchange) -> None:
         raise S3Error("NotImplemented", explain=f"Writes with the query parameter {min(unknown)!r} are not supported.")
 
 
-def refuse_form_upload(exchange: Exchange) -> None:
-    """Refuse uploads by HTML form: the key is named in the body, where neither allow-list nor cache could see it.
-
-    Raises:
-        S3Error: NotImplemented.
-    """
-    if exchange.request.method != "POST":
-        return
-    form = (exchange.request.header(b"content-type") or b"").lower().startswith(b"multipart/form-data")
-    if form or (exchange.key is None and not exchange.names - _MEANINGLESS):
-        raise S3Error(
-            "NotImplemented", explain="Uploads by POST of a form are not supported; use PUT or a presigned PUT."
-        )
-
-
 def refuse_large_metadata(exchange: Exchange) -> None:
     """Refuse user metadata beyond S3's 2 KB: names (without x-amz-meta-) and values, in bytes. Other stores vary.
 

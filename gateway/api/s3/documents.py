@@ -1,7 +1,8 @@
-"""The one request document that the gateway must understand: which keys a batch delete names."""
+"""The request documents that the gateway must understand: the keys of a batch delete, and the tags of a form."""
 
 from __future__ import annotations
 
+from urllib.parse import quote, urlencode
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml import DefusedXmlException
@@ -18,12 +19,7 @@ def keys_to_delete(document: bytes) -> list[str]:
     Raises:
         S3Error: MalformedXML.
     """
-    try:
-        root = fromstring(document, forbid_dtd=True)
-    except (ParseError, DefusedXmlException, ValueError, LookupError):
-        raise S3Error("MalformedXML") from None
-    if _local(root) != "Delete":
-        raise S3Error("MalformedXML")
+    root = _parsed(document, "Delete")
     objects = [element for element in root if _local(element) == "Object"]
     names = [child for item in objects for child in item if _local(child) == "Key"]
     # Readers of XML differ in what the text of an element with children is.
@@ -31,6 +27,30 @@ def keys_to_delete(document: bytes) -> list[str]:
     if not objects or len(keys) != len(objects) or len(objects) > _MAX_KEYS or "" in keys:
         raise S3Error("MalformedXML")
     return keys
+
+
+def tags_of(document: bytes) -> str:
+    """The tags of a ``<Tagging>`` document (Amazon S3 API reference, "Tagging") as an x-amz-tagging header has them.
+
+    Raises:
+        S3Error: MalformedXML.
+    """
+    sets = [child for child in _parsed(document, "Tagging") if _local(child) == "TagSet"]
+    tags = [tag for each in sets for tag in each if _local(tag) == "Tag"]
+    pairs = [{_local(child): child.text or "" for child in tag} for tag in tags]
+    if len(sets) != 1 or not all(pair.keys() == {"Key", "Value"} for pair in pairs):
+        raise S3Error("MalformedXML")
+    return urlencode([(pair["Key"], pair["Value"]) for pair in pairs], quote_via=quote)
+
+
+def _parsed(document: bytes, name: str) -> Element:
+    try:
+        root = fromstring(document, forbid_dtd=True)
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        raise S3Error("MalformedXML") from None
+    if _local(root) != name:
+        raise S3Error("MalformedXML")
+    return root
 
 
 def _local(element: Element) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.classify import (
     changes_object,
-    refuse_form_upload,
     refuse_large_metadata,
     refuse_unknown_write,
     uploads_bytes,
@@ -39,7 +38,7 @@ _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 
 @dataclass(frozen=True, slots=True)
 class Spooling:
-    """Where uploads wait whose checksum comes after them, and how large they may be."""
+    """Where uploads wait whose checksum or length comes after them, and how large they may be, in bytes."""
 
     directory: Path
     limit: int
@@ -56,7 +55,7 @@ class Forwarder:
 
     def __init__(self, engine: Engine, spooling: Spooling, warm: Callable[[Exchange], None]) -> None:
         self._engine = engine
-        self._spooling = spooling
+        self.spooling = spooling
         self._warm = warm
 
     async def forward(self, exchange: Exchange, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
@@ -74,15 +73,14 @@ class Forwarder:
                 # ends with its answer, the client for the origin drops the body.
                 headers.append(("Connection", "close"))
             return relay(exchange, await self._send(exchange, headers, None), outcome, reason)
-        refuse_form_upload(exchange)
         refuse_unknown_write(exchange)
         refuse_large_metadata(exchange)
         prepared = await prepare(
             exchange.auth,
             exchange.request.headers,
             body,
-            self._spooling.directory,
-            self._spooling.limit,
+            self.spooling.directory,
+            self.spooling.limit,
             uploads_bytes(exchange),
         )
         try:

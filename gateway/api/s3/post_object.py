@@ -1,0 +1,261 @@
+"""POST Object: uploads by HTML form, sent to the origin as a PUT.
+
+The key is named in the body, so everything that a request's head decides elsewhere is decided here from the form: who uploads
+(``Authenticator.authenticate_form``), what the policy allows, and which headers the object gets. Then it is a PUT like any other:
+permissions, write announcements and limits are those of ``forward``.
+
+The length of the file is known only at its end, and S3 wants it at the beginning, so the file is spooled first. A file outside
+the policy's content-length-range therefore never reaches the origin.
+
+Source: "POST Object" in the Amazon S3 API reference.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from gateway.api.s3 import permissions
+from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.auth import Authenticated, Authenticator
+from gateway.api.s3.classify import refuse_large_metadata
+from gateway.api.s3.documents import tags_of
+from gateway.api.s3.exchange import Exchange, decode_key
+from gateway.api.s3.form import MULTIPART, Form, is_multipart
+from gateway.api.s3.forward import Forwarder
+from gateway.api.s3.spool import Spool
+from gateway.model import checksums
+from gateway.model.errors import S3Error
+from gateway.model.keys import ObjectKey
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.post_policy import PostPolicy
+from gateway.model.sigv4_claims import missing_field
+from gateway.model.wire import RawHeader, WireRequest
+from gateway.server.refusals import xml_document
+
+_NAMES_OPERATION = frozenset({"x-id"})
+_HEADERS: Mapping[str, str] = {
+    name: name
+    for name in (
+        "cache-control", "content-disposition", "content-encoding", "content-language", "content-type", "expires",
+        "x-amz-storage-class", "x-amz-website-redirect-location", "x-amz-object-lock-mode",
+        "x-amz-object-lock-retain-until-date", "x-amz-object-lock-legal-hold", "x-amz-server-side-encryption",
+        "x-amz-server-side-encryption-aws-kms-key-id", "x-amz-server-side-encryption-bucket-key-enabled",
+        "x-amz-server-side-encryption-context", "x-amz-server-side-encryption-customer-algorithm",
+        "x-amz-server-side-encryption-customer-key", "x-amz-server-side-encryption-customer-key-md5",
+        "x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm", *sorted(checksums.KNOWN),
+    )
+} | {"acl": "x-amz-acl"}  # fmt: skip
+"""The header of a PUT that a field of a form stands for. No other field becomes one: x-amz-copy-source would make it a copy."""
+
+_OF_THE_SIGNATURE = frozenset(
+    {"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature", "x-amz-security-token"}
+)
+_METADATA = re.compile(r"x-amz-meta-[!#$%&'*+.^_`|~0-9a-z-]+")
+_REPLACED = frozenset({b"content-length", b"content-type", b"location"})
+
+
+def is_form_upload(exchange: Exchange) -> bool:
+    """Whether a request is, or would at the origin be taken for, an upload by HTML form."""
+    if exchange.request.method != "POST":
+        return False
+    return is_multipart(exchange.request) or (exchange.key is None and not exchange.names - _NAMES_OPERATION)
+
+
+def check_form_request(exchange: Exchange) -> None:
+    """Refuse a form upload that is none by its head.
+
+    Raises:
+        S3Error: MethodNotAllowed, InvalidArgument, PreconditionFailed.
+    """
+    if not exchange.bucket or exchange.key is not None:
+        raise S3Error("MethodNotAllowed")
+    if exchange.auth.presigned or not exchange.auth.principal.anonymous:
+        raise S3Error(
+            "InvalidArgument", explain="A form is signed by its fields, not in the Authorization header or the query."
+        )
+    if exchange.names - _NAMES_OPERATION:
+        raise S3Error("InvalidArgument", "Query String Parameters not allowed on POST requests.")
+    if not is_multipart(exchange.request):
+        condition = f"Bucket POST must be of the enclosure-type {MULTIPART}"
+        raise S3Error("PreconditionFailed", extra={"Condition": condition})
+    if len([name for name, _ in exchange.request.headers if name == b"content-type"]) > 1:
+        raise S3Error("InvalidArgument", explain="The header content-type is there more than once.")
+
+
+def key_of(exchange: Exchange, form: Form) -> ObjectKey:
+    """The key that a form uploads to, with ``${filename}`` replaced; its origin is the anonymous one's until it is verified.
+
+    Raises:
+        S3Error: InvalidArgument, KeyTooLongError, InvalidURI.
+    """
+    if "key" not in form.fields:
+        raise missing_field("key")
+    key = form.fields["key"].replace("${filename}", form.filename)
+    if not key:
+        extra = {"ArgumentName": "key", "ArgumentValue": ""}
+        raise S3Error("InvalidArgument", "User key must have a length greater than 0.", extra=extra)
+    return ObjectKey(exchange.auth.principal.identity.origin, exchange.bucket, decode_key(_quoted(key)))
+
+
+class Upload(NamedTuple):
+    """A verified form: the PUT that it stands for, and what its policy allows."""
+
+    put: Exchange
+    policy: PostPolicy | None
+
+
+class PostObjects:
+    """Uploads by HTML form.
+
+    Args:
+        authenticator: verifies the signature over the policy.
+        forwarder: sends the PUT.
+    """
+
+    def __init__(self, authenticator: Authenticator, forwarder: Forwarder) -> None:
+        self._authenticator = authenticator
+        self._forwarder = forwarder
+
+    def verify(self, exchange: Exchange, form: Form, key: ObjectKey) -> Upload:
+        """Verify signature, policy and permissions of a form.
+
+        Raises:
+            S3Error: what ``authenticate_form``, ``PostPolicy.check`` and ``permissions.check`` raise; MetadataTooLarge;
+                InvalidArgument or NotImplemented for a field that cannot be a header.
+        """
+        now = time.time()
+        auth, policy = self._authenticator.authenticate_form(form.fields, now)
+        if policy is not None:
+            policy.check({**form.fields, "key": key.key, "bucket": exchange.bucket}, now)
+        put = _as_put(exchange, auth, key, form.fields)
+        permissions.check(put)
+        refuse_large_metadata(put)
+        return Upload(put, policy)
+
+    async def store(self, exchange: Exchange, form: Form, upload: Upload) -> Answer:
+        """Send the file of a verified form to the origin, and answer as the form asks.
+
+        Raises:
+            S3Error: BadDigest, EntityTooLarge, EntityTooSmall, InvalidDigest, InvalidRequest, MalformedPOSTRequest; and what a
+                PUT raises.
+            OriginUnavailable: the origin could not be reached.
+        """
+        spool = Spool(self._forwarder.spooling.directory)
+        try:
+            length = await self._fill(spool, form, upload.policy)
+            request = upload.put.request
+            headers = [*request.headers, (b"content-length", b"%d" % length)]
+            put = replace(upload.put, request=WireRequest("PUT", request.raw_path, b"", headers, request.scheme))
+            answer = await self._forwarder.forward(put, spool.pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
+        finally:
+            spool.close()
+        if answer.status != 200:
+            return answer
+        if answer.cleanup is not None:
+            await answer.cleanup()
+        key = upload.put.key
+        assert key is not None
+        return _success(exchange, form.fields, key, answer.headers)
+
+    async def _fill(self, spool: Spool, form: Form, policy: PostPolicy | None) -> int:
+        most = self._forwarder.spooling.limit if policy is None else min(policy.most, self._forwarder.spooling.limit)
+        claimed = {name: value.strip() for name, value in form.fields.items() if name in checksums.KNOWN}
+        for name, value in claimed.items():
+            checksums.check_form(name, value)
+        running = {name: checksums.start(name) for name in claimed}
+        length = 0
+        async for piece in form.file():
+            for checksum in running.values():
+                checksum.update(piece)
+            length += len(piece)
+            if length > most:
+                raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(most)})
+            await spool.write(piece)
+        if policy is not None and length < policy.least:
+            extra = {"ProposedSize": str(length), "MinSizeAllowed": str(policy.least)}
+            raise S3Error("EntityTooSmall", extra=extra)
+        for name, value in claimed.items():
+            checksums.check_value(name, value, running[name])
+        return length
+
+
+def _quoted(key: str) -> bytes:
+    return quote(key, safe="/-_.~").encode()
+
+
+def _as_put(exchange: Exchange, auth: Authenticated, key: ObjectKey, fields: Mapping[str, str]) -> Exchange:
+    """The PUT that a form stands for. A browser's Origin goes along, so that the origin adds its CORS headers."""
+    raw_key = _quoted(key.key)
+    headers = _headers(fields)
+    origin = exchange.request.header(b"origin")
+    if origin is not None:
+        headers.append((b"origin", origin))
+    request = WireRequest("PUT", b"/%b/%b" % (key.bucket.encode(), raw_key), b"", headers, exchange.request.scheme)
+    key = key._replace(origin=auth.principal.identity.origin)
+    return Exchange(request, auth, key.bucket, raw_key, key, "", frozenset())
+
+
+def _headers(fields: Mapping[str, str]) -> list[RawHeader]:
+    headers = [] if "content-type" in fields else [(b"content-type", b"binary/octet-stream")]
+    for field, value in fields.items():
+        name = _HEADERS.get(field, field if _METADATA.fullmatch(field) else "")
+        if field == "tagging":
+            name, value = "x-amz-tagging", tags_of(value.encode())
+        if not name:
+            if field.startswith("x-amz-") and field not in _OF_THE_SIGNATURE:
+                raise S3Error("NotImplemented", explain=f"Forms with the field {field[:64]!r} are not supported.")
+            continue
+        if any(character in value for character in "\r\n\0"):
+            raise S3Error(
+                "InvalidArgument", explain=f"The field {field[:64]!r} has characters that no header can have."
+            )
+        headers.append((name.encode(), value.strip().encode()))
+    return headers
+
+
+def _success(exchange: Exchange, fields: Mapping[str, str], key: ObjectKey, origin_headers: RawHeaders) -> Answer:
+    headers = [pair for pair in origin_headers if pair[0].lower() not in _REPLACED]
+    etag = next((value.decode("latin-1") for name, value in headers if name.lower() == b"etag"), "")
+    redirect = _redirect(fields, key, etag)
+    if redirect is not None:
+        headers += [(b"location", redirect.encode()), (b"content-length", b"0")]
+        return Answer(303, headers, b"", Outcome.BYPASS, Reason.NOT_A_READ)
+    location = _location(exchange, key)
+    headers.append((b"location", location.encode("latin-1")))
+    status = {"200": 200, "201": 201}.get(fields.get("success_action_status", ""), 204)
+    content = b""
+    if status == 201:
+        elements = {"Location": location, "Bucket": key.bucket, "Key": key.key, "ETag": etag}
+        content = xml_document("PostResponse", elements)
+        headers.append((b"content-type", b"application/xml"))
+    if status != 204:
+        headers.append((b"content-length", b"%d" % len(content)))
+    return Answer(status, headers, content, Outcome.BYPASS, Reason.NOT_A_READ, length=len(content))
+
+
+def _location(exchange: Exchange, key: ObjectKey) -> str:
+    """The address of the uploaded object, in the style in which the form was posted."""
+    request = exchange.request
+    host = (request.header(b"host") or b"").decode("latin-1")
+    bucket = f"/{key.bucket}" if request.raw_path.strip(b"/") else ""
+    return f"{request.scheme}://{host}{bucket}/{_quoted(key.key).decode()}"
+
+
+def _redirect(fields: Mapping[str, str], key: ObjectKey, etag: str) -> str | None:
+    """Where the form wants the browser to go; ``None`` for nowhere, or what is no address (S3 ignores it then)."""
+    address = fields.get("success_action_redirect") or fields.get("redirect") or ""
+    if not address.isascii() or not address.isprintable() or " " in address:
+        return None
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        return None
+    told = f"bucket={quote(key.bucket, safe='')}&key={quote(key.key, safe='')}&etag={quote(etag, safe='')}"
+    return parts._replace(query=f"{parts.query}&{told}" if parts.query else told).geturl()
