@@ -69,7 +69,8 @@ class ServerSettings(Section):
     keep_alive: Seconds = Field(75.0, description="how long an idle connection stays open")
     sigv2: bool = Field(True, description="accept SigV2 in the query string, as botocore presigns for custom endpoints")
     max_spool: Size = Field(
-        5 * 1024**3, description="largest upload whose checksum trailer must be read before the origin sees it"
+        5 * 1024**3,
+        description="largest upload that is read whole before the origin sees it: one with a checksum trailer, or by HTML form",
     )
 
 
