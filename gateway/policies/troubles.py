@@ -80,7 +80,7 @@ KINDS: Mapping[str, Kind] = {
         "nobody knows what was revoked.",
     ),
     "catalog-unread": Kind("error", "Mend the catalog: without it a revoked key would be valid again.", unready=True),
-    "catalog-split": Kind("error", "Give all nodes of the fleet one PostgreSQL as database.url."),
+    "catalog-split": Kind("warning", "Give all nodes of the fleet one PostgreSQL as database.url."),
     "reload": Kind("error", "Correct the configuration file; the last good one stays in force until then."),
     # Of the whole zone.
     "silent": Kind("warning", "Look at its log, and at the load of its machine."),

@@ -1,0 +1,50 @@
+"""What the workers of a node that do not speak for it know of its problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from gateway.engine.watch import Itself, Seen, Watch
+from gateway.policies.plan import Plan
+from gateway.policies.troubles import Trouble
+
+
+class SpokenFor:
+    """Samples of a node for which a sibling speaks; it said ``document`` last."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = document
+
+    async def speaks(self, _node: str, _me: str) -> bool:
+        """Never this worker."""
+        return False
+
+    async def said(self, _node: str) -> Mapping[str, Any]:
+        """What the sibling said."""
+        return self.document
+
+
+def silent(document: Mapping[str, Any], *parts: Trouble) -> Watch:
+    """A worker whose parts report these problems."""
+    store: Any = SimpleNamespace(usable=False)
+    samples: Any = SpokenFor(document)
+    return Watch(samples, Itself("node-1", "boot-1", "worker-2"), Seen(store, tuple, Plan, parts=lambda: parts))
+
+
+async def test_a_silent_worker_reports_what_its_node_counted() -> None:
+    """Rule: problems that follow from counters are the speaker's, those of parts this worker's own; errors first."""
+    said = [Trouble.of("churn", "Much is evicted.").to_json(), Trouble.of("fleet", "Not this worker's.").to_json()]
+    watch = silent({"boot": "boot-1", "problems": said}, Trouble.of("reload", "It is refused."))
+    assert [each.kind for each in watch.problems()] == ["reload"]
+    await watch.turn()
+    assert [each.kind for each in watch.problems()] == ["reload", "churn"]
+
+
+async def test_words_of_an_earlier_start_are_not_believed() -> None:
+    """Rule: what the node said before it was started anew is nobody's problem now."""
+    said = [Trouble.of("churn", "Much is evicted.").to_json()]
+    watch = silent({"boot": "boot-0", "problems": said})
+    await watch.turn()
+    assert watch.problems() == []
