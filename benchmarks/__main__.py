@@ -3,7 +3,18 @@
 import sys
 from importlib import import_module
 
-NAMES = ("routes", "s3_reads", "cold_path", "slow_readers", "index_million", "batches", "closed_forms", "accuracy")
+NAMES = (
+    "routes",
+    "s3_reads",
+    "cold_path",
+    "slow_readers",
+    "index_million",
+    "batches",
+    "closed_forms",
+    "cold_epoch",
+    "accuracy",
+    "accuracy_sorted",
+)
 
 for name in sys.argv[1:] or NAMES:
     if name not in NAMES:

@@ -18,6 +18,7 @@ from gateway import metrics
 from gateway.engine.items import ItemFetches
 from gateway.engine.neighbours import Scout
 from gateway.engine.services import Services
+from gateway.engine.underway import FETCHES_PER_BATCH
 from gateway.engine.wanted import Counts, FailedItem, Source, StoredItem, Wanted
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
@@ -25,7 +26,8 @@ from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED
 from gateway.store.datasets.registry import Registration
 
-PREFETCHES = 16
+PREFETCHES = FETCHES_PER_BATCH
+"""Announced items that one worker reads at once: a job that looks ahead is no slower than one that does not."""
 
 Indices = NDArray[np.uint32]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 import larder
+from benchmarks.closed_forms import system
+from benchmarks.servers import BUCKET
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
 from tests.digests import Row, write
@@ -224,3 +227,39 @@ def test_keys_of_items_come_from_the_gateway(running, file):
 
 def _place(item: larder.torch.Item) -> str:
     return f"{item.bucket}/{item.key}"
+
+
+class Gate:
+    """An origin's pace: after the first few answers none is given before so many reads wait at once; then all are."""
+
+    def __init__(self, free: int, together: int) -> None:
+        self._free, self._together = free, together
+        self._waiting = 0
+        self._open = asyncio.Event()
+
+    async def before_answer(self) -> None:
+        """Wait at the gate."""
+        if self._free:
+            self._free -= 1
+            return
+        self._waiting += 1
+        if self._waiting >= self._together:
+            self._open.set()
+        await self._open.wait()
+
+    async def send(self, size: int) -> None:
+        """Bodies take no time."""
+
+
+@pytest.mark.parametrize("substitute", [1, 10])
+@pytest.mark.parametrize("caching", ["full", "static", "chunked", "none"])
+def test_a_cold_epoch_keeps_the_origin_busy(tmp_path: Path, caching: str, substitute: int) -> None:
+    """Rule: batches of four, one at a time, have at least 24 items read at once, in every mode; each item once."""
+    items, room = (600, 0.3) if caching == "chunked" else (200, 2.0)
+    with system(tmp_path, room, items=items) as there:
+        there.origin.paces[f"/{BUCKET}/"] = Gate(4, 24)  # type: ignore[assignment]
+        loader = there.loader("cold", caching, batch_size=4, substitute=substitute)
+        came = Counter(int(index) for batch in loader.epoch(0) for index in batch.indices)
+        assert came == Counter(range(items))
+        if caching != "chunked":  # which also has the next epoch's first chunk read
+            assert there.reads() == items

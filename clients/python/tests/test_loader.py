@@ -396,7 +396,7 @@ def test_keys_are_packed_as_they_come():
     source = MemorySource(25_000)
     loader = loader_of(source=source)
     source.locations = GatewaySource(ENDPOINT, "train").locations
-    source.locations.__self__._client = client
+    source.locations.__self__._patient_client = client
     first = next(iter(source.locations(loader.info)))
     assert (first.key, asked) == ("k0", [0])
     assert loader.keys[24_999] == ("b", "k24999")

@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict, Unpack
 
+from larder.ahead import Work
 from larder.background import Background
 from larder.dataset import DatasetInfo
 from larder.errors import StateError
 from larder.job import Agreement, Job
 from larder.keys import Keys
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
-from larder.run import Batch, EpochRun, Work
+from larder.run import Batch, EpochRun
 from larder.source import Access, DatasetName, GatewaySource, Reader, Source
 from larder.stats import Stats
 

@@ -6,7 +6,7 @@ that was half filled when an error came: neither is in the state, both are hande
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -16,24 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder import errors, frames
-from larder.background import Background
-from larder.errors import ItemError, ItemUnavailable, LarderError
+from larder.ahead import ChunkAnnouncements, LookAhead, Work
+from larder.errors import ItemError, ItemUnavailable
 from larder.frames import HIT, JOINED, ItemFailure
 from larder.planner import Candidates, EpochPlan, Progress
 from larder.planner.numbers import GrowingSet
 from larder.planner.upcoming import Outlook, Upcoming
-from larder.source import Reader
-from larder.stats import Stats
 
 _ERRORS: dict[int, type[ItemError]] = {
     frames.MISSING: errors.ItemMissing,
     frames.CHANGED: errors.ItemChanged,
     frames.REFUSED: errors.ItemRefused,
 }
-
-
-_AGAIN = 8
-"""How often what a gateway refused to get ready is announced again while a worker's part of a chunk is used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,17 +53,6 @@ class Batch:
     def hits(self) -> int:
         """How many of the items were in the cache."""
         return int(np.count_nonzero(self.flags & HIT))
-
-
-class Work(NamedTuple):
-    """What a run works with: ``background`` is ``None`` for one that fetches only when asked, ``chunked`` if the gateway wants
-    to be told of the next chunk, as long as the fleet does not load it by itself (``preloaded``)."""
-
-    reader: Reader
-    stats: Stats
-    background: Background | None
-    chunked: bool
-    preloaded: Callable[[], bool] = bool
 
 
 class RunSettings(Protocol):
@@ -158,7 +141,8 @@ class EpochRun:
         self._plan = plan
         self._settings = settings
         self._work = work
-        self._announcements = _Announcements(work, settings.batch_size)
+        self._chunks = ChunkAnnouncements(work, settings.batch_size)
+        self._ahead = LookAhead(work, settings.batch_size)
         self._tracker = Tracker(start)
         self._noted = True
         self._filling: _Filling | None = None
@@ -256,11 +240,12 @@ class EpochRun:
         plan = self._plan
         began = perf_counter()
         if self._work.chunked and not self._work.preloaded():
-            self._announcements.make(plan)
+            self._chunks.make(plan)
         if self._filling is None:
             if (offered := plan.candidates()) is None:
                 return None
             self._filling = _Filling(offered.batch)
+            self._ahead.announce(plan)
         filling = self._filling
         while (offered := plan.candidates()) is not None:
             if offered.batch != filling.number and filling.data:
@@ -272,16 +257,9 @@ class EpochRun:
         return filling
 
     def _fetch(self, offered: Candidates, filling: _Filling) -> None:
-        """One request for the batch. What came is delivered before anything is raised or skipped."""
+        """At most one request for the batch. What came is delivered before anything is raised or skipped."""
         asked, take = offered.indices, offered.take
-        exact = len(asked) == take
-        fetched = self._work.reader.fetch(
-            asked,
-            mode="exact" if exact else "substitute",
-            take=None if exact else take,
-            epoch=self.epoch,
-            job=self._settings.job_name,
-        )
+        fetched = self._ahead.fetch(self._plan, offered, epoch=self.epoch, job=self._settings.job_name)
         slots = _slots(asked, fetched.indices)
         filling.places.append(self._plan.deliver(fetched.indices))
         order = np.argsort(slots, kind="stable")
@@ -303,39 +281,6 @@ class EpochRun:
         places = self._plan.skip(lost)
         filling.places.append(places)
         filling.skipped += len(places)
-
-
-class _Announcements:
-    """Tells the gateway of chunks that are due. Best effort: without it items are read when they are asked for.
-
-    A gateway gets no more ready at a time than half of its cache holds. What it refuses is announced again as the epoch goes on,
-    until the chunk after it is due.
-    """
-
-    def __init__(self, work: Work, batch_size: int) -> None:
-        self._work = work
-        self._batch_size = batch_size
-        self._refused = False
-        self._pause = 0
-
-    def make(self, plan: EpochPlan) -> None:
-        """To be called before each batch."""
-        self._pause -= 1
-        while (due := plan.prefetch()) is not None:
-            self._announce(due)
-        if self._refused and self._pause <= 0:
-            self._announce(plan.prefetch_again())
-
-    def _announce(self, due: NDArray[np.uint32]) -> None:
-        self._refused = False
-        try:
-            counts = self._work.reader.prefetch(due)
-        except LarderError:
-            self._work.stats.add("prefetch_errors", 1)
-            return
-        if counts["refused"]:
-            self._refused = True
-            self._pause = max(1, len(due) // (_AGAIN * self._batch_size))
 
 
 def delivered(flags: NDArray[np.uint16], data: Sequence[memoryview]) -> dict[str, int]:

@@ -97,16 +97,11 @@ class GatewaySource:
     def __init__(self, endpoint: str, dataset: DatasetName, access: Access | None = None) -> None:
         self._access = access or Access()
         self._dataset = dataset
-        self._client = self._client_of(endpoint, self._access.retry)
-
-    def _client_of(self, endpoint: str, retry: Retry | None) -> Client:
-        return Client(endpoint, credentials=self._access.credentials, timeout=self._access.timeout, retry=retry)
-
-    @property
-    def _patient(self) -> Retry | None:
-        """How often a request is repeated that a running training job waits for."""
-        access = self._access
-        return Retry(outage=OUTAGE) if access.retry is None and access.fallback is None else access.retry
+        of = self._access
+        # A gateway that is not there at the beginning fails at once; a training job that is under way waits for it.
+        self._in_training = Retry(outage=OUTAGE) if of.retry is None and of.fallback is None else of.retry
+        self._client = Client(endpoint, credentials=of.credentials, timeout=of.timeout, retry=of.retry)
+        self._patient_client = Client(endpoint, credentials=of.credentials, timeout=of.timeout, retry=self._in_training)
 
     def describe(self) -> DatasetInfo:
         """The dataset, registered if it was named by its digest file. Raises as `Client.register` and `Client.dataset`."""
@@ -135,7 +130,7 @@ class GatewaySource:
             info,
             credentials=access.credentials,
             timeout=access.timeout,
-            retry=self._patient,
+            retry=self._in_training,
             fallback=access.fallback,
             digest_file=self._digest_file(),
             split=access.split,
@@ -144,7 +139,7 @@ class GatewaySource:
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Where the items lie, as the gateway says."""
-        return self._client_of(self._client.endpoint, self._patient).each_item(info.id, start, count)
+        return self._patient_client.each_item(info.id, start, count)
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
         dataset = self._dataset

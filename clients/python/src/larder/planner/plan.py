@@ -129,6 +129,10 @@ class EpochPlan:
             self._fresh = True
         return self._offered
 
+    def pending(self, count: int) -> NDArray[np.uint32]:
+        """The first ``count`` items that are still to come, those of the batch under way included, also beyond reach."""
+        return self._window.peek(count)
+
     def deliver(self, indices: ArrayLike) -> NDArray[np.int64]:
         """These candidates were used; several calls may fill one batch.
 

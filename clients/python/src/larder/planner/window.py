@@ -54,6 +54,12 @@ class Window:
             self._extend(places[:within], positions[:within])
         return self._items[:count]
 
+    def peek(self, count: int) -> NDArray[np.uint32]:
+        """The first ``count`` pending items; beyond the window they are looked up for this answer only."""
+        missing = max(0, count - len(self._items))
+        ahead = self._share.positions(self._share.places(self._next, self._next + missing))
+        return np.concatenate([self._items[:count], self._order.at(ahead)])
+
     def remove(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Take pending items out, by where they are in the window; returns their places in the rank's share."""
         places = self._places[slots]

@@ -1,0 +1,143 @@
+"""Reading ahead of the batch that is being fetched: what is announced, what is asked for together, and when neither is."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from larder import errors
+from larder.ahead import AT_ONCE, BATCHES, LEAST
+from larder.frames import JOINED, ORIGIN_ERROR
+from larder.loader import Loader
+from larder.testing import MemorySource
+
+
+def loader_of(items, *, batch_size=64, substitute=1, **source):
+    """A loader of items that are their own numbers."""
+    return Loader(
+        "memory:", "train", batch_size=batch_size, substitute=substitute, source=MemorySource(items, **source)
+    )
+
+
+def whole(loader):
+    """One epoch, and how often each item came."""
+    return Counter(int(index) for batch in loader.epoch(0) for index in batch.indices)
+
+
+@pytest.mark.parametrize("batch_size", [8, 64])
+@pytest.mark.parametrize("caching", ["full", "static"])
+def test_the_items_of_the_next_batches_are_announced_once_each(caching, batch_size):
+    """Rule: a cold epoch announces every item once, but those of the first batch, and never further ahead than allowed."""
+    loader = loader_of(5000, batch_size=batch_size, cached=0.0, caching=caching)
+    joined = _joining(loader)
+    assert whole(loader) == Counter(range(5000))
+    announced = np.concatenate(loader.reader.prefetched)
+    assert len(np.unique(announced)) == len(announced) == 5000 - batch_size
+    assert max(joined) == max(LEAST, BATCHES * batch_size)
+
+
+def _joining(loader):
+    """Have the reader join what was announced, as a gateway does; how many were announced and not delivered, by batch."""
+    reader, open_items, sizes = loader.reader, set(), []
+    fetch, prefetch = reader.fetch, reader.prefetch
+
+    def announced(indices):
+        open_items.update(indices.tolist())
+        return prefetch(indices)
+
+    def joined(indices, **options):
+        sizes.append(len(open_items))
+        fetched = fetch(indices, **options)
+        fetched.flags = np.array([JOINED * (index in open_items) for index in fetched.indices.tolist()], np.uint16)
+        open_items.difference_update(fetched.indices.tolist())
+        return fetched
+
+    reader.fetch, reader.prefetch = joined, announced
+    return sizes
+
+
+def test_a_warm_epoch_announces_nothing():
+    """Rule: batches of hits need no look-ahead, and pay nothing for it."""
+    loader = loader_of(1000, cached=1.0)
+    assert whole(loader) == Counter(range(1000))
+    assert loader.reader.prefetched == []
+
+
+def test_announcements_in_vain_end():
+    """Rule: when nothing announced is there or on its way in time, as where the store forbids keeping it, it is left off."""
+    loader = loader_of(2000, cached=0.0)
+    assert whole(loader) == Counter(range(2000))
+    assert len(loader.reader.prefetched) == 3
+
+
+def test_refused_announcements_end(monkeypatch):
+    """Rule: a gateway without room for any of it is not told of every batch."""
+    loader, asked = loader_of(2000, cached=0.0), []
+
+    def refused(indices):
+        asked.append(indices)
+        return {"resident": 0, "fetching": 0, "refused": len(indices)}
+
+    monkeypatch.setattr(loader.reader, "prefetch", refused)
+    assert whole(loader) == Counter(range(2000))
+    assert len(asked) <= 3
+
+
+def test_failing_announcements_are_counted(monkeypatch):
+    """Rule: they cost time, never items."""
+    loader = loader_of(500, cached=0.0)
+
+    def fail(indices):
+        raise errors.GatewayUnavailable("http://gateway", 1, "gone")
+
+    monkeypatch.setattr(loader.reader, "prefetch", fail)
+    assert whole(loader) == Counter(range(500))
+    assert 0 < loader.stats.prefetch_errors <= 3
+
+
+@pytest.mark.parametrize(("batch_size", "together"), [(8, AT_ONCE), (12, 24), (64, 64)])
+def test_small_batches_are_asked_for_together_where_nothing_is_cached(batch_size, together):
+    """Rule: after the first answer has said so, a request has as many whole batches as the gateway reads at once."""
+    sizes = []
+    loader = loader_of(960, batch_size=batch_size, cached=0.0, caching="none", before=lambda i: sizes.append(len(i)))
+    batches = [len(batch) for batch in loader.epoch(0)]
+    assert set(batches) == {batch_size}
+    assert sizes[0] == batch_size
+    assert set(sizes[1:-1]) == {together}
+    assert loader.reader.prefetched == []
+    assert whole(loader) == Counter(range(960))
+
+
+def test_what_waits_here_is_not_delivered():
+    """Rule: the state is what was handed out; the rest comes again after a resume, and nothing twice."""
+    options = {"batch_size": 8, "cached": 0.0, "caching": "none", "substitute": 10}
+    loader = loader_of(500, **options)
+    run = loader.epoch(0)
+    seen = Counter(int(index) for _ in range(3) for index in next(run).indices)
+    state = run.state_dict()
+    assert sum(seen.values()) == 24
+    seen.update(int(index) for batch in loader_of(500, **options).epoch(0, state=state) for index in batch.indices)
+    assert seen == Counter(range(500))
+
+
+def test_a_later_batchs_failure_is_its_own():
+    """Rule: an item that cannot be had is named when its batch comes, and the batches before it are whole."""
+    loader = loader_of(64, batch_size=8, cached=0.0, caching="none")
+    order = np.concatenate([batch.indices for batch in loader.epoch(0)])
+    failing = loader_of(64, batch_size=8, cached=0.0, caching="none", failures={int(order[30]): ORIGIN_ERROR})
+    run = failing.epoch(0)
+    for number in range(3):
+        assert next(run).indices.tolist() == order[8 * number : 8 * number + 8].tolist()
+    with pytest.raises(errors.ItemUnavailable, match=str(order[30])):
+        next(run)
+
+
+def test_nothing_is_read_ahead_when_it_is_switched_off():
+    """Rule: ``ahead=0`` asks for nothing before its time, in any mode."""
+    for caching in ("full", "none"):
+        sizes = []
+        source = MemorySource(200, 0.0, caching=caching, before=lambda i: sizes.append(len(i)))  # noqa: B023
+        loader = Loader("memory:", "train", batch_size=8, substitute=1, ahead=0, source=source)
+        assert whole(loader) == Counter(range(200))
+        assert set(sizes) == {8}
+        assert loader.reader.prefetched == []
