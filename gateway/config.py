@@ -216,6 +216,12 @@ class Origin(Section):
     session_token: str = Field("", description="session token of access_key_id, for temporary credentials", repr=False)
     connect_timeout: Seconds = Field(5.0, description="how long a connection to the origin may take to open")
     read_timeout: Seconds = Field(60.0, description="longest silence of the origin within one answer")
+    check_timeout: Seconds = Field(
+        2.0,
+        gt=0,
+        description="how long a freshness check may take before stale_if_error counts; "
+        "an origin that is silent for so long, to a probe too, is lost",
+    )
     max_connections: int = Field(256, ge=1, description="connections to the origin per worker")
 
     @field_validator("endpoint")

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -218,7 +219,15 @@ FLEET_SECRET = "a secret that the nodes of the tests share"
 
 
 @contextmanager
-def fleet(origin_endpoint: str, redis_url: str, count: int, home: Path, **settings: Any) -> Iterator[list[Running]]:
+def fleet(
+    origin_endpoint: str,
+    redis_url: str,
+    count: int,
+    home: Path,
+    *,
+    endpoints: Mapping[int, str] = MappingProxyType({}),
+    **settings: Any,
+) -> Iterator[list[Running]]:
     """Some gateways that are one fleet, for the time of a test; every one of them sees all as READY.
 
     Args:
@@ -226,9 +235,13 @@ def fleet(origin_endpoint: str, redis_url: str, count: int, home: Path, **settin
         redis_url: of the Redis that they share.
         count: how many.
         home: where each gets a folder ``node-N``, with its cache in it; its id is ``node-N`` too, from 0 on.
+        endpoints: of the store, for those nodes that reach it in another way.
         settings: further ones of ``Settings``; its ``fleet`` is put over secret, id and a quick heartbeat.
     """
-    nodes = [fleet_node(origin_endpoint, redis_url, number, home, **settings) for number in range(count)]
+    nodes = [
+        fleet_node(endpoints.get(number, origin_endpoint), redis_url, number, home, **settings)
+        for number in range(count)
+    ]
     homes = [home / f"node-{number}" for number in range(count)]
     with ExitStack() as stack:
         with ThreadPoolExecutor(count) as pool:

@@ -58,7 +58,7 @@ class Engine:
             await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
             body.missed = any(number not in entry.blobs for number in body.numbers)
             body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
-            await body.prepare()
+            await (self._reads.hastily(ask, body.prepare()) if body.missed else body.prepare())
         except ReaderRefused:
             body.close()
             await self._reads.revoke(entry, ask.identity)

@@ -7,7 +7,7 @@ passed on, so two nodes that disagree about the ring for a moment cost a read of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,8 +40,8 @@ class Members(Protocol):
     def suspect(self, node_id: str) -> None:
         """A call to the node failed."""
 
-    def home(self, key: int) -> Node | None:
-        """The home of a key, ``None``: here."""
+    def home(self, key: int, without: Collection[str] = ()) -> Node | None:
+        """The home of a key, or whose it would be without some nodes; ``None``: here."""
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """By key a number into the nodes, -1: here."""

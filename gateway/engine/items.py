@@ -9,8 +9,9 @@ Rules
    no name at all, so nobody can plant bytes (DESIGN: the server hashes everything it stores).
 3. What the cache does not take (static cache full, disk ill, a rule against it) is passed on all the same: small items from
    memory, large ones as they come, marked so that the reader knows that the verdict follows the bytes.
-4. In a fleet an item is fetched by its home (gateway/engine/homes.py), which is asked from here, whoever asks here. Only when no
-   node in the ring serves it, it is read here. A home asks a node that is known to have the item before it asks the origin.
+4. In a fleet an item is fetched by its home (gateway/engine/homes.py), which is asked from here, whoever asks here. A home's
+   origin error is not final: the next node in the ring is asked, and in the end the item is read here. A home asks a node that is
+   known to have the item before it asks the origin, and keeps nobody waiting for a lost origin (gateway/origin/reach.py).
 5. Readers are told of the origin's answers, not of its address nor of anything else behind the gateway; the log is.
 """
 
@@ -21,7 +22,7 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from zlib import crc32
@@ -67,6 +68,7 @@ _LEASE_PAUSE = 0.005
 _HOMES = 3
 """Homes asked in turn before an item is read here."""
 
+_UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, "the origin cannot be reached, or broke off")
 log = logging.getLogger("larder.items")
 T = TypeVar("T")
 
@@ -111,38 +113,69 @@ class ItemFetches:
         digest = wanted.digest
         running = self._fetches.get(digest)
         if running is not None:
-            outcome = await asyncio.shield(running.task)
+            outcome = await self._outcome(running.task, wanted)
             if isinstance(outcome, StoredItem | LooseItem):
                 return replace(outcome, flags=ItemFlag.JOINED)
             if running.who == wanted.who:
-                return outcome
-            running = self._fetches.get(digest)
-            if running is not None and running.who == wanted.who:
+                return await self._or_elsewhere(outcome, digest, wanted)
+            before, running = running, self._fetches.get(digest)
+            if running is not None and running is not before and running.who == wanted.who:
                 return await self.fetch(wanted)
-        served = await self._from_home(digest, wanted)
+        tried: list[str] = []
+        served = await self._from_others(digest, wanted, tried)
         if served is not None:
             return served
-        running = self._fetches.get(digest)
-        if running is not None and running.who == wanted.who:
-            return await asyncio.shield(running.task)
-        return await asyncio.shield(self._start(digest, wanted).task)
+        outcome = await self._here(digest, wanted)
+        return outcome if tried else await self._or_elsewhere(outcome, digest, wanted)
 
-    async def _from_home(self, digest: bytes, wanted: Wanted) -> Outcome | None:
-        """What the item's home says, or the next one when that is dead; ``None`` when it is to be read here."""
-        asked: list[str] = []
-        while (home := self.home(digest, wanted)) is not None and home.id not in asked and len(asked) < _HOMES:
+    async def _or_elsewhere(self, outcome: Outcome, digest: bytes, wanted: Wanted) -> Outcome:
+        """What this node's fetch came to; what another one's does, when only the way from here to the origin is the trouble."""
+        if self._fleet is None or not _may_be_had_elsewhere(outcome):
+            return outcome
+        return await self._from_others(digest, wanted, [self._fleet.members.me]) or outcome
+
+    async def _from_others(self, digest: bytes, wanted: Wanted, tried: list[str]) -> Outcome | None:
+        """What the item's home says, or the next one when that is dead or has lost its origin; ``None``: it is to be read here.
+
+        ``tried`` are the nodes that are not to be asked; who is asked is added.
+        """
+        for _ in range(_HOMES):
+            home = self.home(digest, wanted, tried)
+            if home is None:
+                return None
             assert self.peers is not None
-            asked.append(home.id)
+            tried.append(home.id)
             outcome = await self.peers.fetch(home, wanted)
-            if outcome is not None:
+            if outcome is not None and not _may_be_had_elsewhere(outcome):
                 return outcome
         return None
 
-    def home(self, digest: bytes, wanted: Wanted) -> Node | None:
-        """The node to ask for an item; ``None`` when that is this one."""
+    async def _here(self, digest: bytes, wanted: Wanted) -> Outcome:
+        running = self._fetches.get(digest)
+        if running is None or running.who != wanted.who:
+            if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
+                return _UNREACHED
+            running = self._start(digest, wanted)
+        return await self._outcome(running.task, wanted)
+
+    async def _outcome(self, task: asyncio.Task[Outcome], wanted: Wanted) -> Outcome:
+        """What a fetch comes to, unless the origin is lost meanwhile and somebody else may do better."""
+        if not self._hasty(wanted):
+            return await asyncio.shield(task)
+        try:
+            return await self._services.origin.reach(wanted.identity).result(task)
+        except OriginUnavailable:
+            return _UNREACHED
+
+    def _hasty(self, wanted: Wanted) -> bool:
+        """Whether another node may read the item if this one cannot: the one that asks, or one that is asked."""
+        return wanted.here or (self._fleet is not None and not self._fleet.members.alone)
+
+    def home(self, digest: bytes, wanted: Wanted, without: Sequence[str] = ()) -> Node | None:
+        """The node to ask for an item, of those that are not ``without``; ``None`` when that is this one."""
         if self._fleet is None or wanted.here or wanted.mode is CachingMode.NONE:
             return None
-        return self._fleet.members.home(item_key(digest))
+        return self._fleet.members.home(item_key(digest), without)
 
     def _start(self, digest: bytes, wanted: Wanted) -> _Fetch:
         task = asyncio.get_running_loop().create_task(self._run(digest, wanted))
@@ -216,7 +249,7 @@ class ItemFetches:
             return await attempt()
         except OriginUnavailable as failure:
             log.info("%s could not be read: %s", wanted.location.path, failure)
-            told = str(failure) if isinstance(failure, _Unusable) else "the origin cannot be reached, or broke off"
+            told = str(failure) if isinstance(failure, _Unusable) else _UNREACHED.detail
             raise _Failed(ItemStatus.ORIGIN_ERROR, told) from failure
 
     async def _read(self, digest: bytes, wanted: Wanted) -> Outcome:
@@ -413,6 +446,11 @@ def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:
     if expected not in (int(text), UNKNOWN_LENGTH):
         raise _Failed(ItemStatus.CHANGED, f"it has {text} bytes, not {expected} as the digest file says")
     return int(text)
+
+
+def _may_be_had_elsewhere(outcome: Outcome) -> bool:
+    """Whether a failure is of one node's way to the origin, so that it says nothing of another's."""
+    return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
 
 
 async def _nothing() -> bytes:

@@ -13,10 +13,12 @@ generation first, and what was learned is believed only if the generation is sti
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from gateway.engine.blocks import Blocks
+from gateway.engine.checks import Checks
 from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.moves import Moved
 from gateway.engine.services import Services
@@ -35,6 +37,7 @@ from gateway.policies.rules import Caching, Rules
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _ATTEMPTS = 3
 _LOAD_AT_ONCE = 64
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Ask:
     """A plain read of one object.
 
     ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
-    must be known before it is decided which bytes are needed. ``forced`` is a client's ``Cache-Control: no-cache``.
+    must be known before it is decided which bytes are needed. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty``
+    says that the reader has another way to the object, and waits for no origin that is lost (gateway/origin/reach.py).
     """
 
     key: ObjectKey
@@ -50,6 +54,7 @@ class Ask:
     head: bool = False
     metadata_first: bool = False
     forced: bool = False
+    hasty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class Reads:
         self._blocks = blocks
         self._entries = entries
         self._cold: dict[tuple[ObjectKey, int], asyncio.Task[Found | Relay | Forward | None]] = {}
-        self._checks: dict[tuple[ObjectKey, str], asyncio.Task[ObjectMeta | Forward | None]] = {}
+        self._checks: Checks[ObjectMeta | Forward | None] = Checks()
         self._prefix_grants: dict[tuple[str, str], float] = {}
         self._revocation: list[Rules] = [services.rules]
 
@@ -237,19 +242,14 @@ class Reads:
         self, entry: Entry, ask: Ask, rule: Caching
     ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
         """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again."""
-        slot = (ask.key, ask.identity.name)
-        task = self._checks.get(slot)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask_origin(entry, ask.identity, rule))
-            self._checks[slot] = task
-            task.add_done_callback(lambda done: self._end_check(slot, done))
+        stale = entry.has_bytes and may_serve_stale(
+            self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
+        )
         try:
-            result = await asyncio.shield(task)
+            result = await self._checked(ask, lambda: self._ask_origin(entry, ask.identity, rule), stale=stale)
         except OriginUnavailable:
             CHECKS.labels("failed").inc()
-            if entry.has_bytes and may_serve_stale(
-                self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
-            ):
+            if stale:
                 return await self._granted(entry, ask, Outcome.STALE, Reason.ORIGIN_DOWN)
             raise
         if isinstance(result, Forward):
@@ -260,10 +260,21 @@ class Reads:
             return await self._granted(entry, ask, Outcome.HIT, Reason.REVALIDATED)
         return Reason.CHANGED
 
-    def _end_check(self, slot: tuple[ObjectKey, str], task: asyncio.Task[ObjectMeta | Forward | None]) -> None:
-        self._checks.pop(slot, None)
-        if not task.cancelled():
-            task.exception()  # seen, even when every reader has left
+    async def _checked(
+        self, ask: Ask, check: Callable[[], Coroutine[Any, Any, ObjectMeta | Forward | None]], *, stale: bool
+    ) -> ObjectMeta | Forward | None:
+        slot, reach = (ask.key, ask.identity.name), self._services.origin.reach(ask.identity)
+        if stale:
+            return await self._checks.in_time(slot, check, reach)
+        return await (self._checks.hastily(slot, check, reach) if ask.hasty else self._checks.patiently(slot, check))
+
+    async def hastily(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that needs the origin; a hasty reader does not wait for one that is lost.
+
+        Raises:
+            OriginUnavailable: the origin is lost; or what ``work`` raises.
+        """
+        return await (self._services.origin.reach(ask.identity).unless_lost(work) if ask.hasty else work)
 
     async def _ask_origin(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> ObjectMeta | Forward | None:
         services, key = self._services, entry.key
@@ -323,11 +334,14 @@ class Reads:
             return Forward(Reason.DISK, miss=True)
         if not self._blocks.has_room:
             return Forward(Reason.OVERLOAD, miss=True)
+        reach = self._services.origin.reach(ask.identity) if ask.hasty else None
+        if reach is not None:
+            reach.require()
         # A read that began before the last write is none to wait for: who comes after the write is owed the new object.
         generation = store.generations.of(ask.key)
         pending = self._cold.get((ask.key, generation))
         if pending is not None:
-            await asyncio.wait([pending])
+            await (reach.wait(pending) if reach else asyncio.wait([pending]))
             joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
             if joined is None:
                 return None
@@ -344,7 +358,7 @@ class Reads:
         """Learn an object's metadata without its bytes."""
         services = self._services
         generation, asked_at = services.store.generations.of(ask.key), services.now()
-        response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS)
+        response = await self.hastily(ask, services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS))
         response.release()
         if response.status != 200:
             return Forward(_reason_of(response.status), miss=True)
@@ -360,8 +374,10 @@ class Reads:
         self._cold[ask.key, generation] = task
         task.add_done_callback(lambda _: self._cold.pop((ask.key, generation), None))
         try:
+            if ask.hasty:
+                return await self._services.origin.reach(ask.identity).result(task)
             return await asyncio.shield(task)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, OriginUnavailable):
             task.add_done_callback(_abandon)
             raise
 
@@ -426,7 +442,7 @@ class Reads:
 
 
 def _abandon(task: asyncio.Task[Found | Relay | Forward | None]) -> None:
-    """The client left before the origin answered: an answer that is not being stored has no reader any more."""
+    """The reader left before the origin answered: an answer that is not being stored has no reader any more."""
     if not task.cancelled() and task.exception() is None and isinstance(result := task.result(), Relay):
         result.response.abort()
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -174,9 +174,9 @@ class Membership:
         """
         return await self._register.drained(self.nodes.values())
 
-    def home(self, key: int) -> Node | None:
-        """The home of a key; ``None``: here."""
-        return None if self.alone else self._other(self._ring.ranked(key, 1))
+    def home(self, key: int, without: Collection[str] = ()) -> Node | None:
+        """The home of a key, or whose it would be without some nodes; ``None``: here."""
+        return None if self.alone else self._other(self._ring.ranked(key, 1, without))
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """For each key the number of its home among the nodes returned with them; -1: here."""

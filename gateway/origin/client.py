@@ -33,6 +33,7 @@ from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.origin.credentials import CredentialChain, KeyRing
+from gateway.origin.reach import Reach
 from gateway.origin.response import OriginResponse, described, kind_of
 from gateway.origin.signer import Signer
 from gateway.origin.upload import Upload
@@ -113,6 +114,19 @@ class _Link:
                 total=None, sock_connect=origin.connect_timeout or None, sock_read=origin.read_timeout or None
             ),
         )
+        self.reach = Reach(origin.name, self._probe, origin.check_timeout)
+
+    async def _probe(self) -> None:
+        """Have the origin answer anything, over a connection of its own: kept ones may lead nowhere, or none may be free."""
+        async with (
+            ClientSession(connector=TCPConnector(force_close=True), cookie_jar=DummyCookieJar()) as session,
+            session.head(self.url("/", ""), headers=CIMultiDict(_OWN_HEADERS), allow_redirects=False),
+        ):
+            return
+
+    async def close(self) -> None:
+        await self.reach.close()
+        await self.session.close()
 
     def began(self) -> None:
         self.active += 1
@@ -152,6 +166,27 @@ class OriginClient:
         """Whether the configuration has this identity."""
         return self._ring.has(identity)
 
+    def reach(self, identity: OriginIdentity) -> Reach:
+        """What is known of the way to an identity's origin.
+
+        Raises:
+            IdentityGone: the origin is not of this configuration.
+        """
+        link = self._links.get(identity.origin)
+        if link is None:
+            raise IdentityGone("the origin is not configured any more")
+        return link.reach
+
+    def lost(self, identity: OriginIdentity) -> bool:
+        """Whether an identity's origin cannot be reached, or is not of this configuration."""
+        link = self._links.get(identity.origin)
+        return link is None or link.reach.lost
+
+    @property
+    def problem(self) -> str:
+        """Which origins this worker cannot reach, in words; empty while it reaches all that it asks."""
+        return "; ".join(link.reach.problem for link in self._links.values() if link.reach.lost)
+
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Take over a reloaded configuration.
 
@@ -169,7 +204,7 @@ class OriginClient:
         self._retired = [link for link in retired if link.active]
         for link in retired:
             if not link.active:
-                await link.session.close()
+                await link.close()
 
     async def send(
         self,
@@ -224,8 +259,10 @@ class OriginClient:
         try:
             response = await _exchange(link, method, url, pairs, upload)
         except OriginUnavailable:
+            link.reach.doubt()
             ORIGIN_REQUESTS.labels(method, "failed").inc()
             raise
+        link.reach.heard()
         ORIGIN_REQUESTS.labels(method, f"{response.status // 100}xx").inc()
         ORIGIN_LATENCY.labels(method).observe(time.perf_counter() - began)
         return response
@@ -235,14 +272,14 @@ class OriginClient:
         links = [*self._links.values(), *self._retired]
         self._links, self._retired = {}, []
         for link in links:
-            await link.session.close()
+            await link.close()
 
 
 async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> OriginResponse:
     link.began()
     try:
         if upload is None:
-            response = await _ask(link.session, method, url, pairs)
+            response = await _ask(link, method, url, pairs)
         else:
             response = await _send_body(link.session, method, url, pairs, upload)
     except BaseException as error:
@@ -261,13 +298,15 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
     return OriginResponse(response, upload, link.ended)
 
 
-async def _ask(session: ClientSession, method: str, url: URL, pairs: list[Header]) -> ClientResponse:
+async def _ask(link: _Link, method: str, url: URL, pairs: list[Header]) -> ClientResponse:
     async with asyncio.timeout(None) as limit:
         limits = [limit]
         token = _head_limit.set(limits)
+        link.reach.asked()
         try:
-            return await session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
+            return await link.session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
         finally:
+            link.reach.ended()
             limits.clear()
             _head_limit.reset(token)
 

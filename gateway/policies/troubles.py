@@ -66,6 +66,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "clock": Kind("warning", "Set the clocks of all machines by NTP."),
     # Of one node, by what its parts say.
+    "origin-lost": Kind("error", "Look at the origin, and at the network between it and this node."),
     "redis": Kind("warning", "Look at the Redis that redis.url names, and at the network in between."),
     "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node."),
     "no-secret": Kind(

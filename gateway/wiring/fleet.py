@@ -47,6 +47,13 @@ class Fleet:
         elif self.membership.estranged:
             yield Trouble.of("fleet" if self.gate is not None else "no-secret", self.membership.estranged)
 
+    def without(self, origin: str) -> str:
+        """What a lost origin means for reads, after what is wrong with it; empty while nothing is."""
+        if not origin:
+            return ""
+        others = "other nodes read the rest" if not self.membership.alone else "the rest is answered 503"
+        return f"{origin}; cached objects are served, stale ones within stale_if_error, and {others}"
+
 
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet:
     """Join the fleet, as a node that is not ready yet; the stack leaves it again.

@@ -138,7 +138,7 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
 
 def _seen(ground: Ground, registrations: Registrations) -> Seen:
     channel, fleet, store = ground.channel, ground.fleet, ground.engine.services.store
-    known = sources(store, channel, fleet, ground.live, ground.admin)
+    known = sources(ground.engine.services, channel, fleet, ground.live, ground.admin)
     return Seen(
         store=store,
         contents=registrations.registry.contents,

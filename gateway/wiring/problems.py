@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
 from gateway.policies.troubles import Trouble, disk_troubles
-from gateway.store.store import Store
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import Fleet
 from gateway.wiring.live import Live
@@ -15,13 +15,17 @@ Source = Callable[[], Iterable[Trouble]]
 
 
 def sources(
-    store: Store, channel: Invalidations, fleet: Fleet, live: Live, admin: Administration
+    services: Services, channel: Invalidations, fleet: Fleet, live: Live, admin: Administration
 ) -> tuple[Source, ...]:
     """Who is asked what is wrong; each answers at once, without waiting for anything."""
 
     def disk() -> list[Trouble]:
-        status = store.status()
+        status = services.store.status()
         return disk_troubles(status.state, status.cause, status.shortage)
+
+    def origin() -> Iterator[Trouble]:
+        if problem := fleet.without(services.origin.problem):
+            yield Trouble.of("origin-lost", problem)
 
     def redis() -> Iterator[Trouble]:
         if problem := redis_problem(channel, fleet):
@@ -31,7 +35,7 @@ def sources(
         if live.refused:
             yield Trouble.of("reload", live.refused)
 
-    return disk, redis, fleet.problems, admin.problems, reload
+    return disk, origin, redis, fleet.problems, admin.problems, reload
 
 
 def redis_problem(channel: Invalidations, fleet: Fleet) -> str:

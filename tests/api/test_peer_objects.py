@@ -225,8 +225,9 @@ async def test_it_gives_away_what_it_has_and_nothing_else(home: Home) -> None:
 
 
 async def test_the_origin_that_cannot_be_reached_is_no_answer(home: Home) -> None:
-    """Rule: that the home cannot read says nothing of the object: the asking node tries by itself."""
+    """Rule: that the home cannot read says nothing of the object: the asking node is told to try elsewhere, and why."""
     await home.bench.origin.stop()
     failed = await home.ask()
-    assert (failed.status, "x-larder-cache" in failed.headers) == (503, False)
+    assert (failed.status, failed.headers["x-larder-forward"]) == (421, "MISS; reason=origin-down")
+    assert "x-larder-cache" not in failed.headers
     await home.bench.origin.start()

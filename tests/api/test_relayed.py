@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,15 @@ class Others:
 
     def __init__(self) -> None:
         self.alone = False
+        self.me = "me"
         self.ring = Ring({"home": 1, "next": 1})
         self.suspects: set[str] = set()
         self.answers: list[Said | PeerUnavailable] = []
         self.asked: list[tuple[str, str, str, dict[str, str]]] = []
 
-    def home(self, _key: int) -> Node | None:
+    def home(self, _key: int, without: Collection[str] = ()) -> Node | None:
         """The first that is not suspected."""
-        return next((node for node in (HOME, NEXT) if node.id not in self.suspects), None)
+        return next((node for node in (HOME, NEXT) if node.id not in {*self.suspects, *without}), None)
 
     async def request(self, node: Node, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Said:
         """The next answer."""

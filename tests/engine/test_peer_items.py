@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -109,9 +109,9 @@ class Others:
         self.suspected.append(node_id)
         self.order = [node for node in self.order if node.id != node_id]
 
-    def home(self, key: int) -> Node | None:
+    def home(self, key: int, without: Collection[str] = ()) -> Node | None:
         """The first that is left."""
-        return self.order[0] if self.order else None
+        return next((node for node in self.order if node.id not in without), None)
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """The first that is left, for all."""

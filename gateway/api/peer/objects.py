@@ -3,7 +3,8 @@
 The caller has verified its client and checked what the gateway itself forbids; which origin keys the client reads with, it names.
 Everything else, freshness, that identity's grant, conditions, ranges and fills, is decided here by the code of the S3 edge, so
 that a client gets the same answer whichever node it asked. What such a read needs is served from here or from the origin; it is
-never asked of a third node, or two nodes that disagree about the ring would ask each other for ever.
+never asked of a third node, or two nodes that disagree about the ring would ask each other for ever. A read that fails because
+the origin is lost is given back at once: the caller has other nodes to ask, and its own way to the origin.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.forward import relay
 from gateway.api.s3.objects import ObjectReads
-from gateway.engine.reads import Forward
+from gateway.engine.reads import Forward, Relay
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
+from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_objects import (
@@ -37,6 +39,9 @@ from gateway.model.peer_objects import (
     object_of,
 )
 from gateway.model.wire import WireRequest
+
+_NOT_THE_ORIGINS = (502, 504)
+"""Statuses by which something on the way says that it did not reach the origin (RFC 9110, 15.6.3 and 15.6.5)."""
 
 
 class PeerObjects:
@@ -75,14 +80,17 @@ class PeerObjects:
             await self._give(request, exchange)
             return
         try:
-            found = await self._reads.read(exchange)
+            found = await self._reads.read(exchange, hasty=True)
         except AboutCached as error:
             await complete(scope, send, _about(error))
             return
+        except OriginUnavailable:
+            found = Forward(Reason.ORIGIN_DOWN, miss=True)
+        if isinstance(found, Relay) and found.response.status in _NOT_THE_ORIGINS:
+            found.response.abort()
+            found = Forward(Reason.ORIGIN_DOWN, miss=True)
         if isinstance(found, Forward):
-            told = Told(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason)
-            headers = [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")]
-            await complete(scope, send, Answer(MISDIRECTED, headers, b""))
+            await complete(scope, send, _elsewhere(Told(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason)))
             return
         answer = found if isinstance(found, Answer) else relay(exchange, found.response, Outcome.MISS, found.reason)
         own = (CACHE.encode(), str(Told(answer.outcome, answer.reason)).encode())
@@ -94,13 +102,16 @@ class PeerObjects:
         """Give an object to the node that is home of it now, if it is here and this reader may have it at once."""
         found = await self._reads.resident(exchange)
         if found is None:
-            told = str(Told(Outcome.MISS, Reason.COLD)).encode()
-            headers = [(FORWARD.encode(), told), (b"content-length", b"0")]
-            await complete(request.scope, request.send, Answer(MISDIRECTED, headers, b""))
+            await complete(request.scope, request.send, _elsewhere(Told(Outcome.MISS, Reason.COLD)))
             return
         answer, age = found
         answer.headers = [*answer.headers, (AGE.encode(), b"%d" % ceil(age))]
         await complete(request.scope, request.send, answer)
+
+
+def _elsewhere(told: Told) -> Answer:
+    """The object is not to be had here."""
+    return Answer(MISDIRECTED, [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")], b"")
 
 
 def _exchange(scope: Scope, principal: Principal) -> Exchange:

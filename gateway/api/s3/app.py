@@ -144,7 +144,7 @@ class S3App:
         outcome = Outcome.BYPASS
         if reason is None:
             home, ring = self._relayed.home(exchange)
-            found = await (self._reads.read(exchange) if home is None else self._relayed.read(exchange, home))
+            found = await (self._relayed.here(exchange) if home is None else self._relayed.read(exchange, home))
             if isinstance(found, Answer):
                 if home is None:
                     self._hot.learn(exchange, ring)

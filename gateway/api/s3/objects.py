@@ -28,8 +28,8 @@ class ObjectReads:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def read(self, exchange: Exchange) -> Answer | Relay | Forward:
-        """Answer a plain GET or HEAD.
+    async def read(self, exchange: Exchange, *, hasty: bool = False) -> Answer | Relay | Forward:
+        """Answer a plain GET or HEAD; a ``hasty`` reader waits for no origin that is lost.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
@@ -49,6 +49,7 @@ class ObjectReads:
             head=head,
             metadata_first=head or wanted is not None or conditions is not None,
             forced=is_forced(exchange),
+            hasty=hasty,
         )
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):

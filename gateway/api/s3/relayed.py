@@ -4,13 +4,18 @@ Every object has one home in the fleet, so that it is read from the origin once 
 decide about it (``api/peer/objects.py``); here the client is verified before, and counted and logged after.
 
 What the home cannot do is done without it, and no client hears of that. A node that cannot be reached, or dies before its answer
-begins, is suspected (``Membership.suspect``): its successor in the ring is asked once, and if that fails too, or is this node,
-the object is read here as if there were no fleet. What breaks off later is completed from the origin (``engine/relay.py``).
+begins, is suspected (``Membership.suspect``). One whose origin is lost says so at once, and stays home of what it has cached. In
+either case its successor in the ring is asked once, and if that fails too, or is this node, the object is read here as if there
+were no fleet. Stale bytes of a home that has lost its origin are given only when nobody else reaches the origin. What breaks off
+later is completed from the origin (``engine/relay.py``).
+
+A node that has lost its own origin is a successor to nobody, and has others read what is at home here and not cached.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.errors import AboutCached
@@ -25,17 +30,19 @@ from gateway.fleet.patient import PatientPeers, PatientResponse
 from gateway.fleet.peers import PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model import peer_objects as wire
-from gateway.model.errors import S3_CODES
+from gateway.model.errors import S3_CODES, OriginUnavailable
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.objects import Header
-from gateway.model.outcomes import Outcome
+from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
 from gateway.model.ranges import parse_range
 from gateway.origin.headers import content_range, relayable
 from gateway.origin.response import OriginResponse
 from gateway.policies.ring import Ring, path_key
 
+_ASKED = 2
+"""Nodes that are asked for one object: its home, and who comes next."""
 log = logging.getLogger("larder.s3")
 
 
@@ -64,6 +71,23 @@ class RelayedReads:
             return None, ring
         return membership.home(path_key(key.bucket, key.key)), ring
 
+    async def here(self, exchange: Exchange) -> Answer | Relay | Forward:
+        """Answer a plain GET or HEAD of an object whose home is this node.
+
+        Raises:
+            S3Error: the request's conditions or range cannot be met.
+            OriginUnavailable: the origin cannot be reached, from here or from another node.
+        """
+        if self._membership.alone:
+            return await self._local.read(exchange)
+        try:
+            return await self._local.read(exchange, hasty=True)
+        except OriginUnavailable:
+            successor = self._next(exchange, [self._membership.me])
+            if successor is None:
+                return await self._local.read(exchange)
+            return await self.read(exchange, successor)
+
     async def read(self, exchange: Exchange, home: Node) -> Answer | Relay | Forward:
         """Answer a plain GET or HEAD of an object whose home is another node.
 
@@ -76,10 +100,39 @@ class RelayedReads:
         asked = _asked(exchange)
         if not self._services.rules.for_path(key.path).cache or asked is None:
             return await self._local.read(exchange)
-        answer = await self._ask(exchange, home, asked)
-        if answer is None and (successor := self.home(exchange)[0]) not in (None, home):
-            answer = await self._ask(exchange, successor, asked)
-        return await self._local.read(exchange) if answer is None else answer
+        stale: list[Answer] = []
+        lost: list[str] = []
+        node: Node | None = home
+        try:
+            for _ in range(_ASKED):
+                if node is None:
+                    break
+                answer = await self._ask(exchange, node, asked)
+                if answer is not None and answer.reason is not Reason.ORIGIN_DOWN:
+                    return answer
+                if isinstance(answer, Answer):
+                    stale.append(answer)
+                    if not await self._services.origin.reach(exchange.auth.principal.identity).reached():
+                        return stale.pop()
+                lost += [] if answer is None else [node.id]
+                before, node = node, self._next(exchange, lost)
+                node = None if node == before else node
+            return await self._local.read(exchange, hasty=bool(stale))
+        except OriginUnavailable:
+            if not stale:
+                raise
+            return stale.pop()
+        finally:
+            for each in stale:
+                if each.cleanup is not None:
+                    await each.cleanup()
+
+    def _next(self, exchange: Exchange, tried: Sequence[str]) -> Node | None:
+        """Which node is to be asked after those, ``None`` when it is this one, unless that has lost its origin."""
+        key, membership = exchange.key, self._membership
+        assert key is not None
+        lost = self._services.origin.reach(exchange.auth.principal.identity).lost
+        return membership.home(path_key(key.bucket, key.key), [*tried, membership.me] if lost else tried)
 
     def warm(self, exchange: Exchange) -> None:
         """Have an object read into the cache of its home, in the background."""

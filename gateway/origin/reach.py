@@ -1,0 +1,188 @@
+"""Whether one origin answers this worker, found out by one probe at a time.
+
+A request that waits longer than half of ``check_timeout``, while the origin answers nobody else, or that fails, raises a doubt. A
+doubt sends a probe over a connection of its own; when that fails too, the origin is lost (gateway/policies/reachability.py), and
+probes go on until it answers. No request is failed by this: callers that have something better to do than to wait use ``wait``,
+``result`` and ``unless_lost``, the others wait for as long as the origin's time-outs allow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from aiohttp import ClientError
+
+from gateway.model.errors import OriginUnavailable
+from gateway.policies.reachability import Contact, Reachability
+
+log = logging.getLogger("larder.origin")
+T = TypeVar("T")
+
+
+class Reach:
+    """What one worker knows of the way to one origin.
+
+    Args:
+        name: of the origin.
+        probe: asks the origin anything over a new connection, and returns when it has answered.
+        patience: ``check_timeout`` of the origin, in seconds.
+    """
+
+    def __init__(self, name: str, probe: Callable[[], Awaitable[None]], patience: float) -> None:
+        self.patience = patience
+        self._name = name
+        self._probe = probe
+        self._state = Reachability()
+        self._loop = asyncio.get_running_loop()
+        self._loss: asyncio.Future[None] = self._loop.create_future()
+        self._waiting = 0
+        self._heard_at = self._probed_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the origin cannot be reached."""
+        return self._state.lost
+
+    @property
+    def silent(self) -> bool:
+        """Whether a request would wait for a time-out."""
+        return self._state.contact is Contact.SILENT
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in words; empty while nothing is."""
+        if not self.lost:
+            return ""
+        how = "does not answer this node" if self.silent else "cannot be reached from this node"
+        return f"the origin {self._name!r} {how}"
+
+    # -- what requests report
+
+    def asked(self) -> None:
+        """A request without a body waits for an answer."""
+        self._waiting += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.patience / 2, self._look)
+
+    def ended(self) -> None:
+        """That request waits no longer, however it ended."""
+        self._waiting -= 1
+
+    def heard(self) -> None:
+        """An answer has begun."""
+        self._heard_at = self._loop.time()
+        if self.lost:
+            self._note(Contact.ANSWERS)
+            if self._probing is not None:
+                self._probing.cancel()
+                self._probing = None
+
+    def doubt(self) -> None:
+        """A request failed, or got no answer for a while: find out whether the origin is there, unless that was just done."""
+        if self._probing is None and self._loop.time() - self._probed_at >= self.patience / 2:
+            self._probing = self._loop.create_task(self._find_out())
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        if self._loop.time() - self._heard_at >= self.patience / 2:
+            self.doubt()
+        self._timer = self._loop.call_later(self.patience / 2, self._look)
+
+    # -- what callers wait for
+
+    def require(self) -> None:
+        """Raises OriginUnavailable when the origin is lost."""
+        if self.lost:
+            raise OriginUnavailable(self.problem)
+
+    async def wait(self, work: asyncio.Future[Any], within: float | None = None) -> None:
+        """Wait for ``work``, which goes on when this gives up.
+
+        Raises:
+            OriginUnavailable: the origin is lost, or ``within`` seconds are over.
+        """
+        if not work.done():
+            await asyncio.wait({work, self._loss}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise OriginUnavailable(self.problem or f"the origin {self._name!r} is slow to answer")
+
+    async def result(self, work: asyncio.Future[T], within: float | None = None) -> T:
+        """``wait``, and what ``work`` comes to."""
+        await self.wait(work, within)
+        return work.result()
+
+    async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` comes to; it is cancelled when the origin is lost.
+
+        Raises:
+            OriginUnavailable: the origin is lost.
+        """
+        if self.lost:
+            work.close()
+            self.require()
+        task = self._loop.create_task(work)
+        try:
+            return await self.result(task)
+        finally:
+            task.cancel()
+
+    async def reached(self) -> bool:
+        """Whether the origin answers now: it has just done so, or answers a probe."""
+        if self.lost or self._loop.time() - self._heard_at < self.patience:
+            return not self.lost
+        self.doubt()
+        if self._probing is not None:
+            await asyncio.wait({self._probing, self._loss}, return_when=asyncio.FIRST_COMPLETED)
+        return not self.lost
+
+    # -- probes
+
+    async def _find_out(self) -> None:
+        """Probe until the origin answers."""
+        try:
+            while True:
+                self._note(await self._met())
+                if not self.lost:
+                    return
+                await asyncio.sleep(self._state.pause)
+        finally:
+            if self._probing is asyncio.current_task():
+                self._probing = None
+
+    async def _met(self) -> Contact:
+        try:
+            async with asyncio.timeout(self.patience / 2):
+                await self._probe()
+        except TimeoutError:
+            return Contact.SILENT
+        except (ClientError, OSError):
+            return Contact.REFUSES
+        finally:
+            self._probed_at = self._loop.time()
+        self._heard_at = self._probed_at
+        return Contact.ANSWERS
+
+    def _note(self, contact: Contact) -> None:
+        if not self._state.found(contact):
+            return
+        if self.lost:
+            log.warning("%s; it is probed until it answers", self.problem)
+            self._loss.set_result(None)
+        else:
+            log.info("the origin %r answers again", self._name)
+            self._loss = self._loop.create_future()
+
+    async def close(self) -> None:
+        """Stop probing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)

@@ -1,0 +1,62 @@
+"""Whether an origin can be reached, by what probes of it found, and when to send the next probe.
+
+    ANSWERS ──a probe fails──▶ REFUSES or SILENT ──a probe or a request is answered──▶ ANSWERS
+
+Only probes lead away from ANSWERS: a request without an answer may be about one slow object, a probe asks for nothing. REFUSES
+and SILENT differ in what another request costs: one that is refused fails at once, one that meets silence waits for a time-out.
+While the origin is lost, probes go on at doubling intervals, so that its return is found without a reader who waits for it.
+
+The pattern is the circuit breaker of Nygard, *Release It!* (2007), chapter 5, with the half-open state played by the probe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Contact(StrEnum):
+    """What the last probe met."""
+
+    ANSWERS = "answers"
+    REFUSES = "refuses"
+    """No connection, or a broken one: the next request fails at once."""
+    SILENT = "silent"
+    """No answer in time: the next request waits for a time-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePace:
+    """Seconds from a failed probe to the next one: the first time, and at most."""
+
+    first: float = 0.5
+    longest: float = 4.0
+
+
+class Reachability:
+    """The state machine above.
+
+    Attributes:
+        contact: what is known.
+        pause: seconds to wait before the next probe; meaningful while the origin is lost.
+    """
+
+    def __init__(self, pace: ProbePace | None = None) -> None:
+        self._pace = pace or ProbePace()
+        self.contact = Contact.ANSWERS
+        self.pause = self._pace.first
+
+    @property
+    def lost(self) -> bool:
+        """Whether the origin cannot be reached."""
+        return self.contact is not Contact.ANSWERS
+
+    def found(self, contact: Contact) -> bool:
+        """Take note of what a probe or a request met; whether the origin was lost or found by that."""
+        was_lost = self.lost
+        self.contact = contact
+        if not self.lost or not was_lost:
+            self.pause = self._pace.first
+        else:
+            self.pause = min(2 * self.pause, self._pace.longest)
+        return self.lost is not was_lost
