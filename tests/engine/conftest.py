@@ -78,12 +78,15 @@ async def take(body: Body) -> bytes:
 
 
 @asynccontextmanager
-async def benched(cache: Path, capacity: int = 64 * 1024**2) -> AsyncIterator[Bench]:
+async def benched(cache: Path, capacity: int = 64 * 1024**2, check_timeout: float = 2.0) -> AsyncIterator[Bench]:
     """An engine over a cache directory; what an earlier one left there is found."""
     async with FakeOrigin() as origin:
         settings = CacheSettings(dir=str(cache), capacity=capacity, block_size=BLOCK, reserve=0)
         configured = Origin(
-            endpoint=origin.endpoint, access_key_id=ALICE.access_key_id, secret_access_key=ALICE.secret_access_key
+            endpoint=origin.endpoint,
+            access_key_id=ALICE.access_key_id,
+            secret_access_key=ALICE.secret_access_key,
+            check_timeout=check_timeout,
         )
         other = Credential(
             access_key_id="GWB",
