@@ -56,7 +56,7 @@ from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
-from gateway.server.run import LISTENING
+from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
@@ -136,7 +136,7 @@ class Larder:
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._lifecycle.state = "draining"
+        self._drain()
         await self._stack.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -151,6 +151,7 @@ class Larder:
         leases = FillLeases(Path(settings.cache.dir) / "fills" if siblings else None)
         stack.callback(leases.close)
         fleet = await join(settings, self._start, stack)
+        before_stop(self._drain)
         services = Services(
             store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size, leases
         )
@@ -231,11 +232,14 @@ class Larder:
 
     async def _ready_when_known(self) -> None:
         await self._admin.known.wait()
-        if self._lifecycle.state == "starting":
-            self._ready_now()
+        self._ready_now()
+
+    def _drain(self) -> None:
+        self._lifecycle.state = "draining"
 
     def _ready_now(self) -> None:
-        self._lifecycle.state = "ready"
+        if self._lifecycle.state == "starting":
+            self._lifecycle.state = "ready"
         # What is alive now lives as long as the process; the collector need not look at it again with every few requests.
         gc.collect()
         gc.freeze()

@@ -65,7 +65,12 @@ class ServerSettings(Section):
     tls_cert: str = Field("", description="PEM certificate chain; with tls_key, serves HTTPS (without zero-copy)")
     tls_key: str = Field("", description="PEM private key of tls_cert")
     max_in_flight: int = Field(2048, ge=1, description="requests at once per worker; more are answered 503 SlowDown")
-    drain: Seconds = Field(30.0, description="how long SIGTERM waits for requests in flight")
+    drain_notice: Seconds = Field(
+        5.0,
+        description="how long after SIGTERM /-/readyz answers 503 while connections are still accepted; longer than load "
+        "balancers take to see it",
+    )
+    drain: Seconds = Field(30.0, description="how long SIGTERM then waits for requests in flight")
     keep_alive: Seconds = Field(75.0, description="how long an idle connection stays open")
     sigv2: bool = Field(True, description="accept SigV2 in the query string, as botocore presigns for custom endpoints")
     max_spool: Size = Field(

@@ -56,7 +56,10 @@ class Settings:
         """The configuration file."""
         key, secret = self.origin_key
         lines = [
-            _table("[server]", {"host": "127.0.0.1", "port": 0, "workers": self.workers, **self.server}),
+            _table(
+                "[server]",
+                {"host": "127.0.0.1", "port": 0, "workers": self.workers, "drain_notice": "0s", **self.server},
+            ),
             _table(
                 "[cache]",
                 {

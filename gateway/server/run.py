@@ -4,8 +4,9 @@ One worker runs in this process. Several are started and replaced by uvicorn's s
 socket, which is bound here, so that an address in use is an error of the configuration and not of a worker.
 
 Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
-second SIGINT does not wait. What an application has to do first, it does by ``before_stop``. SIGHUP stops nothing; it
-reaches every worker, whose application may handle it. Workers end with their supervisor, however it ended.
+further SIGINT does not wait. What an application has to do first, it does by ``before_stop``, which may have SIGTERM accept for a
+while longer; SIGINT, which is a person's, and any second signal end that. SIGHUP stops nothing; it reaches every worker, whose
+application may handle it. Workers end with their supervisor, however it ended.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ LISTENING = "_LARDER_LISTENING"
 
 _BACKLOG = 2048
 _PR_SET_PDEATHSIG = 1
+_LOOK = 0.1
+"""Seconds between two looks at signals while workers end."""
 logger = logging.getLogger("gateway.server")
 
 
@@ -113,30 +116,44 @@ def address_of(listener: socket.socket, *, tls: bool) -> str:
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def before_stop(work: Callable[[], None]) -> None:
+def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
     """Have the running event loop do something as soon as this process is told to stop; what is in flight goes on.
 
     Does nothing where the process does not serve by ``serve``, but somebody else looks after its signals.
+
+    Args:
+        work: what to do first.
+        notice: seconds from SIGTERM to the stop, in which new connections are accepted as before, so that load balancers see that
+            the gateway is not ready before they are refused.
     """
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in (signal.SIGTERM, signal.SIGINT):
-        following = signal.getsignal(number)
-        if callable(following):
-            signal.signal(number, partial(_first, loop, work, following))
+    following = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stop = _Stop(loop, work, notice, {number: each for number, each in following.items() if callable(each)})
+    for number in stop.following:
+        signal.signal(number, stop)
 
 
-def _first(
-    loop: asyncio.AbstractEventLoop,
-    work: Callable[[], None],
-    following: Callable[[int, FrameType | None], Any],
-    number: int,
-    frame: FrameType | None,
-) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(work)
-    following(number, frame)
+@dataclass
+class _Stop:
+    """What ``before_stop`` adds in front of the handlers that are ``following``, by signal."""
+
+    loop: asyncio.AbstractEventLoop
+    work: Callable[[], None]
+    notice: float
+    following: Mapping[int, Callable[[int, FrameType | None], Any]]
+    told: bool = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        first, self.told = not self.told, True
+        open_ = not self.loop.is_closed()
+        if first and open_:
+            self.loop.call_soon_threadsafe(self.work)
+        if first and open_ and number == signal.SIGTERM and self.notice > 0:
+            self.loop.call_soon_threadsafe(self.loop.call_later, self.notice, self.following[number], number, None)
+        else:
+            self.following[number](number, frame)
 
 
 def _config(settings: ServerSettings, launch: Launch) -> Config:
@@ -225,14 +242,33 @@ class _Supervisor(Multiprocess):
         for process in self.processes:
             process.child_conn.close()
 
+    def handle_int(self) -> None:
+        """Stop without notice, as a worker does that gets the signal itself."""
+        super().handle_int()
+        self._pass_on(signal.SIGINT)
+
     def terminate_all(self) -> None:
         """Stop listening first: connections made while the workers drain would wait for nobody."""
         for each in self.sockets:
             each.close()
+        self.signal_queue.clear()
         super().terminate_all()
+
+    def join_all(self) -> None:
+        """Wait for the workers; what comes meanwhile to end the wait is passed on."""
+        for process in self.processes:
+            while process.exitcode is None:
+                process.process.join(_LOOK)
+                if {signal.SIGTERM, signal.SIGINT}.intersection(self.signal_queue):
+                    self._pass_on(signal.SIGTERM)
+                self.signal_queue.clear()
+        super().join_all()
+
+    def _pass_on(self, number: int) -> None:
+        for process in self.processes:
+            if process.pid is not None and process.exitcode is None:
+                os.kill(process.pid, number)
 
     def handle_hup(self) -> None:
         """Pass SIGHUP on instead of replacing the workers: requests in flight go on."""
-        for process in self.processes:
-            if process.pid is not None and process.exitcode is None:
-                os.kill(process.pid, signal.SIGHUP)
+        self._pass_on(signal.SIGHUP)

@@ -86,7 +86,7 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     async def left() -> None:
         await asyncio.gather(*leaving, membership.leave(), return_exceptions=True)
 
-    before_stop(leave)
+    before_stop(leave, settings.server.drain_notice)
     stack.push_async_callback(left)
     log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
     return Fleet(membership, PatientPeers(peers, membership), PeerGate(chosen.secret) if settings.in_fleet else None)

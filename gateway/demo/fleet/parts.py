@@ -32,6 +32,7 @@ CONFIGURATION = """\
 host = "127.0.0.1"
 port = {port}
 drain = "2s"
+drain_notice = "0s"
 
 [cache]
 dir = "{cache}"
