@@ -32,7 +32,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import Config
 from uvicorn.importer import import_from_string
 from uvicorn.server import Server
-from uvicorn.supervisors.multiprocess import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from gateway.config import ServerSettings
 from gateway.model.errors import ConfigError
@@ -223,19 +223,45 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 class _Supervisor(Multiprocess):
+    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._answered: dict[Process, bool] = {}
+
     def init_processes(self) -> None:
         """Start the workers."""
         super().init_processes()
         self._hear_of_deaths()
 
     def keep_subprocess_alive(self) -> None:
-        """Replace the workers that have ended, and leave them out of what is counted of those that live."""
+        """Replace the workers that have ended or hang, and leave them out of what is counted of those that live.
+
+        A worker that has never answered is not asked again: on a busy machine it may take a minute to import its modules, and one
+        that took its place would take as long.
+        """
         before = {process.pid for process in self.processes}
+        starting = [
+            process for process in self.processes if process.process.is_alive() and not self._has_answered(process)
+        ]
+        self.processes = [process for process in self.processes if process not in starting]
         super().keep_subprocess_alive()
+        self.processes += starting
         for pid in before - {process.pid for process in self.processes}:
             if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
                 mark_process_dead(pid)  # type: ignore[no-untyped-call]
         self._hear_of_deaths()
+
+    def _has_answered(self, process: Process) -> bool:
+        self._answered = {each: known for each, known in self._answered.items() if each in self.processes}
+        try:
+            if process not in self._answered:
+                self._answered[process] = False
+                process.parent_conn.send(b"ping")
+            elif not self._answered[process] and process.parent_conn.poll():
+                process.parent_conn.recv()
+                self._answered[process] = True
+        except (OSError, EOFError):
+            return True  # it has just ended
+        return self._answered[process]
 
     def _hear_of_deaths(self) -> None:
         """Close our copies of the workers' pipe ends: or a worker that dies while it is asked is waited for, 30 s long."""

@@ -7,11 +7,14 @@ import itertools
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self
 
 from tests.gateways import Running
 
 _PIECE = 1 << 16
+_SURE = 10
+"""Answers in a row."""
 
 
 class Balancer:
@@ -30,6 +33,7 @@ class Balancer:
         self.ready = dict.fromkeys(ports, 0)
         self.underway = dict.fromkeys(ports, 0)
         self.refused = 0
+        self._draining = dict.fromkeys(ports, 0)
         self._turns = itertools.count()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -55,9 +59,9 @@ class Balancer:
             thread.join()
 
     def left(self, running: Running) -> bool:
-        """Whether a gateway said that it drains, and has nothing under way any more."""
+        """Whether a gateway said that it drains, each of its workers in all likelihood, and has nothing under way any more."""
         with self._lock:
-            return self.ready[running.port] == 503 and self.underway[running.port] == 0
+            return self._draining[running.port] >= _SURE and self.underway[running.port] == 0
 
     def _poll(self, port: int) -> None:
         while not self._over.wait(0.02):
@@ -70,6 +74,7 @@ class Balancer:
             finally:
                 connection.close()
             with self._lock:
+                self._draining[port] = self._draining[port] + 1 if status == 503 else 0
                 self.ready[port] = status
 
     def _accept(self) -> None:
@@ -105,4 +110,5 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        return
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)

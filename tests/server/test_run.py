@@ -9,12 +9,17 @@ import subprocess
 import sys
 from contextlib import suppress
 from http.client import HTTPConnection
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
+from uvicorn.config import Config
+from uvicorn.supervisors import multiprocess
+from uvicorn.supervisors.multiprocess import SIGNALS
 
 from gateway.config import ServerSettings
 from gateway.model.errors import ConfigError
-from gateway.server.run import Launch, address_of, listen, serve
+from gateway.server.run import Launch, _Supervisor, address_of, listen, serve
 from tests.server.conftest import read_response, wait_until
 
 
@@ -113,6 +118,51 @@ def test_a_dead_worker_is_replaced(launch):
     wait_until(lambda: len(_children(process.pid) - {dead}) == 2)
     wait_until(lambda: _ask(port))
     assert dead not in _children(process.pid)
+
+
+class Spawning:
+    """A worker process that is alive, and says nothing until it is told to."""
+
+    def __init__(self):
+        self.pid = id(self)
+        self.exitcode = None
+        self.killed = False
+        self.process = self
+        self.parent_conn, self.end = Pipe()
+        self.child_conn = SimpleNamespace(close=lambda: None)
+
+    def is_alive(self, timeout=None):
+        """Without a time-out: whether the process is there; with one: whether the worker answers, which it does once only."""
+        return timeout is None
+
+    def start(self):
+        """It is there."""
+
+    def kill(self):
+        """It was taken for hung."""
+        self.killed = True
+
+    def join(self):
+        """It has ended."""
+
+
+def test_a_worker_that_starts_slowly_is_left_alone(monkeypatch):
+    """Rule: a worker is replaced for its silence only after it has answered once; until then it is importing its modules."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    supervisor = _Supervisor(Config("tests.server.processes:create"), [])
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    worker, successor = Spawning(), Spawning()
+    monkeypatch.setattr(multiprocess, "Process", lambda _config, _sockets: successor)
+    supervisor.processes = [worker]
+    for _ in range(3):
+        supervisor.keep_subprocess_alive()
+    assert (worker.killed, supervisor.processes) == (False, [worker])
+    assert worker.end.recv() == b"ping"
+    assert not worker.end.poll()
+    worker.end.send(True)
+    supervisor.keep_subprocess_alive()
+    assert (worker.killed, supervisor.processes) == (True, [successor])
 
 
 def test_workers_end_with_their_supervisor(launch):
