@@ -46,6 +46,8 @@ def redact_path(path: str) -> str:
     """A percent-encoded or plain path without the digest that it may name; unchanged when it names none."""
     plain = path
     for _ in range(_DECODINGS):
+        if "%" not in plain:
+            break
         plain = unquote(plain)
     if "blobs" not in plain.lower():
         return path
@@ -66,6 +68,8 @@ def redact_query(query: str) -> str:
 
 def redact_address(text: str) -> str:
     """A request target or a URL without secrets in user part, path, query and fragment."""
+    if not text:
+        return text
     rest, hash_sign, _ = text.partition("#")
     path, question_mark, query = rest.partition("?")
     shown = _USER.sub(rf"\1{REDACTED}@", redact_path(path))
