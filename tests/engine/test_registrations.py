@@ -101,3 +101,29 @@ async def test_what_failed_at_once_is_tried_again_at_once(registrations: Registr
     for _ in range(3):
         assert await registrations.find(*NAME) is None
     assert elsewhere.asked == 3
+
+
+@pytest.mark.parametrize(("node", "told"), [("me", [NAME]), ("other", [])])
+async def test_what_has_expired_leaves_the_table(
+    registrations: Registrations, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, node: str, told: list[Name]
+) -> None:
+    """Rule: the node that registered a dataset takes it off the table when it has expired there, so that the table does not grow;
+    a copy that another node let go says nothing."""
+    removed: list[Name] = []
+
+    async def listed() -> tuple[State, dict[Name, Listed]]:
+        return await elsewhere.look(), {NAME: Listed("1" * 64, "stamp", node)}
+
+    async def remove(name: Name) -> bool:
+        removed.append(name)
+        return True
+
+    monkeypatch.setattr(elsewhere, "all", listed)
+    monkeypatch.setattr(elsewhere, "remove", remove, raising=False)
+    shared = registrations._shared
+    assert shared is not None
+    await registrations.settle(shared)
+    registrations.registry.expired.add(NAME)
+    await registrations._follow(shared)
+    assert removed == told
+    assert registrations.registry.expired == set()
