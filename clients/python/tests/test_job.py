@@ -253,10 +253,26 @@ def test_chunks_that_the_fleet_loads_are_not_announced(jobs, preload):
     """Rule: of a rotated dataset the next chunk is announced only while the fleet does not load it by itself."""
     jobs.directives["preload"] = preload
     with job_at(jobs) as job:
-        loader = loader_of(job)
+        loader = loader_of(job, source=MemorySource(103, cached=1.0, caching="chunked"))
         for _ in loader.epoch(0):
             pass
     assert bool(loader.reader.prefetched) is not preload
+
+
+def test_a_job_waits_while_its_dataset_cannot_be_registered(jobs, monkeypatch):
+    """Rule: registering the dataset is part of asking for an order, and is as patient."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with job_at(jobs, retry=None) as job:
+        join, asked = job._heart.join, []
+
+        def away():
+            asked.append(1)
+            if len(asked) < 20:
+                raise larder.GatewayUnavailable(jobs.endpoint, 1, ConnectionRefusedError("refused"))
+            return join()
+
+        monkeypatch.setattr(job._heart, "join", away)
+        assert job.agree(0, None).chunks is None
 
 
 def test_timing_by_phase():
