@@ -7,8 +7,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from gateway.admin.catalog.database import Database, create_file
-from gateway.admin.catalog.errors import CatalogUnavailable
+from gateway.admin.catalog.database import Database
 from gateway.admin.catalog.migrating import migrate
 from gateway.commands.grammar import describe, jsonable
 from gateway.commands.output import document, line
@@ -43,11 +42,6 @@ def _migrate(options: Namespace) -> int:
 async def _migrated(url: str) -> tuple[str, str]:
     database = Database(url)
     try:
-        if database.path is not None:
-            try:
-                create_file(database.path)
-            except OSError as error:
-                raise CatalogUnavailable(f"{database.path}: {error.strerror}") from None
         return await migrate(database)
     finally:
         await database.close()

@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 from gateway import metrics
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.database import was_begun
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
@@ -118,7 +119,7 @@ def has_catalog(settings: Settings) -> bool:
     if settings.admin.token or settings.admin.read_token or not settings.database.sqlite:
         return True
     file = _file_of(settings)
-    return file.exists() or file.with_name(f"{file.name}.key").exists()
+    return file.exists() or was_begun(file)
 
 
 def _file_of(settings: Settings) -> Path:

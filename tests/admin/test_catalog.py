@@ -71,8 +71,8 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(
     """Rule: the tables of a migration are made together with the note that they were made, or not at all."""
     upgrade = migrating._upgrade
 
-    def breaking(connection: Connection) -> tuple[str, str]:
-        upgrade(connection)
+    def breaking(connection: Connection, path: Path | None) -> tuple[str, str]:
+        upgrade(connection, path)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(migrating, "_upgrade", breaking)
@@ -413,3 +413,48 @@ async def test_a_lost_catalog_is_not_begun_anew(tmp_path: Path) -> None:
     file.with_name("catalog.db.key").unlink()
     async with AdminWorld.opened(url, ""):
         pass
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+@pytest.mark.parametrize("by_command", [False, True])
+async def test_an_emptied_catalog_is_not_begun_anew(tmp_path: Path, key: str, by_command: bool) -> None:
+    """Rule: 0 bytes, as a crash leaves them, are a lost catalog, wherever its key is and whoever opens it first."""
+    file = tmp_path / "catalog.db"
+    url = f"sqlite+aiosqlite:///{file}"
+    async with AdminWorld.opened(url, key) as world:
+        await world.create(access_key_id="vision")
+        await world.ask("POST", "/credentials/vision/revoke", 200)
+    for lose in (lambda: file.write_bytes(b""), file.unlink):
+        lose()
+        with pytest.raises(ConfigError, match=r"catalog\.db: (has no tables|is missing)"):
+            if by_command:
+                await migrating.migrate(database.Database(url))
+            else:
+                async with AdminWorld.opened(url, key):
+                    pass
+
+
+@pytest.mark.parametrize("left", [1, 100, 512, 4096, 4097, 20_000])
+async def test_a_truncated_catalog_is_not_begun_anew(tmp_path: Path, left: int) -> None:
+    """Rule: what is left of a torn file is refused at every length; the gateway is not ready."""
+    file = tmp_path / "catalog.db"
+    url = f"sqlite+aiosqlite:///{file}"
+    async with AdminWorld.opened(url, "") as world:
+        await world.create(access_key_id="vision")
+    file.write_bytes(file.read_bytes()[:left])
+    catalog = Catalog(url, "", Clock())
+    with pytest.raises((CatalogUnavailable, ConfigError)):
+        await catalog.look()
+    await catalog.close()
+
+
+async def test_an_empty_key_file_is_no_key(tmp_path: Path) -> None:
+    """Rule: a key that a crash has emptied is refused, and not replaced by a new one."""
+    file = tmp_path / "catalog.db"
+    url = f"sqlite+aiosqlite:///{file}"
+    async with AdminWorld.opened(url, ""):
+        pass
+    file.with_name("catalog.db.key").write_bytes(b"")
+    with pytest.raises(ConfigError, match="is no key"):
+        async with AdminWorld.opened(url, ""):
+            pass

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes, Told
-from gateway.admin.catalog.database import Database, create_file
+from gateway.admin.catalog.database import Database, witnesses
 from gateway.admin.catalog.errors import CatalogUnavailable, CatalogUnusable
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.schema import meta
@@ -75,7 +76,7 @@ class Catalog:
     def key_file(self) -> Path | None:
         """Where the key is, when it is in a file."""
         path = self.database.path
-        return None if path is None or self._key else path.with_name(path.name + ".key")
+        return None if path is None or self._key else witnesses(path)[0]
 
     def follow(self, follower: Callable[[Snapshot], Awaitable[None]]) -> None:
         """Have something called with every snapshot that is another one than before, the first included."""
@@ -170,23 +171,12 @@ class Catalog:
 
         All gateways do this at the same moment of a deployment: the transaction of the first one holds the others up.
         """
-        if self.database.path is not None:
-            key = self.key_file
-            # In this order: whoever begins a catalog makes its file before its key.
-            if key is not None and key.exists() and not self.database.path.exists():
-                raise ConfigError(
-                    f"{self.database.path}: is missing, though its key {key} is there; restore it from the backup, or it is not "
-                    "known who was revoked. To begin anew, remove the key too"
-                )
-            try:
-                create_file(self.database.path)
-            except OSError as error:
-                raise CatalogUnavailable(f"{self.database.path}: {error.strerror}") from None
         await migrate(self.database)
         # One that was begun is only read: a disk that takes no writes any more keeps nobody from knowing who was revoked.
         async with self.database.reading() as connection:
             check = await connection.scalar(_CHECK)
         if check is not None:
+            self._mark_begun()
             return await asyncio.to_thread(self._find_vault, check)
         async with self.database.writing() as connection:
             # The row of the key is not there yet when it has to be locked.
@@ -195,7 +185,14 @@ class Catalog:
             vault = await asyncio.to_thread(self._find_vault, check)
             if check is None:
                 await connection.execute(insert(meta).values(name="key", value=vault.check()))
+        self._mark_begun()
         return vault
+
+    def _mark_begun(self) -> None:
+        """Leave the mark that stands in for the key file where the key is configured."""
+        if self.database.path is not None and self.key_file is None:
+            with suppress(OSError):
+                witnesses(self.database.path)[1].touch(mode=0o600)
 
     def _find_vault(self, check: str | None) -> Vault:
         """The vault; ``check`` is what the catalog has of the key that it was begun with.

@@ -156,6 +156,16 @@ def _postgres(url: URL) -> AsyncEngine:
     )
 
 
+def witnesses(path: Path) -> tuple[Path, Path]:
+    """Files that exist beside an SQLite catalog once it was begun: its key, or a mark where the key is configured."""
+    return path.with_name(f"{path.name}.key"), path.with_name(f"{path.name}.begun")
+
+
+def was_begun(path: Path) -> bool:
+    """Whether there was a catalog at ``path``, whatever has become of the file itself."""
+    return any(witness.exists() for witness in witnesses(path))
+
+
 def create_file(path: Path) -> None:
     """Make sure that there is a file for SQLite, readable by its owner only; an empty file is an empty database.
 

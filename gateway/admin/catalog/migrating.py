@@ -3,6 +3,9 @@
 On SQLite the transaction itself is the lock. On PostgreSQL it is an advisory lock, which ends with the transaction: tables
 that do not exist yet cannot be locked. Migrations only add: a gateway of the version before goes on working while its fleet is
 replaced node by node.
+
+Tables are created only in a catalog that never existed. A file that is missing, or empty after a crash, beside the key of a
+catalog is a lost catalog: new tables in it would make revoked keys valid again.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.database import Database, create_file, was_begun, witnesses
+from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.schema import meta, metadata
 from gateway.model.errors import ConfigError
 
@@ -32,8 +36,17 @@ async def migrate(database: Database) -> tuple[str, str]:
 
     Raises:
         CatalogUnavailable: the database cannot be reached, or refuses; nothing was changed.
-        ConfigError: it was written by a newer version of Larder, or tables that it says it has are missing.
+        ConfigError: it was written by a newer version of Larder, tables that it says it has are missing, or the file of a catalog
+            is missing or empty.
     """
+    if database.path is not None:
+        # In this order: the key of a catalog is written after its file.
+        if was_begun(database.path) and not database.path.exists():
+            raise _lost(database.path, "is missing")
+        try:
+            create_file(database.path)
+        except OSError as error:
+            raise CatalogUnavailable(f"{database.path}: {error.strerror}") from None
     async with database.reading() as connection:
         found, missing = await connection.run_sync(_found)
     if found and missing:
@@ -46,7 +59,15 @@ async def migrate(database: Database) -> tuple[str, str]:
     async with database.writing() as connection:
         if database.shared:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        return await connection.run_sync(_upgrade)
+        return await connection.run_sync(_upgrade, database.path)
+
+
+def _lost(path: Path, what: str) -> ConfigError:
+    witness = next(each for each in witnesses(path) if each.exists())
+    return ConfigError(
+        f"{path}: {what}, though {witness} of its catalog is there; restore it from the backup, or it is not known who was "
+        f"revoked. To begin anew, remove {witness.name} too"
+    )
 
 
 def revision_of(connection: Connection) -> str:
@@ -66,8 +87,11 @@ def head() -> str:
     return ScriptDirectory(str(SCRIPTS)).get_current_head() or ""
 
 
-def _upgrade(connection: Connection) -> tuple[str, str]:
+def _upgrade(connection: Connection, path: Path | None) -> tuple[str, str]:
     found = revision_of(connection)
+    # Under the lock: a gateway that starts at the same moment has committed its tables before it writes the key.
+    if not found and path is not None and was_begun(path):
+        raise _lost(path, "has no tables")
     known = [script.revision for script in ScriptDirectory(str(SCRIPTS)).walk_revisions()]
     if found and found not in known:
         raise ConfigError(
