@@ -32,6 +32,10 @@ IN_FLIGHT = Gauge("larder_requests_in_flight", "Requests being answered now", mu
 SHED = Counter("larder_shed_requests_total", "Requests answered 503 SlowDown because of overload")
 CONNECTIONS = Gauge("larder_connections", "Connections of clients and other nodes now", multiprocess_mode="livesum")
 OPENED_CONNECTIONS = Counter("larder_connections_opened_total", "Connections of clients and other nodes accepted")
+STRANGERS_CLOSED = Counter(
+    "larder_unauthenticated_connections_closed_total",
+    "Idle connections closed because too many were open on which nobody had authenticated",
+)
 AUTH_FAILURES = Counter("larder_auth_failures_total", "Refused requests by S3 error code", ["code"])
 
 ORIGIN_REQUESTS = Counter(
@@ -250,7 +254,8 @@ CATALOG_REACHABLE = Gauge(
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
-    REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS, AUTH_FAILURES,
+    REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS, STRANGERS_CLOSED,
+    AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, ACTIVE_FILLS,
     FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS,

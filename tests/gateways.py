@@ -161,15 +161,19 @@ def s3_client(endpoint: str, key: str, secret: str, **config: Any) -> Any:
     )
 
 
-def start(settings: Settings, home: Path, *, unready: bool = False) -> Running:
-    """Start ``larder-gateway serve`` and wait until it is ready, or answers that it is not; the caller stops it."""
+def start(settings: Settings, home: Path, *, unready: bool = False, files: int = 0) -> Running:
+    """Start ``larder-gateway serve`` and wait until it is ready, or answers that it is not; the caller stops it.
+
+    ``files`` is how many descriptors each of its processes may have; 0 leaves that as it is.
+    """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "larder.toml"
     config.write_text(settings.toml())
     log = home / f"gateway-{time.monotonic_ns()}.log"
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
+            [*limited, sys.executable, "-m", "gateway", "serve", "--config", str(config)],
             stdout=subprocess.PIPE,
             stderr=stream,
             text=True,

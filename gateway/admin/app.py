@@ -27,6 +27,7 @@ from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone
 from gateway.server.problems import send_document
 from gateway.server.received import too_large, whole_body
+from gateway.server.strangers import authenticated
 
 PREFIX = "/admin"
 STALE = b"x-larder-stale"
@@ -83,6 +84,7 @@ class AdminApp:
         """Judge the head, take the body, and have the rest answered by FastAPI."""
         try:
             actor = self._tokens.admit(scope)
+            authenticated(scope)
             body = await _body_of(scope, receive)
             _refuse_doubles(body)
         except ApiError as error:

@@ -10,6 +10,7 @@ What is decided here:
   application waits for it.
 * A request whose body the application did not want ends the connection. The answer could get lost when the kernel
   resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
+* A connection on which nobody has authenticated may be closed while it is idle (gateway/server/strangers.py).
 * A request that cannot be parsed is answered after those before it, with 400, and ends the connection.
 """
 
@@ -29,6 +30,7 @@ from gateway.server.cycle import FILES, PIECES, Cycle
 from gateway.server.deadlines import NEVER, watch
 from gateway.server.parsing import Refused, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
+from gateway.server.strangers import AUTHENTICATED, strangers_of
 
 LINGER_BYTES = 64 * 1024**2
 """Bytes of an unwanted request body that are read so that the client can see the answer; the largest part that clients
@@ -71,6 +73,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._state = server_state
         self._app_state = app_state
         self._connections: set[Any] = server_state.connections
+        self._strangers = strangers_of(server_state, self.loop)
         self._parser: RequestParser | None = RequestParser(self)
         self._active: Cycle | None = None
         self._parsing: Cycle | None = None
@@ -93,12 +96,14 @@ class GatewayProtocol(asyncio.Protocol):
         self._connections.add(self)
         metrics.OPENED_CONNECTIONS.inc()
         metrics.CONNECTIONS.inc()
+        self._strangers.add(self)
         self.deadline = self.loop.time() + self.head_timeout
         watch(self._connections, self.loop, min(self._keep_alive, self.head_timeout, self.body_timeout))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, which may be anywhere in its response."""
         self._connections.discard(self)
+        self._strangers.discard(self)
         metrics.CONNECTIONS.dec()
         self.channel.lose()
         self._pipeline.clear()
@@ -162,6 +167,7 @@ class GatewayProtocol(asyncio.Protocol):
             "client": self._client,
             "server": self._server,
             "extensions": self._extensions,
+            AUTHENTICATED: self._authenticated,
             "state": self._app_state.copy(),
         }
 
@@ -210,6 +216,8 @@ class GatewayProtocol(asyncio.Protocol):
         """Go on to the next request, or end the connection."""
         self._state.total_requests += 1
         self._active = None
+        if self in self._strangers:
+            self._strangers.add(self)
         self.deadline = NEVER
         if self.transport.is_closing():
             return
@@ -277,7 +285,7 @@ class GatewayProtocol(asyncio.Protocol):
         if self._active is not None or (self._in_head() and self._linger is None):
             self._refuse(Refused("RequestTimeout"))
         else:
-            self._hang_up()
+            self.hang_up()
 
     def _in_head(self) -> bool:
         return self._parser is not None and self._parser.in_head
@@ -286,11 +294,20 @@ class GatewayProtocol(asyncio.Protocol):
         """The server stops: end the connection now, or after the response that is under way."""
         self._pipeline.clear()
         if self._active is None:
-            self._hang_up()
+            self.hang_up()
         else:
             self._active.keep_alive = False
 
-    def _hang_up(self) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self._active is None
+
+    def _authenticated(self) -> None:
+        self._strangers.discard(self)
+
+    def hang_up(self) -> None:
+        """Close the connection; what the transport still holds is sent."""
         self.transport.close()
         if self._scheme == "https":
             self.loop.call_later(self.goodbye_timeout, self.transport.abort)

@@ -21,6 +21,7 @@ from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer_principal import PRINCIPAL, read_principal
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send
+from gateway.server.strangers import authenticated
 
 PEER = "/peer/v1/"
 """What the paths begin with (without "/-")."""
@@ -135,6 +136,7 @@ class PeerApp:
         if scope["method"] not in address.methods:
             raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
         caller = self._gate.admit(scope)
+        authenticated(scope)
         body = await whole_body(receive, address.longest)
         caller.confirm(body)
         metrics.PEER_SERVED.labels(kind).inc()

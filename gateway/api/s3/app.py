@@ -33,6 +33,7 @@ from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
 from gateway.server.refusals import HOST_ID
+from gateway.server.strangers import authenticated
 
 log = logging.getLogger("larder.s3")
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
@@ -118,6 +119,8 @@ class S3App:
             trace.auth = auth = self._authenticator.preflight(trace.request)
         else:
             trace.auth = auth = self._authenticator.authenticate(trace.request, now)
+            if not auth.principal.anonymous:
+                authenticated(scope)
         hit = self._hot.find(trace.request, auth, now) if FILES in scope["extensions"] else None
         return hit or await self._answer(trace, auth, receive)
 

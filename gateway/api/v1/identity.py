@@ -18,6 +18,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
 from gateway.model.wire import WireRequest
 from gateway.server.refusals import Scope
+from gateway.server.strangers import authenticated
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Identities:
             raise S3Error(
                 "AccessDenied", explain="Requests under /-/v1 must be signed with an access key of this gateway."
             )
+        authenticated(scope)
         if found.presigned:
             raise S3Error(
                 "InvalidRequest", explain="Sign requests under /-/v1 in the Authorization header, not in the query."

@@ -1,0 +1,97 @@
+"""Connections on which nobody has authenticated yet: how many a worker keeps open.
+
+Every connection takes a descriptor, and anyone who reaches the port can open connections. So strangers get a share of the
+descriptors: when there are more of them, the one that has been idle for longest is closed, whether it has sent nothing, half a
+head, or requests that need no key. What remains belongs to authenticated connections, blobs and the origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+from gateway import metrics
+
+AUTHENTICATED = "larder.authenticated"
+"""Where the scope of a request has the function that says that its connection is no stranger's."""
+SHARE = 4
+"""One in so many descriptors of the process may be a stranger's."""
+_SAY = 60.0
+log = logging.getLogger("gateway.server")
+
+
+class Stranger(Protocol):
+    """A connection on which nobody has authenticated."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request of it is being answered."""
+
+    def hang_up(self) -> None:
+        """Close it."""
+
+
+class Strangers:
+    """The strangers among the connections of one worker, those that have been idle for longest first.
+
+    Args:
+        limit: how many are kept open.
+        loop: whose clock times the log.
+    """
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.limit = limit
+        self._loop = loop
+        self._open: dict[Stranger, None] = {}
+        self._closed = 0
+        self._said = float("-inf")
+
+    def add(self, connection: Stranger) -> None:
+        """Note a new connection, or one that has become idle again, and close another one if there are too many."""
+        self._open.pop(connection, None)
+        self._open[connection] = None
+        if len(self._open) > self.limit:
+            longest = next((each for each in self._open if each.idle), None)
+            if longest is not None:
+                self._close(longest)
+
+    def __contains__(self, connection: Stranger) -> bool:
+        return connection in self._open
+
+    def discard(self, connection: Stranger) -> None:
+        """Note that a connection has authenticated, or is closed."""
+        self._open.pop(connection, None)
+
+    def _close(self, connection: Stranger) -> None:
+        del self._open[connection]
+        connection.hang_up()
+        metrics.STRANGERS_CLOSED.inc()
+        self._closed += 1
+        now = self._loop.time()
+        if now - self._said >= _SAY:
+            log.warning(
+                "closed %d idle connections on which nobody had authenticated: more than %d were open, a share of 1/%d of the "
+                "file descriptors of this process",
+                self._closed,
+                self.limit,
+                SHARE,
+            )
+            self._said, self._closed = now, 0
+
+
+def strangers_of(server_state: Any, loop: asyncio.AbstractEventLoop) -> Strangers:
+    """The strangers of the server that a connection belongs to; all of its connections share its state."""
+    found: Strangers | None = getattr(server_state, "strangers", None)
+    if found is None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        found = server_state.strangers = Strangers(max(1, files // SHARE), loop)
+    return found
+
+
+def authenticated(scope: MutableMapping[str, Any]) -> None:
+    """Say that the client of a request has shown who it is."""
+    if (say := scope.get(AUTHENTICATED)) is not None:
+        say()

@@ -1,0 +1,62 @@
+"""Strangers who open connections and keep them, at a gateway with few descriptors."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.gateways import Running, Settings, finish, start
+from tests.scenarios.clients import Client
+from tests.scenarios.world import Origin, content, eventually
+
+FILES = 256
+"""Descriptors of the gateway; a quarter of them may be strangers'."""
+
+
+@pytest.fixture(scope="module")
+def few(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Such a gateway."""
+    home: Path = tmp_path_factory.mktemp("few")
+    running = start(Settings(origin.endpoint, home / "cache"), home, files=FILES)
+    yield running
+    finish(running)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nhost: x\r\nslow"], ids=["idle", "half a head"])
+def test_strangers_do_not_keep_others_out(few: Running, origin: Origin, sent: bytes) -> None:
+    """Rule: of connections without authentication a quarter of the descriptors is kept, the longest idle are closed; a client
+    with a key keeps its connection and others get through, /-/healthz too; the log and a metric say so."""
+    paths = [f"/strangers/{len(sent)}/{number}" for number in range(8)]
+    bodies = {path: origin.put(path, content(100_000, path)) for path in paths}
+    before = few.metric("larder_unauthenticated_connections_closed_total")
+    with ExitStack() as stack:
+        kept = stack.enter_context(Client(few.endpoint))
+        assert kept.get(paths[0]).body == bodies[paths[0]]
+        strangers = []
+        for _ in range(3 * FILES):
+            strangers.append(stack.enter_context(socket.create_connection(("127.0.0.1", few.port), timeout=60)))
+            strangers[-1].sendall(sent)
+        eventually(lambda: open_of(strangers), lambda count: count <= FILES // 4, "the strangers' share")
+        assert {path: kept.get(path).body for path in paths} == bodies
+        with Client(few.endpoint) as client:
+            assert {path: client.get(path).body for path in paths} == bodies
+        with Client(few.endpoint) as client:
+            assert client.ask("GET", "/-/healthz").status == 200
+        closed = few.metric("larder_unauthenticated_connections_closed_total") - before
+        assert closed >= 3 * FILES - FILES // 4
+    said = re.findall(r"closed \d+ idle connections on which nobody had authenticated", few.log.read_text())
+    assert len(said) == 1  # and not again within a minute
+
+
+def open_of(connections: list[socket.socket]) -> int:
+    """How many the gateway has not closed."""
+    poll = select.poll()
+    for each in connections:
+        poll.register(each, select.POLLIN)
+    return len(connections) - len(poll.poll(0))
