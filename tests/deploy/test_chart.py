@@ -122,8 +122,9 @@ def test_each_node_accepts_its_configuration(rendered: Rendered, tmp_path: Path)
     assert settings.cache.dir.startswith(f"{mounted}/")
     assert rendered.gateway["ports"] == [{"name": "s3", "containerPort": settings.server.port}]
     grace = rendered.pod["spec"]["terminationGracePeriodSeconds"]
-    waited = int(rendered.gateway["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert grace >= waited + settings.server.drain + 10
+    assert grace >= settings.server.drain_notice + settings.server.drain + 10
+    probe = rendered.gateway["readinessProbe"]
+    assert settings.server.drain_notice > probe["periodSeconds"] * probe["failureThreshold"]
 
 
 def secret_environment(rendered: Rendered) -> dict[str, str]:

@@ -60,8 +60,8 @@ def test_the_unit_may_do_little(unit: Path) -> None:
 
 
 def test_the_unit_waits_for_the_drain() -> None:
-    """Rule: systemd kills later than ``server.drain``, tells the first process only, and checks the file before it starts."""
-    assert int(setting("TimeoutStopSec")[0]) > ServerSettings().drain + 10
+    """Rule: systemd kills later than ``server.drain_notice`` and ``server.drain``, tells the first process only, and checks the file before it starts."""
+    assert int(setting("TimeoutStopSec")[0]) > ServerSettings().drain_notice + ServerSettings().drain + 10
     assert setting("KillMode") == ["mixed"]
     assert setting("ExecStartPre")[0].split()[1:] == ["check-config", setting("ExecStart")[0].split()[-1]]
 

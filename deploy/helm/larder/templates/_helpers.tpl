@@ -47,6 +47,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   value: {{ .Values.server.port | quote }}
 - name: LARDER_SERVER__WORKERS
   value: {{ .Values.server.workers | quote }}
+- name: LARDER_SERVER__DRAIN_NOTICE
+  value: {{ printf "%ds" (int .Values.server.drainNoticeSeconds) }}
 - name: LARDER_SERVER__DRAIN
   value: {{ printf "%ds" (int .Values.server.drainSeconds) }}
 - name: LARDER_CACHE__DIR
