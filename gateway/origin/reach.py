@@ -83,8 +83,8 @@ class Reach:
                 self._probing = None
 
     def doubt(self) -> None:
-        """A request failed, or got no answer for a while: find out whether the origin is there, unless that was just done."""
-        if self._probing is None and self._loop.time() - self._probed_at >= self.patience / 2:
+        """A request failed, or got no answer for a while: find out whether the origin is there."""
+        if self._probing is None:
             self._probing = self._loop.create_task(self._find_out())
 
     def _look(self) -> None:
@@ -145,8 +145,9 @@ class Reach:
     # -- probes
 
     async def _find_out(self) -> None:
-        """Probe until the origin answers."""
+        """Probe until the origin answers; not sooner than half of ``check_timeout`` after the last probe."""
         try:
+            await asyncio.sleep(self._probed_at + self.patience / 2 - self._loop.time())
             while True:
                 self._note(await self._met())
                 if not self.lost:

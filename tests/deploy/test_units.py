@@ -60,7 +60,7 @@ def test_the_unit_may_do_little(unit: Path) -> None:
 
 
 def test_the_unit_waits_for_the_drain() -> None:
-    """Rule: systemd kills later than ``server.drain_notice`` and ``server.drain``, tells the first process only, and checks the file before it starts."""
+    """Rule: systemd kills later than notice and drain are over, tells the first process only, and checks the file first."""
     assert int(setting("TimeoutStopSec")[0]) > ServerSettings().drain_notice + ServerSettings().drain + 10
     assert setting("KillMode") == ["mixed"]
     assert setting("ExecStartPre")[0].split()[1:] == ["check-config", setting("ExecStart")[0].split()[-1]]

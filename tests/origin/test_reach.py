@@ -66,6 +66,20 @@ async def test_a_refusal_is_no_silence() -> None:
         await client.close()
 
 
+async def test_a_failure_right_after_a_probe_is_found_out_too() -> None:
+    """Rule: probes keep a distance, and none that is due is left out: one failed request is enough, whenever it comes."""
+    async with FakeOrigin() as origin:
+        client = await client_for(origin_at(origin.endpoint, check_timeout=0.4))
+        reach = client.reach(AS_ALICE)
+        assert await reach.reached()
+        await origin.stop()
+        with pytest.raises(OriginUnavailable):
+            await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        await until(lambda: reach.lost)
+        await client.close()
+        await origin.start()
+
+
 async def test_an_answered_request_ends_the_loss() -> None:
     """Rule: an answer to any request shows that the origin is back; no probe has to come first."""
     async with FakeOrigin() as origin:
