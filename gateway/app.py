@@ -34,6 +34,7 @@ from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
+from gateway.api.s3.spool import SpoolPlace
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, dataset_rules
@@ -148,7 +149,7 @@ class Larder:
         origin = OriginClient(settings.origins, settings.credentials, now=time.time)
         stack.push_async_callback(origin.close)
         siblings = settings.server.workers > 1
-        leases = FillLeases(Path(settings.cache.dir) / "fills" if siblings else None)
+        leases = FillLeases(store.directory.leases if siblings else None)
         stack.callback(leases.close)
         fleet = await join(settings, self._start, stack)
         before_stop(self._drain)
@@ -176,7 +177,9 @@ class Larder:
         stack.callback(access.close)
         reads = ObjectReads(engine)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.patient)
-        spooling = Spooling(Path(settings.cache.dir) / "tmp", settings.server.max_spool)
+        tmp = Path(settings.cache.dir) / "tmp"
+        here, elsewhere = SpoolPlace(tmp, store.bounded), SpoolPlace(None)
+        spooling = Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
         forwarder = Forwarder(engine, spooling, relayed.warm)
         self._s3 = S3App(
             authenticator,
@@ -285,7 +288,7 @@ class Larder:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
 
         The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
-        write can be missed there.
+        write can be missed there. What those do not vouch for, because the machine was restarted, is not trusted either.
         """
 
         async def gap() -> None:
@@ -295,8 +298,10 @@ class Larder:
             await self._heard(keys)
 
         channel = Invalidations(self._start.redis, on_forget=forget, on_gap=gap)
+        kept = services.store.generations
+        services.trusted_since = lambda: kept.since
         if self._settings.redis.url != "embedded":
-            services.trusted_since = lambda: self._trusted_since if channel.healthy else math.inf
+            services.trusted_since = lambda: max(self._trusted_since, kept.since) if channel.healthy else math.inf
         return channel
 
     def _refresh(self, watch: Watch, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from gateway import __version__
@@ -23,6 +23,7 @@ from gateway.logs import set_up
 from gateway.server.run import Launch, serve
 
 log = logging.getLogger("larder.app")
+_METRICS = "larder-metrics-"
 
 
 def add(command: ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def _serve(options: Namespace) -> int:
     AccessLog(settings.log.access).close()
     with ExitStack() as stack:
         run = stack.enter_context(_run_directory(Path(settings.cache.dir)))
-        shared = stack.enter_context(_metrics_directory(run)) if settings.server.workers > 1 else None
+        shared = stack.enter_context(_metrics_directory()) if settings.server.workers > 1 else None
         url = settings.redis.url
         if url == "embedded":
             redis = BackgroundRedis(run)
@@ -82,17 +83,18 @@ def _run_directory(cache: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _metrics_directory(run: Path) -> Iterator[Path]:
-    """A directory of this start's counters; what a killed start left behind is removed."""
-    for left in run.glob("metrics-*"):
-        if not Path("/proc", left.name.removeprefix("metrics-")).exists():
+def _metrics_directory() -> Iterator[Path]:
+    """A directory of this start's counters, in memory: workers write to mapped files there, which no disk may hold up.
+
+    What a killed start left behind is removed.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 - the directory is made anew, for this user only
+    place = memory if os.access(memory, os.W_OK) else Path(gettempdir())
+    for left in place.glob(f"{_METRICS}*"):
+        if not Path("/proc", left.name.removeprefix(_METRICS).partition("-")[0]).exists():
             shutil.rmtree(left, ignore_errors=True)
-    directory = run / f"metrics-{os.getpid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with TemporaryDirectory(prefix=f"{_METRICS}{os.getpid()}-", dir=place, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 def _announce(text: str) -> None:

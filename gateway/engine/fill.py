@@ -170,7 +170,7 @@ class Fill:
     async def _fill_block(self, block: GrowingBlock) -> None:
         if not await self._store.make_room(block.length):
             raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
-        writer = self._store.begin(block.length)
+        writer = await self._store.begin(block.length)
         writer.hold()
         block.writer = writer
         resumes = 0
@@ -197,10 +197,10 @@ class Fill:
             room = block.length - block.writer.written
             if len(chunk) > room:
                 view = memoryview(chunk)
-                block.writer.write(view[:room])
+                await block.writer.write(view[:room])
                 self._left = view[room:]
             else:
-                block.writer.write(chunk)
+                await block.writer.write(chunk)
             block.progress()
 
     async def _resume(self, position: int) -> None:
@@ -218,7 +218,7 @@ class Fill:
         entry = self.entry
         assert block.writer is not None
         granted = dict(entry.grants) if entry.record.row_id == 0 else {}
-        block.ref = block.writer.commit()
+        block.ref = await block.writer.commit()
         # From here on the block can be read by whoever finds the entry, as its generation vouches for it.
         entry.blobs[block.number] = block.ref
         record = await self._store.record(

@@ -353,17 +353,17 @@ class ItemFetches:
     async def _into_store(
         self, digest: bytes, wanted: Wanted, length: int, next_chunk: Callable[[], Awaitable[bytes]]
     ) -> Outcome:
-        writer = self._store.begin(length)
+        writer = await self._store.begin(length)
         writer.hold()
         try:
             while writer.written < length:
                 chunk = await next_chunk()
                 if not chunk:
                     raise OriginUnavailable("the origin closed the connection early")
-                writer.write(chunk)
+                await writer.write(chunk)
             if writer.digest != digest:
                 raise _changed()
-            ref = writer.commit()
+            ref = await writer.commit()
             with disk_faults():
                 blob = OpenBlob(os.dup(writer.fd), ref, 0)
         finally:

@@ -44,7 +44,7 @@ class Keeper:
 
     async def turn(self) -> None:
         """One pass: take the lock if it is free, recover once, keep the store within its bounds."""
-        if self._store.try_lock() and not self.recovered.is_set():
+        if await self._store.try_lock() and not self.recovered.is_set():
             report = await self._store.recover()
             self.recovered.set()
             log.info("recovery finished: %s", report)

@@ -189,12 +189,8 @@ class Reads:
             return entry
         store = self._services.store
         generation = store.generations.of(key)
-        record = await store.lookup(key)
-        entry = None
-        if record is not None:
-            entry = Entry(key, record, generation)
-            entry.grants = await store.grants(record.row_id)
-            entry.blobs = await store.blocks(record.row_id, 0, min(record.block_count, _LOAD_AT_ONCE) - 1)
+        known = await store.known(key, _LOAD_AT_ONCE)
+        entry = None if known is None else Entry(key, known.record, generation, known.blobs, known.grants)
         if (present := self._in_memory(key)) is not None:
             return present
         if entry is not None:

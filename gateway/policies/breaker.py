@@ -5,7 +5,8 @@
        └── an Ok after ``calm`` quiet ─┘  └──────────── probe succeeded ──────────┘
 
 NORMAL and UNSTABLE use the disk; UNSTABLE only remembers that it misbehaved, so that operators see it and the next
-failures count. A failure that no repetition can cure (read-only, directory gone, index corrupt) goes straight to DOWN.
+failures count. A failure that no repetition can cure (read-only, directory gone, index corrupt), or that took all of the store's
+patience (index locked, disk hung), goes straight to DOWN.
 While DOWN nothing touches the disk except one probe at a time: first after ``first_probe`` seconds, then at doubling
 intervals up to ``longest_probe``. A probe that succeeds leads to UNSTABLE and not to NORMAL, because a disk that accepts
 one small file may still refuse the next large one; the interval is reset only by reaching NORMAL.
@@ -40,6 +41,8 @@ class FailureKind(StrEnum):
     """The index cannot be read as what it should be."""
     BUSY = "busy"
     """The index stayed locked for longer than the patience of the store."""
+    HUNG = "hung"
+    """A call on the disk did not return within the store's patience."""
     SLOW = "slow"
     """A write succeeded but took longer than ``slow_write``."""
 
@@ -95,8 +98,10 @@ class BreakerParams:
     longest_probe: float = 30.0
 
 
-INCURABLE = frozenset({FailureKind.READ_ONLY, FailureKind.GONE, FailureKind.CORRUPT})
-"""Failures that every further call would meet as well."""
+INCURABLE = frozenset(
+    {FailureKind.READ_ONLY, FailureKind.GONE, FailureKind.CORRUPT, FailureKind.BUSY, FailureKind.HUNG}
+)
+"""Failures that every further call would meet as well; of BUSY and HUNG each would also cost the store's patience."""
 
 
 class Breaker:

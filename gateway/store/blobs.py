@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from gateway.model.objects import BlobRef
+from gateway.store.threads import closer
 
 _PIECE = 1024 * 1024
 _held: set[OpenBlob] = set()
@@ -50,7 +51,7 @@ class OpenBlob:
         return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        closer.close_file(self.fd)
 
 
 class OpenBlobs:

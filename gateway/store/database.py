@@ -1,4 +1,6 @@
-"""The two threads that talk to the index: one writes, one reads, and the event loop waits for neither.
+"""The three threads that talk to the index: one writes, one reads what may take long, one looks up single rows.
+
+The event loop waits for none of them longer than the watch allows (threads.py).
 
 Group commit. What the event loop asks to be written while a transaction is running is done together in the next one. An
 operation is a function of a connection. When one of a group fails, the group is rolled back and each operation is done
@@ -16,6 +18,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,13 +29,16 @@ from sqlalchemy import Connection
 from gateway.policies.breaker import FailureKind
 from gateway.store.failures import DiskFault, disk_fault
 from gateway.store.schema import driver_of, open_engine, prepare_connection, rollback
+from gateway.store.threads import HUNG_AFTER, LONG, Watch
 
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 
 GROUP = 128
-PATIENCE = 5.0
-_NO_PATIENCE = 0.05
+PATIENCE = 2.0
+"""Seconds that a statement waits for another process's lock on the index."""
+Check = Callable[[], None]
+"""Raises ``DiskFault`` when the index is not the one that was opened; called in the threads."""
 
 
 @dataclass(slots=True)
@@ -47,9 +53,9 @@ Outcome = tuple["_Job", Any, BaseException | None]
 class _Session:
     """One thread's connection, opened when it is first needed and dropped when it failed or its file was replaced."""
 
-    def __init__(self, path: Path, patience: float = PATIENCE) -> None:
+    def __init__(self, path: Path, check: Check) -> None:
         self._path = path
-        self._patience = patience
+        self._check = check
         self._connection: Connection | None = None
         self._identity: tuple[int, int] = (0, 0)
 
@@ -59,6 +65,7 @@ class _Session:
         Raises:
             DiskFault: GONE, when there is no index at the path; it is never created here.
         """
+        self._check()
         try:
             status = os.stat(self._path)
         except FileNotFoundError as error:
@@ -66,7 +73,7 @@ class _Session:
             raise DiskFault(FailureKind.GONE, f"{self._path} is missing") from error
         if self._connection is None or (status.st_dev, status.st_ino) != self._identity:
             self.close()
-            connection = open_engine(self._path, patience=self._patience).connect()
+            connection = open_engine(self._path, patience=PATIENCE).connect()
             self._connection, self._identity = connection, (status.st_dev, status.st_ino)
             prepare_connection(connection)
         return driver_of(self._connection)
@@ -86,21 +93,27 @@ class _Session:
 class _Lane:
     """A thread that takes operations in groups and reports them done, a whole group in one wake-up of the event loop."""
 
-    def __init__(self, path: Path, name: str, *, writes: bool, loop: asyncio.AbstractEventLoop) -> None:
-        self._session = _Session(path)
+    def __init__(self, session: _Session, name: str, watch: Watch, *, writes: bool = False, long: bool = False) -> None:
+        self._session = session
         self._writes = writes
-        self._loop = loop
+        self._patience = LONG if long else HUNG_AFTER
+        self._watch = watch
+        self._station = watch.station()
+        self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._watch.future()
         self._jobs.put(_Job(operation, future))
+        return future
 
-    def stop(self) -> None:
-        """Finish what was submitted, then end the thread."""
+    def stop(self) -> asyncio.Future[None]:
+        """End the thread when it has finished what was submitted."""
+        self._ended: asyncio.Future[None] = self._watch.future()
         self._jobs.put(None)
-        self._thread.join()
+        return self._ended
 
     def _run(self) -> None:
         going = True
@@ -108,8 +121,16 @@ class _Lane:
             group: list[_Job] = []
             going = self._collect(group)
             if group:
-                self._report(self._write(group) if self._writes else [self._try(job) for job in group])
+                self._report(self._do(group))
         self._session.close()
+        self._call(_end, self._ended)
+
+    def _do(self, group: list[_Job]) -> list[Outcome]:
+        self._station.begin(self._patience)
+        try:
+            return self._write(group) if self._writes else [self._try(job) for job in group]
+        finally:
+            self._station.end()
 
     def _collect(self, group: list[_Job]) -> bool:
         job = self._jobs.get()
@@ -135,9 +156,13 @@ class _Lane:
                 raise
             return [(job, result, None) for job, result in zip(group, results, strict=True)]
         except Exception as error:
+            judged = self._judge(error)
+            if isinstance(judged, DiskFault) and judged.kind is FailureKind.BUSY:
+                # Each of them alone would wait for the same lock as long.
+                return [(job, None, judged) for job in group]
             if len(group) > 1:
                 return [outcome for job in group for outcome in self._write([job])]
-            return [(group[0], None, self._judge(error))]
+            return [(group[0], None, judged)]
 
     def _try(self, job: _Job) -> Outcome:
         try:
@@ -149,8 +174,11 @@ class _Lane:
         return _judged(error, self._session)
 
     def _report(self, outcomes: list[Outcome]) -> None:
+        self._call(_deliver, outcomes)
+
+    def _call(self, function: Callable[[T], None], argument: T) -> None:
         try:
-            self._loop.call_soon_threadsafe(_deliver, outcomes)
+            self._loop.call_soon_threadsafe(function, argument)
         except RuntimeError:
             # The loop is closed: nobody waits any more.
             return
@@ -159,12 +187,11 @@ class _Lane:
 class Database:
     """The index as the event loop sees it. ``on_fault`` hears of faults of operations that nobody waits for."""
 
-    def __init__(self, path: Path, on_fault: Callable[[DiskFault], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, path: Path, check: Check, watch: Watch, on_fault: Callable[[DiskFault], None]) -> None:
         self._on_fault = on_fault
-        self._writer = _Lane(path, "larder-index-writer", writes=True, loop=self._loop)
-        self._reader = _Lane(path, "larder-index-reader", writes=False, loop=self._loop)
-        self._here = _Session(path, patience=_NO_PATIENCE)
+        self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, writes=True)
+        self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, long=True)
+        self._looker = _Lane(_Session(path, check), "larder-index-looker", watch)
 
     async def write(self, operation: Operation[T]) -> T:
         """Do ``operation`` in a transaction; returns when it is committed.
@@ -172,43 +199,33 @@ class Database:
         Raises:
             DiskFault: the index cannot take it.
         """
-        return await self._submit(self._writer, operation)
+        return await self._writer.submit(operation)
 
     async def read(self, operation: Operation[T]) -> T:
-        """Do ``operation``, which only reads, outside of any transaction.
+        """Do ``operation``, which only reads and may take long, outside of any transaction.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return await self._submit(self._reader, operation)
+        return await self._reader.submit(operation)
 
-    def look(self, operation: Operation[T]) -> T:
-        """Do a small ``operation``, which only reads, here and now: on a warm index that costs less than waking a thread.
+    async def look(self, operation: Operation[T]) -> T:
+        """Do a small ``operation``, which only reads, before the long ones.
 
         Raises:
-            DiskFault: the index cannot answer at once.
+            DiskFault: the index cannot answer.
         """
-        try:
-            return operation(self._here.connection())
-        except Exception as error:
-            raise _judged(error, self._here) from error
+        return await self._looker.submit(operation)
 
     def post(self, operation: Operation[object]) -> None:
         """``write`` without waiting, after everything submitted before it."""
-        future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(self._posted)
-        self._writer.submit(operation, future)
+        self._writer.submit(operation).add_done_callback(self._posted)
 
     async def close(self) -> None:
-        """Finish what was submitted and close the connections."""
-        await asyncio.to_thread(self._writer.stop)
-        await asyncio.to_thread(self._reader.stop)
-        self._here.close()
-
-    async def _submit(self, lane: _Lane, operation: Operation[T]) -> T:
-        future: asyncio.Future[T] = self._loop.create_future()
-        lane.submit(operation, future)
-        return await future
+        """Finish what was submitted and close the connections; a disk that hangs is not waited for."""
+        for lane in (self._writer, self._reader, self._looker):
+            with suppress(DiskFault):
+                await lane.stop()
 
     def _posted(self, future: asyncio.Future[object]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -216,6 +233,11 @@ class Database:
             self._on_fault(error)
         elif error is not None:
             raise error
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _judged(error: Exception, session: _Session) -> Exception:

@@ -3,14 +3,14 @@
     blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
     tmp/             blobs being written; each is locked by its writer, so an unlocked one has none any more
     index.db         see schema.py
-    generations      see generations.py
-    boot             its content names this start of the node; locked in shared mode by every worker
+    boot             names this start of the node, and whether it ended cleanly; locked in shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
 
 A *start* begins when a worker opens a directory that nobody else has open: it gets the exclusive lock on ``boot``,
 writes a fresh random number, and goes on with a shared lock. Workers that come later find the lock shared and read the
 number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
-The kernel drops the locks of a killed process, so no crash leaves anything to clean up.
+The kernel drops the locks of a killed process, so no crash leaves anything to clean up. The table of generations (generations.py)
+is no part of the directory; what it needs to know of starts is told to ``begin`` under the exclusive lock.
 
 Everything here is for the gateway's user only, whatever the umask: digests are all that is needed to ask for contents.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE
@@ -28,8 +28,13 @@ from stat import S_IMODE
 from gateway.policies.breaker import FailureKind
 from gateway.store.blobs import Contents, read_contents
 from gateway.store.failures import DiskFault
+from gateway.store.generations import table_of
+
+Begin = Callable[[int, int, bool], None]
+"""Hears that a start begins: its number, that of the start before (0 for none), and whether that one ended cleanly."""
 
 _BLOB_NAME = re.compile("[0-9a-f]{62}")
+_CLEAN = b"\1"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -39,7 +44,9 @@ class CacheDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.index = root / "index.db"
-        self.generations = root / "generations"
+        self.generations = table_of(root)
+        self.leases = self.generations.with_name(f"{self.generations.name}-fills")
+        """What leases.py locks; beside the table, because opening a file may block too."""
         self.boot = 0
         """The number of this start; 0 before ``join``."""
         self.started_ns = 0
@@ -51,8 +58,8 @@ class CacheDirectory:
         self._identity = (0, 0)
         self._lock_fd = -1
 
-    def join(self) -> None:
-        """Create what is missing and become one of the workers of this start."""
+    def join(self, begin: Begin = lambda boot, before, clean: None) -> None:
+        """Create what is missing and become one of the workers of this start; ``begin`` is called by the first of them."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._tmp, self._blobs):
             Path(folder).mkdir(mode=0o700, exist_ok=True)
@@ -66,8 +73,11 @@ class CacheDirectory:
         descriptor = os.open(self._boot_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if _try_exclusive(descriptor):
-                number = int.from_bytes(os.urandom(7), "little") + 1
-                os.pwrite(descriptor, number.to_bytes(8, "little"), 0)
+                number, found = int.from_bytes(os.urandom(7), "little") + 1, os.pread(descriptor, 9, 0)
+                begin(number, int.from_bytes(found[:8], "little"), found[8:] == _CLEAN)
+                os.pwrite(descriptor, number.to_bytes(8, "little") + bytes(1), 0)
+                # A machine that loses its power must not find the clean end of an earlier start.
+                os.fsync(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             self.boot = int.from_bytes(os.pread(descriptor, 8, 0), "little")
             status = os.fstat(descriptor)
@@ -92,6 +102,13 @@ class CacheDirectory:
         """Raise ``DiskFault`` (GONE) unless ``joined``."""
         if not self.joined():
             raise DiskFault(FailureKind.GONE, f"{self.root} is not the directory that was opened")
+
+    def end(self) -> bool:
+        """Whether this worker is the last one of the start; then the end of the start is noted as clean. Before ``leave``."""
+        if not self.joined() or not _try_exclusive(self._boot_fd):
+            return False
+        os.pwrite(self._boot_fd, _CLEAN, 8)
+        return True
 
     def leave(self) -> None:
         """Give up all locks."""
@@ -199,14 +216,12 @@ class CacheDirectory:
                     removed += 1
             except FileNotFoundError:
                 continue
-        for path in self._drafts():
-            if path.stat().st_mtime_ns <= before_ns:
+        for path in self.root.glob("generations*"):
+            # Of releases that kept the table here, unless there is no other place for it.
+            if path not in (self.generations, self.leases) and path.stat().st_mtime_ns <= before_ns:
                 path.unlink()
                 removed += 1
         return removed
-
-    def _drafts(self) -> Iterator[Path]:
-        yield from self.root.glob("generations.*")
 
     def _tighten(self) -> None:
         """Take from others what an earlier release, or whoever made the directory, let them have of it."""

@@ -1,9 +1,15 @@
-"""The disk behind its breaker: every access to directory and index asks here first and reports here afterwards."""
+"""The disk behind its breaker: every access to directory and index asks here first and reports here afterwards.
+
+Nothing here blocks the event loop: what touches the disk is done by threads, and a wait that the disk does not end is ended by
+the watch (threads.py), which opens the breaker.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +19,18 @@ from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.generations import Generations
 from gateway.store.index_file import Identity, ensure_index, identity_of
+from gateway.store.threads import HUNG_AFTER, LONG, Threads, Watch
 
 T = TypeVar("T")
+
+FILE_THREADS = 8
+"""Threads for small work on files; with those below, the most that a hung disk holds."""
+_VERIFY_THREADS = 2
+_MOUNT_PATIENCE = 30.0
+"""Seconds for the first use of the directory, which syncs several files; a start that takes longer goes on without the disk."""
+_CHORE_THREADS = 2
+
+log = logging.getLogger("larder.store")
 
 
 class Disk:
@@ -27,26 +43,41 @@ class Disk:
         self.now = now
         self.audit_due = False
         """Whether the keeper must compare everything: after the index was made anew, blobs of before have no rows."""
-        self._database = Database(directory.index, self.failed)
+        self._watch = Watch(self.failed)
+        self._database = Database(directory.index, directory.require, self._watch, self.failed)
+        self._files = Threads(FILE_THREADS, "larder-file", self._watch)
+        self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
+        self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
+        self._mounting = Threads(1, "larder-probe", None)
         self._condemned: Identity | None = None
         self._probe: asyncio.Task[None] | None = None
         self._closed = False
 
     async def mount(self) -> None:
         """First use of the directory. A failure leaves the breaker DOWN."""
+        with suppress(OSError):
+            # Before the disk is asked: workers that start while it hangs share what they forget all the same.
+            self.generations.attach(self.directory.generations)
         try:
-            await asyncio.to_thread(self._mount)
+            async with asyncio.timeout(_MOUNT_PATIENCE):
+                await self._mounting.submit(self._mount)
         except DiskFault as fault:
             self.note(Failed(fault.kind, total=True))
+        except TimeoutError:
+            self.note(Failed(FailureKind.HUNG, total=True))
 
     async def close(self) -> None:
         """Finish what was posted and give everything up; whatever is asked afterwards finds a disk that is not in use."""
         self._closed = True
         if self._probe is not None:
-            await self._probe
+            await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         await self._database.close()
+        with suppress(DiskFault):
+            await self._chores.submit(self._leave)
         self.generations.detach()
-        self.directory.leave()
+        for threads in (self._files, self._verifying, self._chores, self._mounting):
+            threads.stop()
+        self._watch.close()
 
     def usable(self) -> bool:
         """Whether the disk may be used now. While it may not, this starts the probe that is due."""
@@ -59,17 +90,29 @@ class Disk:
 
     def readable(self) -> bool:
         """Whether files that are open may be read: a disk that only cannot be written still serves what it has."""
-        return self.breaker.state is not BreakerState.DOWN or self.breaker.cause is not FailureKind.IO
+        breaker = self.breaker
+        return breaker.state is not BreakerState.DOWN or breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
 
     async def try_again(self) -> bool:
-        """``usable``, after the probe that is due or under way."""
+        """``usable``, after the probe that is due or under way, unless that hangs."""
         if not self.usable() and self._probe is not None:
-            await asyncio.shield(self._probe)
+            await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         return self.usable()
 
     def note(self, event: Event) -> None:
-        """Tell the breaker how the disk behaved."""
-        self.breaker.handle(event, self.now())
+        """Tell the breaker how the disk behaved, and the log when that changes its state."""
+        before = self.breaker.state
+        if self.breaker.handle(event, self.now()) is before:
+            return
+        state, root, cause = self.breaker.state, self.directory.root, self.breaker.cause
+        if state is BreakerState.DOWN:
+            log.error("cache disk down (%s): %s is not used, reads go to the origin", cause, root)
+        elif before is BreakerState.DOWN:
+            log.warning("cache disk in use again: %s answered a probe after %s", root, cause)
+        elif state is BreakerState.UNSTABLE:
+            log.warning("cache disk unstable (%s): %s is still used", cause, root)
+        else:
+            log.info("cache disk normal: %s", root)
 
     def failed(self, fault: DiskFault) -> None:
         """Tell the breaker of a failure."""
@@ -78,14 +121,9 @@ class Disk:
         self.note(Failed(fault.kind))
 
     def require(self) -> None:
-        """Raise ``DiskFault`` unless the disk may be used and the directory is the one that was opened."""
+        """Raise ``DiskFault`` unless the disk may be used."""
         if not self.usable():
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
-        try:
-            self.directory.require()
-        except DiskFault as fault:
-            self.failed(fault)
-            raise
 
     async def write(self, operation: Operation[T]) -> T:
         """Do an operation in a transaction and wait for its end.
@@ -103,36 +141,59 @@ class Disk:
         """
         return await self._attempt(self._database.read, operation)
 
-    def look(self, operation: Operation[T]) -> T:
-        """Do a small operation that only reads, without waiting.
+    async def look(self, operation: Operation[T]) -> T:
+        """``read`` for a few rows, which does not wait for longer reads.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        self.require()
-        try:
-            result = self._database.look(operation)
-        except DiskFault as fault:
-            self.failed(fault)
-            raise
-        except UnicodeEncodeError as error:
-            raise DiskFault(FailureKind.IO, str(error)) from error
-        self.note(Ok())
-        return result
+        return await self._attempt(self._database.look, operation)
 
     def post(self, operation: Operation[object]) -> None:
         """``write`` without waiting; nothing happens while the disk is not in use."""
         if self.usable():
             self._database.post(operation)
 
+    async def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+        """Do blocking work on files in a thread; see ``Threads.submit``.
+
+        Raises:
+            DiskFault: the disk failed or hangs, or the directory is not the one that was opened.
+            OSError: the work raised it.
+        """
+        self.require()
+
+        def checked() -> T:
+            self.directory.require()
+            return work()
+
+        try:
+            return await self._files.submit(checked, abandoned=abandoned)
+        except DiskFault as fault:
+            self.failed(fault)
+            raise
+
+    async def bounded(self, work: Callable[[], T]) -> T:
+        """``run``, even while the disk is not in use, or its directory is gone."""
+        return await self._files.submit(work)
+
+    async def verify(self, work: Callable[[], T], patience: float) -> T:
+        """Read a whole file in a thread, two at a time; ``patience`` is in seconds.
+
+        Raises:
+            DiskFault: the disk hangs.
+            Exception: the work raised it.
+        """
+        return await self._verifying.submit(work, patience=patience)
+
     async def files(self, work: Callable[[], T]) -> T:
-        """Do blocking work on files in a thread.
+        """Do work on files in a thread, however long it takes; what fails is a failure of the disk.
 
         Raises:
             DiskFault: it failed.
         """
         try:
-            return await asyncio.to_thread(work)
+            return await self._chores.submit(work, patience=LONG)
         except (OSError, DiskFault) as error:
             fault = disk_fault(error)
             assert fault is not None
@@ -155,8 +216,9 @@ class Disk:
     async def _run_probe(self) -> None:
         succeeded = False
         try:
-            await asyncio.to_thread(self._mount)
-            succeeded = True
+            await self._mounting.submit(self._mount)
+            # A disk that answers while a thread still waits for it is not well yet.
+            succeeded = not self._watch.stuck()
         except DiskFault as fault:
             if fault.kind is FailureKind.CORRUPT:
                 self._condemned = identity_of(self.directory.index)
@@ -165,12 +227,35 @@ class Disk:
 
     def _mount(self) -> None:
         with disk_faults():
-            self.directory.join()
-            self.directory.probe()
+            self.directory.join(self._begin)
             self.generations.attach(self.directory.generations)
+            if not self.generations.vouches(self.directory.boot):
+                raise DiskFault(
+                    FailureKind.GONE,
+                    f"{self.directory.generations} is not the table that the other workers on {self.directory.root} have; "
+                    "restart the gateway",
+                )
+            self.directory.probe()
             if ensure_index(self.directory.index, self._condemned):
                 self.audit_due = True
             self._condemned = None
+
+    def _begin(self, boot: int, before: int, clean: bool) -> None:
+        # The last worker of the start before may have removed the table, and nobody can remove this one now.
+        self.generations.attach(self.directory.generations)
+        self.generations.begin(boot, before, self.now(), clean=clean)
+
+    def _leave(self) -> None:
+        """Give up locks and table. The end of the last worker's start is clean unless marks are left."""
+        with suppress(OSError):
+            if (
+                self.generations.vouches(self.directory.boot)
+                and not self.generations.distrusted()
+                and self.directory.end()
+            ):
+                self.generations.unlink(self.directory.generations)
+                self.directory.leases.unlink(missing_ok=True)
+        self.directory.leave()
 
 
 def cache_directory(path: str) -> CacheDirectory:

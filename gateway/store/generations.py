@@ -1,23 +1,30 @@
 """The table of generations: how the workers of a node tell each other that a key was written, without a message.
 
-``generations`` in the cache directory holds 65,536 slots of eight bytes, mapped into every worker. A key hashes to one
-slot; whoever writes or forgets the key stores a fresh random number there. An aligned eight-byte store is one machine
-instruction, so readers see the old number or the new one. Two keys that share a slot cost each other a look at the
-index, nothing else.
+The table holds 65,536 slots of eight bytes, mapped into every worker. A key hashes to one slot; whoever writes or forgets the key
+stores a fresh random number there. An aligned eight-byte store is one machine instruction, so readers see the old number or the
+new one. Two keys that share a slot cost each other a look at the index, nothing else.
 
 Behind the slots lie 65,536 bytes of distrust marks. Forgetting must hold even while the index cannot be written: then
 the slot is marked, every worker treats the rows of that slot as absent, and the first keeper that can write again
 deletes those rows and clears the marks.
 
-A new table is filled with random numbers. So no number of an old table (deleted with its directory, or private to a
-worker that started without a disk) is mistaken for a number of the new one; and all pages exist, for touching a
-hole of a mapped file on a full disk would kill the process.
+The table is a file in memory (``/dev/shm``), named after the cache directory. It is written in the event loop, and a page of a
+file on the cache disk would make the loop wait for that disk; nor does damage to the cache directory reach it. It survives the
+processes of a gateway, however they end. It does not survive the machine, and then marks may be lost that the disk never saw. So
+the table names the start of the directory that it knows of (``boot``). A directory that was not left cleanly and whose last start
+is another one is not vouched for: every row that was confirmed before ``since`` is checked with the origin before it is served.
+
+A new table is filled with random numbers. So no number of an old table (lost with the machine, or private to a
+worker that could not attach one) is mistaken for a number of the new one; and all pages exist, for touching a
+hole of a mapped file on a full file system would kill the process.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
 
@@ -25,12 +32,21 @@ from gateway.model.keys import ObjectKey
 
 SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
-_TABLE_BYTES = _SLOT_BYTES + SLOTS
+_MARKS_END = _SLOT_BYTES + SLOTS
+_TABLE_BYTES = _MARKS_END + 16
+_SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
 
 
 def slot_of(key: ObjectKey) -> int:
     """The slot of a key: the low 16 bits of the CRC-32 of ``origin NUL bucket NUL key``, the same in every process."""
     return crc32(f"{key.origin}\0{key.bucket}\0{key.key}".encode("utf-8", "surrogatepass")) & 0xFFFF
+
+
+def table_of(root: Path) -> Path:
+    """Where the table of a cache directory is: in memory, or in the directory on a machine without ``/dev/shm``."""
+    if not os.access(_SHARED, os.W_OK):
+        return root / "generations"
+    return _SHARED / f"larder-{os.geteuid()}-{sha256(os.fsencode(root)).hexdigest()[:24]}"
 
 
 class Generations:
@@ -41,7 +57,33 @@ class Generations:
 
     def _use(self, table: mmap.mmap) -> None:
         self._slots = memoryview(table)[:_SLOT_BYTES].cast("Q")
-        self._marks = memoryview(table)[_SLOT_BYTES:]
+        self._marks = memoryview(table)[_SLOT_BYTES:_MARKS_END]
+        self._boot = memoryview(table)[_MARKS_END : _MARKS_END + 8].cast("Q")
+        self._since = memoryview(table)[_MARKS_END + 8 :].cast("d")
+
+    @property
+    def since(self) -> float:
+        """Rows confirmed before this moment, in seconds since the epoch, are not vouched for; 0 when all are."""
+        return self._since[0]
+
+    def vouches(self, boot: int) -> bool:
+        """Whether the table belongs to this start of the directory."""
+        return self._boot[0] == boot
+
+    def begin(self, boot: int, before: int, now: float, *, clean: bool) -> None:
+        """A start of the directory begins, and no other worker has it open.
+
+        Args:
+            boot: the number of the start.
+            before: the number of the start before, 0 for none.
+            now: seconds since the epoch.
+            clean: whether the start before ended without marks.
+        """
+        if not self.vouches(before):
+            self.bump_all()
+            if before and not clean:
+                self._since[0] = now
+        self._boot[0] = boot
 
     def of(self, key: ObjectKey) -> int:
         """The number that the key's slot holds now."""
@@ -89,6 +131,16 @@ class Generations:
         self._identity: tuple[int, int] | None = None
         self._use(table)
 
+    def unlink(self, path: Path) -> None:
+        """Remove the table at ``path`` if it is the one mapped; its last user calls this.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        status = path.stat()
+        if (status.st_dev, status.st_ino) == self._identity:
+            path.unlink()
+
     def attach(self, path: Path) -> bool:
         """Map the table at ``path``, creating it when there is none; ``False`` when it is the one already mapped.
 
@@ -115,9 +167,11 @@ class Generations:
 def _open_table(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
     if not path.exists() or path.stat().st_size != _TABLE_BYTES:
         _create_table(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "belongs to another user", str(path))
         return mmap.mmap(descriptor, _TABLE_BYTES), (status.st_dev, status.st_ino)
     finally:
         os.close(descriptor)
@@ -129,7 +183,7 @@ def _create_table(path: Path) -> None:
     try:
         with draft.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(os.urandom(_SLOT_BYTES) + bytes(SLOTS))
+            file.write(os.urandom(_SLOT_BYTES) + bytes(_TABLE_BYTES - _SLOT_BYTES))
         if path.exists() and path.stat().st_size != _TABLE_BYTES:
             draft.replace(path)
             return

@@ -27,6 +27,7 @@ from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFI
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
 from gateway.store.opening import Opener
+from gateway.store.threads import closer
 
 _PAGE = 500
 _INLINE = 2_000
@@ -165,7 +166,7 @@ class ItemBlobs:
             return file
         digest = content.digest(index)
         try:
-            row = self._disk.look(lambda connection: blob_rows.find(connection, digest))
+            row = await self._disk.look(lambda connection: blob_rows.find(connection, digest))
         except DiskFault:
             return None
         if row is None:
@@ -184,10 +185,10 @@ class ItemBlobs:
         finally:
             blob.release()
 
-    def resident(self, digest: bytes) -> BlobRef | None:
+    async def resident(self, digest: bytes) -> BlobRef | None:
         """What the index knows of a digest that no dataset was named for."""
         try:
-            row = self._disk.look(lambda connection: blob_rows.find(connection, digest))
+            row = await self._disk.look(lambda connection: blob_rows.find(connection, digest))
         except DiskFault:
             return None
         return None if row is None else BlobRef(row.digest, row.size, row.crc32)
@@ -208,4 +209,4 @@ class ItemBlobs:
 def close_files(files: Sequence[ItemFile]) -> None:
     """Close what ``open`` and ``look`` gave."""
     for file in files:
-        os.close(file.fd)
+        closer.close_file(file.fd)

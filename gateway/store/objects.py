@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
+from typing import NamedTuple
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
@@ -59,6 +60,14 @@ class Recorded:
     loose: tuple[bytes, ...] = ()
 
 
+class Known(NamedTuple):
+    """All that serving an object takes: its row, its grants by identity, and the blobs of its blocks by number."""
+
+    record: ObjectRecord
+    grants: dict[str, float]
+    blobs: dict[int, BlobRef]
+
+
 def _encode(headers: tuple[Header, ...]) -> str:
     # ASCII, because a header may hold bytes that were no UTF-8, and SQLite would refuse what stands for them.
     return json.dumps(headers, separators=(",", ":"))
@@ -85,6 +94,14 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
         (row_id, first, last),
     ).fetchall()
     return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
+
+
+def known(connection: Connection, key: ObjectKey, most: int) -> Known | None:
+    """The row of a key with its grants and its first blocks, at most ``most``."""
+    row = lookup(connection, key)
+    if row is None:
+        return None
+    return Known(row, grants(connection, row.row_id), blocks(connection, row.row_id, 0, min(row.block_count, most) - 1))
 
 
 def record(connection: Connection, recording: Recording, capacity: int, still_valid: Callable[[], bool]) -> Recorded:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gateway.metrics import VERIFIED_BLOBS
@@ -22,6 +21,7 @@ from gateway.store.blob_rows import BlobRow
 from gateway.store.blobs import Contents, OpenBlob, OpenBlobs
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault, disk_fault
+from gateway.store.threads import HUNG_AFTER, SLOWEST_READ
 
 # Running out of these says nothing about the blob.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -44,7 +44,6 @@ class Opener:
         self._disk = disk
         self._cache = cache
         self._under_way: dict[bytes, asyncio.Task[OpenBlob]] = {}
-        self._threads = ThreadPoolExecutor(2, "larder-verify")
 
     async def open(self, ref: BlobRef) -> OpenBlob:
         """The open, verified blob, which is also put into the cache of open files.
@@ -62,7 +61,6 @@ class Opener:
     async def close(self) -> None:
         """Wait for what is under way."""
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
-        await asyncio.to_thread(self._threads.shutdown)
 
     def _done(self, digest: bytes, task: asyncio.Task[OpenBlob]) -> None:
         del self._under_way[digest]
@@ -71,10 +69,10 @@ class Opener:
             task.exception()
 
     async def _open(self, ref: BlobRef) -> OpenBlob:
-        loop = asyncio.get_running_loop()
+        patience = HUNG_AFTER + ref.size / SLOWEST_READ
         try:
-            row = await self._disk.read(lambda connection: blob_rows.find(connection, ref.digest))
-            blob, verified = await loop.run_in_executor(self._threads, self._examine, ref, row)
+            row = await self._disk.look(lambda connection: blob_rows.find(connection, ref.digest))
+            blob, verified = await self._disk.verify(partial(self._examine, ref, row), patience)
         except _Wrong as wrong:
             await self._drop(ref.digest, wrong)
             raise BlobGone(str(wrong)) from None

@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -67,10 +68,8 @@ class AppliedPurges:
     async def turn(self) -> AsyncIterator[None]:
         """The workers of the node apply purges one after the other; without a disk there is nothing to take turns at."""
         try:
-            descriptor = os.open(
-                self._disk.directory.root / "purges.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-        except OSError:
+            descriptor = await self._disk.run(partial(_lock_file, self._disk.directory.root / "purges.lock"), os.close)
+        except (OSError, DiskFault):
             yield
             return
         try:
@@ -80,6 +79,10 @@ class AppliedPurges:
             yield
         finally:
             os.close(descriptor)
+
+
+def _lock_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _locked(descriptor: int) -> bool:

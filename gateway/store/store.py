@@ -12,9 +12,11 @@ has for itself (writing down recency, letting go of unlinked files, probing a di
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from typing import TypeVar
 
 from gateway.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
@@ -28,7 +30,7 @@ from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.database import Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, disk_fault
 from gateway.store.item_room import ItemRoom
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Keeper, RecoveryReport
@@ -41,11 +43,13 @@ from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
 from gateway.store.writer import BlobWriter
 
+T = TypeVar("T")
+
 _CHORES_EVERY = 5.0
 _WAIT_FOR_KEEPER = 2.0
 _ASK_AGAIN = 0.05
 _FEW = 512
-"""Rows that are read without a thread."""
+"""Rows that are looked up before what may take long."""
 _FRESH = 4096
 
 
@@ -108,7 +112,16 @@ class Store:
         if not self.generations.trusts(key):
             return None
         try:
-            return self._disk.look(partial(objects.lookup, key=key))
+            return await self._disk.look(partial(objects.lookup, key=key))
+        except DiskFault:
+            return None
+
+    async def known(self, key: ObjectKey, most: int) -> objects.Known | None:
+        """``lookup``, with the object's grants and its first blocks, at most ``most``, in one look."""
+        if not self.generations.trusts(key):
+            return None
+        try:
+            return await self._disk.look(partial(objects.known, key=key, most=most))
         except DiskFault:
             return None
 
@@ -116,7 +129,7 @@ class Store:
         """The cached blocks from ``first`` to ``last``, inclusive, by number; those that are missing are not in it."""
         try:
             operation = partial(objects.blocks, row_id=row_id, first=first, last=last)
-            return self._disk.look(operation) if last - first < _FEW else await self._disk.read(operation)
+            return await (self._disk.look if last - first < _FEW else self._disk.read)(operation)
         except DiskFault:
             return {}
 
@@ -222,7 +235,7 @@ class Store:
     async def grants(self, row_id: int) -> dict[str, float]:
         """When the origin last said yes for this object, by name of origin identity."""
         try:
-            return self._disk.look(partial(objects.grants, row_id=row_id))
+            return await self._disk.look(partial(objects.grants, row_id=row_id))
         except DiskFault:
             return {}
 
@@ -294,23 +307,27 @@ class Store:
         if self._recency.touch(digest, now):
             self._flush()
 
-    def begin(self, expected: int) -> BlobWriter:
+    async def begin(self, expected: int) -> BlobWriter:
         """Start writing a blob of ``expected`` bytes, which are counted as used until it is committed or aborted.
 
         Raises:
             DiskUnavailable: ``no-space`` when capacity or reserve do not allow them, ``disk`` when the disk is failing.
         """
         self._disk.require()
-        try:
-            space = self._space.current()
-            if not admits(space, expected):
-                raise DiskUnavailable("no-space", f"{expected} more bytes do not fit")
-            writer = BlobWriter(self, expected)
-        except DiskFault as fault:
-            self._disk.failed(fault)
-            raise
+        if not admits(self._space.current(), expected):
+            raise DiskUnavailable("no-space", f"{expected} more bytes do not fit")
         self._space.filling += expected
-        return writer
+        try:
+            file = await self.on_disk(self.directory.create_temporary, _discard)
+        except BaseException as error:
+            self._space.filling -= expected
+            if isinstance(error, OSError):
+                fault = disk_fault(error)
+                assert fault is not None
+                self._disk.failed(fault)
+                raise fault from error
+            raise
+        return BlobWriter(self, expected, file)
 
     async def make_room(self, size: int) -> bool:
         """Whether capacity and reserve allow ``size`` more bytes, after evicting for them.
@@ -361,11 +378,11 @@ class Store:
 
     # --- the keeper's duties
 
-    def try_lock(self) -> bool:
+    async def try_lock(self) -> bool:
         """Become, or still be, the worker that does the keeper's work; ``False`` too when the disk is down."""
         try:
-            return self._disk.usable() and self.directory.try_lock()
-        except OSError:
+            return await self._disk.run(self.directory.try_lock)
+        except (OSError, DiskFault):
             return False
 
     async def sweep(self) -> None:
@@ -393,7 +410,20 @@ class Store:
             self._disk.audit_due = True
             return RecoveryReport()
 
-    # --- what writers tell (gateway/store/writer.py, WriterHost)
+    async def bounded(self, work: Callable[[], T]) -> T:
+        """Do blocking work on the cache's file system in a thread, whether or not the cache uses it.
+
+        Raises:
+            DiskFault: the disk hangs.
+            OSError: the work raised it.
+        """
+        return await self._disk.bounded(work)
+
+    # --- what writers need and tell (gateway/store/writer.py, WriterHost)
+
+    async def on_disk(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+        """Do blocking work on the disk in a thread; see ``Disk.run``."""
+        return await self._disk.run(work, abandoned=abandoned)
 
     def note(self, event: Event) -> None:
         """Hear how the disk behaved."""
@@ -432,17 +462,9 @@ class Store:
             path_of = self.directory.blob_path
             self._disk.post(lambda connection: blob_rows.remove_files(connection, loose, path_of))
 
-    def _bump(self, key: ObjectKey) -> None:
-        self.generations.bump(key)
-        try:
-            if self.generations.attach(self.directory.generations):
-                self.generations.bump(key)
-        except OSError:
-            return
-
     async def _forget(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
-            self._bump(key)
+            self.generations.bump(key)
         try:
             loose, counts = await self._disk.write(
                 lambda connection: (objects.forget(connection, keys), blob_rows.counts(connection))
@@ -453,7 +475,7 @@ class Store:
                 self.generations.distrust(key)
         finally:
             for key in keys:
-                self._bump(key)
+                self.generations.bump(key)
 
     async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
         self.generations.bump_all()
@@ -492,3 +514,10 @@ class Store:
             self._flush()
             self._open.trim()
         self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)
+
+
+def _discard(file: tuple[int, str]) -> None:
+    """Remove a temporary file that nobody waits for any more. Runs in a thread."""
+    descriptor, path = file
+    os.close(descriptor)
+    os.unlink(path)

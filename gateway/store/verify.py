@@ -144,7 +144,7 @@ def _blob_files(folder: Path) -> Iterator[os.DirEntry[str]]:
 async def _repair(settings: CacheSettings, report: VerifyReport) -> None:
     store = await Store.open(settings, now=time.time)
     try:
-        if not store.try_lock():
+        if not await store.try_lock():
             raise LarderError("cache.dir: a gateway runs on this cache; stop it before --repair")
         await store.recover()
         for name in report.corrupt:

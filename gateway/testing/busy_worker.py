@@ -35,11 +35,11 @@ async def fill(store: Store, name: str) -> None:
         for number, at in enumerate(range(0, max(1, len(content)), BLOCK)):
             piece = content[at : at + BLOCK]
             await store.make_room(len(piece))
-            writer = store.begin(len(piece))
-            writer.write(piece[:1000])
+            writer = await store.begin(len(piece))
+            await writer.write(piece[:1000])
             await asyncio.sleep(0)
-            writer.write(piece[1000:])
-            refs[number] = writer.commit()
+            await writer.write(piece[1000:])
+            refs[number] = await writer.commit()
     except DiskUnavailable:
         pass
     if refs:
@@ -68,7 +68,7 @@ async def live(root: str, seed: int, capacity: int, rounds: int) -> None:
         ]
         if chosen.random() < 0.2:
             actions.append(store.forget([key_of(names[0])]))
-        if chosen.random() < 0.2 and store.try_lock():
+        if chosen.random() < 0.2 and await store.try_lock():
             actions.append(store.sweep())
         await asyncio.gather(*actions)
         done += 1

@@ -39,11 +39,11 @@ def meta_of(content: bytes, etag: str = '"e1"') -> ObjectMeta:
     return ObjectMeta(etag, len(content), "Fri, 20 Nov 2026 10:00:00 GMT", (("Content-Type", "a/b"),), ())
 
 
-def write_blob(store: Store, content: bytes) -> BlobRef:
+async def write_blob(store: Store, content: bytes) -> BlobRef:
     """Write and commit one blob."""
-    writer = store.begin(len(content))
-    writer.write(content)
-    return writer.commit()
+    writer = await store.begin(len(content))
+    await writer.write(content)
+    return await writer.commit()
 
 
 async def put(
@@ -52,7 +52,7 @@ async def put(
     """Store an object as a fill would, in blocks of 4096 bytes."""
     pieces = [content[at : at + BLOCK] for at in range(0, max(1, len(content)), BLOCK)]
     generation = store.generations.of(key_of(name))
-    refs = [write_blob(store, piece) for piece in pieces]
+    refs = [await write_blob(store, piece) for piece in pieces]
     record = await store.record(
         key_of(name),
         meta_of(content, etag),

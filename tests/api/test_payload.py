@@ -21,6 +21,7 @@ from botocore.config import Config
 
 from gateway.api.s3.auth import Authenticated, Authenticator
 from gateway.api.s3.payload import PreparedBody, prepare
+from gateway.api.s3.spool import SpoolPlace
 from gateway.config import Credential, Origin, Settings
 from gateway.model import sigv4
 from gateway.model.aws_chunked import ChunkSigner, PayloadForm
@@ -75,7 +76,7 @@ async def until_refused(prepared: PreparedBody) -> tuple[str, bytes]:
 async def refused_at_once(auth: Authenticated, headers: Sequence[RawHeader], *parts: bytes, **more: Any) -> str:
     """The code with which a body is refused before anything may be sent."""
     with pytest.raises(S3Error) as refused:
-        await prepare(auth, headers, arriving(*parts), Path("unused"), more.pop("max_spool", MAX_SPOOL), **more)
+        await prepare(auth, headers, arriving(*parts), SpoolPlace(None), more.pop("max_spool", MAX_SPOOL), **more)
     return refused.value.code
 
 
@@ -104,7 +105,9 @@ async def test_hashed_body_passes_through(tmp_path: Path) -> None:
     """A body whose hash is right arrives unchanged, and is signed with that hash."""
     digest = sha256(b"hello world").hexdigest()
     auth = claim(PayloadForm.HASHED, digest.upper())
-    prepared = await prepare(auth, lengths(b"hello world"), arriving(b"hello ", b"", b"world"), tmp_path, MAX_SPOOL)
+    prepared = await prepare(
+        auth, lengths(b"hello world"), arriving(b"hello ", b"", b"world"), SpoolPlace(tmp_path), MAX_SPOOL
+    )
     assert await received(prepared) == b"hello world"
     assert (prepared.length, prepared.payload_hash, prepared.replayable) == (11, digest, False)
 
@@ -112,7 +115,9 @@ async def test_hashed_body_passes_through(tmp_path: Path) -> None:
 async def test_wrong_hash_never_completes(tmp_path: Path) -> None:
     """When the hash is wrong the last piece is withheld, so the origin never has the whole body."""
     auth = claim(PayloadForm.HASHED, sha256(b"other").hexdigest())
-    prepared = await prepare(auth, lengths(b"hello world"), arriving(b"hello ", b"world"), tmp_path, MAX_SPOOL)
+    prepared = await prepare(
+        auth, lengths(b"hello world"), arriving(b"hello ", b"world"), SpoolPlace(tmp_path), MAX_SPOOL
+    )
     assert await until_refused(prepared) == ("XAmzContentSHA256Mismatch", b"hello ")
 
 
@@ -125,7 +130,7 @@ async def test_wrong_hash_of_nothing_is_refused_at_once() -> None:
 async def test_empty_hashed_body(tmp_path: Path) -> None:
     """An empty body with the hash of nothing is fine."""
     auth = claim(PayloadForm.HASHED, sigv4.EMPTY_SHA256)
-    prepared = await prepare(auth, lengths(b""), arriving(), tmp_path, MAX_SPOOL)
+    prepared = await prepare(auth, lengths(b""), arriving(), SpoolPlace(tmp_path), MAX_SPOOL)
     assert (await received(prepared), prepared.length) == (b"", 0)
 
 
@@ -133,7 +138,7 @@ async def test_empty_hashed_body(tmp_path: Path) -> None:
 async def test_unsigned_body_passes_through(form: PayloadForm, tmp_path: Path) -> None:
     """Without a hash the body is sent as unsigned; its own Content-Encoding stays."""
     headers = lengths(b"hello", content_encoding="gzip")
-    prepared = await prepare(claim(form), headers, arriving(b"he", b"llo"), tmp_path, MAX_SPOOL)
+    prepared = await prepare(claim(form), headers, arriving(b"he", b"llo"), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
     assert prepared.payload_hash == "UNSIGNED-PAYLOAD"
     assert prepared.headers == (("Content-Encoding", "gzip"),)
@@ -141,13 +146,17 @@ async def test_unsigned_body_passes_through(form: PayloadForm, tmp_path: Path) -
 
 async def test_body_shorter_than_declared(tmp_path: Path) -> None:
     """A body that ends early is IncompleteBody."""
-    prepared = await prepare(claim(PayloadForm.UNSIGNED), lengths(b"hello"), arriving(b"hell"), tmp_path, MAX_SPOOL)
+    prepared = await prepare(
+        claim(PayloadForm.UNSIGNED), lengths(b"hello"), arriving(b"hell"), SpoolPlace(tmp_path), MAX_SPOOL
+    )
     assert (await until_refused(prepared))[0] == "IncompleteBody"
 
 
 async def test_body_longer_than_declared(tmp_path: Path) -> None:
     """Bytes beyond the declared length are refused and not sent."""
-    prepared = await prepare(claim(PayloadForm.UNSIGNED), lengths(b"he"), arriving(b"he", b"llo"), tmp_path, MAX_SPOOL)
+    prepared = await prepare(
+        claim(PayloadForm.UNSIGNED), lengths(b"he"), arriving(b"he", b"llo"), SpoolPlace(tmp_path), MAX_SPOOL
+    )
     assert await until_refused(prepared) == ("IncompleteBody", b"he")
 
 
@@ -156,7 +165,7 @@ async def test_signed_chunks_are_unwrapped(tmp_path: Path) -> None:
     body = signed_chunks([b"hello ", b"wor", b"ld"])
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
     headers = lengths(body, decoded=11, content_encoding="aws-chunked,gzip")
-    prepared = await prepare(auth, headers, arriving(body[:50], body[50:]), tmp_path, MAX_SPOOL)
+    prepared = await prepare(auth, headers, arriving(body[:50], body[50:]), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello world"
     assert (prepared.length, prepared.payload_hash) == (11, "UNSIGNED-PAYLOAD")
     assert prepared.headers == (("Content-Encoding", "gzip"),)
@@ -169,7 +178,7 @@ async def test_bad_chunk_signature_never_completes(position: int, tmp_path: Path
     body[position if position > 0 else body.rindex(b";chunk-signature=") + 20] ^= 1
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
     parts = [bytes(body[n : n + 7]) for n in range(0, len(body), 7)]
-    prepared = await prepare(auth, lengths(bytes(body), decoded=20), arriving(*parts), tmp_path, MAX_SPOOL)
+    prepared = await prepare(auth, lengths(bytes(body), decoded=20), arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
     code, got = await until_refused(prepared)
     assert code == "SignatureDoesNotMatch"
     assert len(got) < 20
@@ -180,7 +189,7 @@ async def test_signed_chunks_without_an_end_never_complete(tmp_path: Path) -> No
     body = signed_chunks([b"a" * 10])
     cut = body[: body.rindex(b"0;chunk")]
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
-    prepared = await prepare(auth, lengths(cut, decoded=10), arriving(cut), tmp_path, MAX_SPOOL)
+    prepared = await prepare(auth, lengths(cut, decoded=10), arriving(cut), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await until_refused(prepared) == ("IncompleteBody", b"")
 
 
@@ -212,7 +221,7 @@ async def test_trailer_becomes_a_header(name: str, value: str, tmp_path: Path) -
     """A right checksum trailer is sent as a header; one of an unknown algorithm is left to the origin."""
     body = with_trailer(b"hello", name, value)
     headers = lengths(body, decoded=5, x_amz_trailer=name, content_encoding="aws-chunked")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path, MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     assert prepared.headers == ((name, value),)
     assert (prepared.length, prepared.payload_hash) == (5, "UNSIGNED-PAYLOAD")
     assert await received(prepared) == b"hello"
@@ -246,7 +255,7 @@ async def test_signed_trailer(tmp_path: Path) -> None:
     body = chunks + line.replace(b"\n", b"\r\n") + b"x-amz-trailer-signature:" + seal + b"\r\n\r\n"
     auth = claim(PayloadForm.SIGNED_CHUNKS_TRAILER, signer=SIGNER)
     headers = lengths(body, decoded=5, x_amz_trailer="x-amz-checksum-crc32")
-    prepared = await prepare(auth, headers, arriving(body), tmp_path, MAX_SPOOL)
+    prepared = await prepare(auth, headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
     assert prepared.headers == (("x-amz-checksum-crc32", crc(b"hello")),)
     forged = body.replace(b"trailer-signature:", b"trailer-signature:0")
@@ -257,7 +266,7 @@ async def test_trailer_after_nothing(tmp_path: Path) -> None:
     """A zero-byte body is one empty chunk and its trailer."""
     body = with_trailer(b"", "x-amz-checksum-crc32", crc(b""))
     headers = lengths(body, decoded=0, x_amz_trailer="x-amz-checksum-crc32")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path, MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     assert (await received(prepared), prepared.headers) == (b"", (("x-amz-checksum-crc32", crc(b"")),))
 
 
@@ -287,7 +296,7 @@ async def test_composite_checksum_header_is_left_to_the_origin(tmp_path: Path) -
     """A checksum of checksums cannot be computed from one body, so it passes."""
     body = with_trailer(b"hello", "x-amz-checksum-crc32c", b64encode(crt.crc32c(b"hello").to_bytes(4, "big")).decode())
     headers = lengths(body, decoded=5, x_amz_trailer="x-amz-checksum-crc32c", x_amz_checksum_crc32="AAAAAA==-3")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path, MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
 
 
@@ -296,7 +305,7 @@ async def test_chunked_transfer_around_chunks(tmp_path: Path) -> None:
     body = with_trailer(b"hello", "x-amz-checksum-crc32", crc(b"hello"))
     headers = [pair for pair in lengths(body, decoded=5, transfer_encoding="chunked", x_amz_trailer="x-amz-checksum-crc32")
                if pair[0] != b"content-length"]  # fmt: skip
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path, MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
 
 
@@ -319,7 +328,7 @@ async def test_missing_length(form: PayloadForm, headers: dict[str, str]) -> Non
 async def test_request_without_any_length_has_no_body(tmp_path: Path) -> None:
     """Requests other than uploads may come without a length and then have no body (RFC 9112, section 6.3)."""
     auth = claim(PayloadForm.HASHED, sigv4.EMPTY_SHA256)
-    prepared = await prepare(auth, [], arriving(), tmp_path, MAX_SPOOL, uploads=False)
+    prepared = await prepare(auth, [], arriving(), SpoolPlace(tmp_path), MAX_SPOOL, uploads=False)
     assert (prepared.length, await received(prepared)) == (0, b"")
 
 
@@ -363,7 +372,7 @@ async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     parts = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(*parts), tmp_path, MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
     assert _open_files(tmp_path) == 1
     assert list(tmp_path.iterdir()) == []
     assert prepared.replayable
@@ -380,7 +389,7 @@ async def test_refused_body_leaves_no_file(tmp_path: Path) -> None:
     body = with_trailer(data, "x-amz-checksum-crc32", "AAAAAA==")
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     with pytest.raises(S3Error, match="BadDigest"):
-        await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path, MAX_SPOOL)
+        await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     assert _open_files(tmp_path) == 0
 
 
@@ -430,7 +439,7 @@ async def test_what_boto3_sends(endpoint: str, algorithm: str, size: int, tmp_pa
     expected = PayloadForm.UNSIGNED_CHUNKS_TRAILER if endpoint.startswith("https") else PayloadForm.HASHED
     assert auth.payload_form is expected
     parts = [body[at : at + 65536] for at in range(0, len(body), 65536)]
-    prepared = await prepare(auth, request.headers, arriving(*parts), tmp_path, MAX_SPOOL)
+    prepared = await prepare(auth, request.headers, arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
     assert await received(prepared) == data
     assert prepared.length == size
     assert ("Content-Encoding", "gzip") in prepared.headers

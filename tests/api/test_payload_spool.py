@@ -5,19 +5,19 @@ from __future__ import annotations
 from io import FileIO
 from pathlib import Path
 
-from gateway.api.s3.spool import MEMORY, Spool
+from gateway.api.s3.spool import MEMORY, Spool, SpoolPlace
 
 
 async def test_small_bodies_stay_in_memory(tmp_path: Path) -> None:
     """Up to a mebibyte no file is opened, so the directory need not even exist."""
-    spool = Spool(tmp_path / "gone")
+    spool = Spool(SpoolPlace(tmp_path / "gone"))
     await spool.write(b"x" * MEMORY)
     assert b"".join([piece async for piece in spool.pieces()]) == b"x" * MEMORY
 
 
 async def test_disk_that_fails_halfway(tmp_path: Path) -> None:
     """What was already written moves to the system's temporary directory when the spool disk takes no more."""
-    spool = Spool(tmp_path)
+    spool = Spool(SpoolPlace(tmp_path))
     await spool.write(b"a" * (MEMORY + 1))
     first = spool._file
     assert first is not None

@@ -12,6 +12,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.payload import PayloadForm
+from gateway.api.s3.spool import SpoolPlace
 from gateway.engine import fill
 from gateway.engine.writes import WriteAnswer
 from gateway.model.keys import ObjectKey, Principal
@@ -38,7 +39,7 @@ async def put(bench: Bench, spool: Path, body: bytes) -> None:
     def warm(_: Exchange) -> None:
         bench.engine.warm(key, bench.identity)
 
-    forwarder = Forwarder(bench.engine, Spooling(spool, 1024**3), warm)
+    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), warm)
     answer = await forwarder.forward(exchange, pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
     assert answer.status == 200
 

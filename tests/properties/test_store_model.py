@@ -54,7 +54,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
         """A fill that a write overtakes leaves nothing, and the write leaves nothing."""
         key = key_of(name)
         generation = self.store.generations.of(key)
-        ref = write_blob(self.store, content[:BLOCK])
+        ref = await write_blob(self.store, content[:BLOCK])
         self.runner.run(self.store.forget([key]))
         recorded = self.runner.run(
             self.store.record(key, meta_of(content), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)

@@ -1,10 +1,11 @@
-"""Small file systems in memory, for disks that fill up or turn read-only."""
+"""Small file systems, for disks that fill up, turn read-only or hang, and an index that is locked."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 
@@ -36,3 +37,44 @@ def filled(path: Path) -> Iterator[None]:
         yield
     finally:
         ballast.unlink(missing_ok=True)
+
+
+@contextmanager
+def block_device(path: Path, size: str = "256M", *options: str) -> Iterator[Path]:
+    """An ext4 file system on a loop device at ``path``: one that can hang. Raises RuntimeError where that is not permitted."""
+    path.mkdir(parents=True, exist_ok=True)
+    image = path.with_name(f"{path.name}.image")
+    _do("truncate", "--size", size, str(image))
+    _do("mkfs.ext4", "-q", "-E", "lazy_itable_init=0", *options, str(image))
+    _do("mount", "-o", "loop", str(image), str(path))
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@contextmanager
+def hung(path: Path) -> Iterator[None]:
+    """A file system that answers no write: ``write``, ``open`` for creation and page faults wait until the end (FIFREEZE)."""
+    _do("fsfreeze", "--freeze", str(path))
+    try:
+        yield
+    finally:
+        _do("fsfreeze", "--unfreeze", str(path))
+
+
+@contextmanager
+def locked_index(cache: Path) -> Iterator[None]:
+    """Another process's transaction on ``index.db``, as a backup or an administrator's shell leaves one open."""
+    with closing(sqlite3.connect(cache / "index.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"these tests make file systems, as root, and may not: {done.stderr.strip()}")

@@ -31,9 +31,9 @@ async def content_of(store: Store, root: Path, bodies: list[bytes] = BODIES) -> 
 
 async def keep(store: Store, body: bytes, now: float = 1.0) -> BlobRef:
     """Store a blob for its own sake."""
-    writer = store.begin(len(body))
-    writer.write(body)
-    ref = writer.commit()
+    writer = await store.begin(len(body))
+    await writer.write(body)
+    ref = await writer.commit()
     assert await store.keep_item(ref, now)
     return ref
 
@@ -99,7 +99,7 @@ async def test_a_blob_that_is_damaged_is_dropped_when_it_is_looked_at(open_store
     assert await again.items.look(content, 0) is None
     assert content.states.flags[0] == NOT_KNOWN
     assert not path.exists()
-    assert again.items.resident(ref.digest) is None
+    assert await again.items.resident(ref.digest) is None
 
 
 @pytest.mark.parametrize("harm", ["touched", "removed"])
@@ -123,7 +123,7 @@ async def test_a_file_that_is_not_what_was_verified_is_not_opened(store: Store, 
 async def test_evicted_items_are_not_known_any_more(open_store: Open, root: Path) -> None:
     """Rule: adopted datasets hear of evictions."""
     store = await open_store(capacity=1000)
-    store.try_lock()
+    assert await store.try_lock()
     bodies = [bytes([number]) * 100 for number in range(12)]
     content = await content_of(store, root, bodies)
     store.items.adopt(content)
@@ -166,9 +166,9 @@ async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: P
 
 async def test_an_item_that_is_being_kept_takes_room(store: Store) -> None:
     """Rule: from its first byte until the index counts it a blob takes room, or more would be let in than there is room for."""
-    writer = store.begin(6)
-    writer.write(b"second")
-    ref = writer.commit()
+    writer = await store.begin(6)
+    await writer.write(b"second")
+    ref = await writer.commit()
     keeping = asyncio.create_task(store.keep_item(ref, 1.0))
     await asyncio.sleep(0)
     assert (store.status().filling, store.status().bytes) == (6, 0)
@@ -182,9 +182,9 @@ async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_sto
     await keep(store, b"x" * 800)
     assert store.admits(100)
     assert not store.admits(101)
-    writer = store.begin(150)
-    writer.write(b"y" * 150)
-    ref = writer.commit()
+    writer = await store.begin(150)
+    await writer.write(b"y" * 150)
+    ref = await writer.commit()
     assert not await store.keep_item(ref, 1.0, for_good=True)
     store._flush()
     await store._disk.write(lambda connection: None)

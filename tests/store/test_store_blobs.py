@@ -40,10 +40,10 @@ def is_open(fd: int, content: bytes) -> bool:
 
 async def test_a_committed_blob_is_named_by_what_was_written(store, root):
     """Digest, size and checksum are those of the bytes, in however many pieces they came."""
-    writer = store.begin(6)
-    writer.write(b"ab")
-    writer.write(memoryview(b"cdef"))
-    ref = writer.commit()
+    writer = await store.begin(6)
+    await writer.write(b"ab")
+    await writer.write(memoryview(b"cdef"))
+    ref = await writer.commit()
     assert ref == BlobRef(hashlib.sha256(b"abcdef").digest(), 6, crc32(b"abcdef"))
     assert path_of(root, ref).read_bytes() == b"abcdef"
     assert list((root / "tmp").iterdir()) == []
@@ -51,12 +51,12 @@ async def test_a_committed_blob_is_named_by_what_was_written(store, root):
 
 async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
     """What is below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
-    writer = store.begin(6)
+    writer = await store.begin(6)
     writer.hold()
-    writer.write(b"abc")
+    await writer.write(b"abc")
     assert os.pread(writer.fd, writer.written, 0) == b"abc"
-    writer.write(b"def")
-    writer.commit()
+    await writer.write(b"def")
+    await writer.commit()
     fd = writer.fd
     assert os.pread(fd, 10, 3) == b"def"
     writer.release()
@@ -65,8 +65,8 @@ async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
 
 async def test_readers_of_an_aborted_blob_keep_their_descriptor(store, root):
     """Aborting removes the file at once and closes the descriptor when the last reader has left."""
-    writer = store.begin(6)
-    writer.write(b"abc")
+    writer = await store.begin(6)
+    await writer.write(b"abc")
     writer.hold()
     writer.abort()
     writer.abort()
@@ -82,16 +82,16 @@ async def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(open_store,
     directory = FaultyDirectory(root)
     directory.most_bytes = 3
     store = await open_store(directory=directory)
-    ref = write_blob(store, b"0123456789")
+    ref = await write_blob(store, b"0123456789")
     assert path_of(root, ref).read_bytes() == b"0123456789"
     assert directory.appended == 4
 
 
 async def test_equal_bytes_keep_the_file_that_is_known_to_be_right(store, root):
     """Committing what is resident keeps the existing file and drops the new one."""
-    first = write_blob(store, b"same")
+    first = await write_blob(store, b"same")
     inode = path_of(root, first).stat().st_ino
-    assert write_blob(store, b"same") == first
+    assert await write_blob(store, b"same") == first
     assert path_of(root, first).stat().st_ino == inode
     assert list((root / "tmp").iterdir()) == []
 
@@ -108,7 +108,7 @@ async def test_a_fresh_copy_replaces_a_damaged_file(store, root):
 
 async def test_what_was_just_written_is_resident(store):
     """The bytes were hashed on their way in, so the first hit needs neither thread nor index."""
-    ref = write_blob(store, b"abc")
+    ref = await write_blob(store, b"abc")
     blob = store.resident(ref)
     assert (os.pread(blob.fd, 9, 0), blob.size, blob.crc32) == (b"abc", 3, crc32(b"abc"))
 
@@ -257,13 +257,13 @@ async def test_concurrent_openings_share_one_descriptor(open_store):
 async def test_a_held_blob_stays_open_when_others_push_it_out(open_store):
     """The cache of open files is bounded, but never closes a file that is being read."""
     store = await open_store(open_files=8)
-    ref = write_blob(store, b"first")
+    ref = await write_blob(store, b"first")
     blob = store.resident(ref)
     blob.hold()
     fd = blob.fd
     del blob
     for number in range(20):
-        write_blob(store, b"%d" % number)
+        await write_blob(store, b"%d" % number)
     assert store.resident(ref) is None
     assert store.status().open_files == 8
     assert os.pread(fd, 9, 0) == b"first"
@@ -272,13 +272,13 @@ async def test_a_held_blob_stays_open_when_others_push_it_out(open_store):
 async def test_the_last_release_closes_what_was_pushed_out(open_store):
     """Two readers, then none: the descriptor is closed after the second one's release, not before."""
     store = await open_store(open_files=8)
-    ref = write_blob(store, b"first")
+    ref = await write_blob(store, b"first")
     blob = store.resident(ref)
     blob.hold()
     blob.hold()
     fd = blob.fd
     for number in range(20):
-        write_blob(store, b"%d" % number)
+        await write_blob(store, b"%d" % number)
     blob.release()
     assert is_open(fd, b"first")
     blob.release()
@@ -301,10 +301,10 @@ async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, ro
     """A write or a commit that fails raises DiskUnavailable; after it there is no file and no reservation."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
-    writer = store.begin(3)
+    writer = await store.begin(3)
     directory.write_errno = code
     with pytest.raises(DiskUnavailable) as failure:
-        writer.write(b"abc")
+        await writer.write(b"abc")
     writer.abort()
     assert failure.value.reason == reason
     assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
@@ -314,11 +314,11 @@ async def test_a_commit_that_fails_leaves_nothing(open_store, root):
     """When the rename fails the temporary file is removed and the reservation ends."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
-    writer = store.begin(3)
-    writer.write(b"abc")
+    writer = await store.begin(3)
+    await writer.write(b"abc")
     directory.publish_errno = errno.EIO
     with pytest.raises(DiskUnavailable):
-        writer.commit()
+        await writer.commit()
     assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
     assert writer.fd == -1
 

@@ -36,7 +36,7 @@ async def fill(store, count: int, size: int = 1000) -> list:
 async def test_a_sweep_evicts_down_to_the_low_watermark(open_store, root):
     """Above 95 % of the capacity the least recently used go until 90 % are left; index and disk agree."""
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     for number in range(10):
         await put(store, f"{number}", b"%04d" % number * 250, confirmed_at=float(number))
     await store.sweep()
@@ -49,7 +49,7 @@ async def test_a_sweep_evicts_down_to_the_low_watermark(open_store, root):
 async def test_below_the_high_watermark_nothing_goes(open_store):
     """At 90 % a sweep leaves everything."""
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     await fill(store, 9)
     await store.sweep()
     assert await present(store, 9) == list(range(9))
@@ -58,7 +58,7 @@ async def test_below_the_high_watermark_nothing_goes(open_store):
 async def test_what_was_touched_stays_longer(open_store):
     """Recency is what touch said, although it was only in memory when the sweep began."""
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     refs = await fill(store, 10)
     store.touch(refs[0].digest, 100.0)
     await store.sweep()
@@ -68,7 +68,7 @@ async def test_what_was_touched_stays_longer(open_store):
 async def test_making_room_knows_what_was_just_touched(open_store):
     """Room made between two sweeps spares what was touched since the last one."""
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     refs = await fill(store, 10)
     store.touch(refs[0].digest, 100.0)
     assert await store.make_room(1000)
@@ -82,7 +82,7 @@ async def test_recency_survives_a_restart(open_store):
     store.touch(refs[0].digest, 100.0)
     await store.close()
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.sweep()
     assert 0 in await present(store, 10)
 
@@ -90,7 +90,7 @@ async def test_recency_survives_a_restart(open_store):
 async def test_eviction_takes_a_blob_with_all_its_references(open_store, root):
     """Two objects of equal bytes lose them together, and both their rows."""
     store = await open_store(capacity=4000)
-    assert store.try_lock()
+    assert await store.try_lock()
     await put(store, "a", b"s" * 1000, confirmed_at=1.0)
     await put(store, "b", b"s" * 1000, confirmed_at=1.0)
     for number in range(3):
@@ -103,7 +103,7 @@ async def test_eviction_takes_a_blob_with_all_its_references(open_store, root):
 async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root):
     """Blocks are evicted one by one; the row goes with the last one."""
     store = await open_store(capacity=3 * BLOCK)
-    assert store.try_lock()
+    assert await store.try_lock()
     record, refs = await put(store, "big", b"a" * BLOCK + b"b" * BLOCK + b"c" * BLOCK)
     store.touch(refs[0].digest, 50.0)
     store.touch(refs[2].digest, 60.0)
@@ -116,7 +116,7 @@ async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root)
 async def test_a_reader_finishes_when_its_blob_is_evicted(open_store, root):
     """The file is unlinked under a reader, who reads on to the end."""
     store = await open_store(capacity=1000)
-    assert store.try_lock()
+    assert await store.try_lock()
     (ref,) = await fill(store, 1)
     blob = store.resident(ref)
     blob.hold()
@@ -130,7 +130,7 @@ async def test_a_reader_finishes_when_its_blob_is_evicted(open_store, root):
 async def test_the_keeper_makes_room_on_demand(open_store, root):
     """make_room evicts before it says yes, and says yes only if the bytes fit."""
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     await fill(store, 10)
     assert await store.make_room(3000)
     assert store.status().bytes <= 7000
@@ -140,7 +140,7 @@ async def test_the_keeper_makes_room_on_demand(open_store, root):
 async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
     """What can never fit evicts nothing."""
     store = await open_store(capacity=10_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     await fill(store, 5)
     assert not await store.make_room(10_001)
     assert await present(store, 5) == list(range(5))
@@ -149,28 +149,28 @@ async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
 async def test_reservations_count_until_they_end(open_store):
     """Fills under way are counted by what they were promised; commit and abort end the reservation."""
     store = await open_store(capacity=10_000)
-    writers = [store.begin(4000), store.begin(4000)]
+    writers = [await store.begin(4000), await store.begin(4000)]
     with pytest.raises(DiskUnavailable) as refusal:
-        store.begin(4000)
+        await store.begin(4000)
     assert refusal.value.reason == "no-space"
     assert not await store.make_room(4000)
     for writer in writers:
         writer.abort()
-    store.begin(4000).abort()
+    (await store.begin(4000)).abort()
 
 
 async def test_a_blob_that_is_being_recorded_takes_room(open_store):
     """Rule: from its first byte until the index counts it a blob takes room, or more would be let in than there is room for."""
     store = await open_store(capacity=10_000)
     content, key = b"a" * 6000, key_of("a")
-    ref, generation = write_blob(store, content), store.generations.of(key)
+    ref, generation = await write_blob(store, content), store.generations.of(key)
     recording = asyncio.create_task(
         store.record(key, meta_of(content), 8192, {0: ref}, generation=generation, confirmed_at=1.0)
     )
     await asyncio.sleep(0)
     assert (store.status().filling, store.status().bytes) == (6000, 0)
     with pytest.raises(DiskUnavailable):
-        store.begin(6000)
+        await store.begin(6000)
     assert await recording is not None
     assert (store.status().filling, store.status().bytes) == (0, 6000)
 
@@ -180,7 +180,7 @@ async def test_refusing_for_lack_of_space_is_no_failure_of_the_disk(open_store):
     store = await open_store(capacity=10_000)
     for _ in range(10):
         with pytest.raises(DiskUnavailable):
-            store.begin(20_000)
+            await store.begin(20_000)
     assert store.status().state == "normal"
 
 
@@ -188,7 +188,7 @@ async def test_workers_together_do_not_exceed_the_capacity(open_store, root):
     """What two workers filled without knowing of each other is recorded only as far as it fits; the rest is removed."""
     one, two = await open_store(capacity=10_000), await open_store(capacity=10_000)
     for store, letter in ((one, b"a"), (two, b"b")):
-        ref = write_blob(store, letter * 6000)
+        ref = await write_blob(store, letter * 6000)
         key = key_of(letter.decode())
         await store.record(
             key, meta_of(letter * 6000), 8192, {0: ref}, generation=store.generations.of(key), confirmed_at=1.0
@@ -202,11 +202,11 @@ async def test_the_reserve_is_kept(open_store, root):
     """When the file system has no more than the reserve, fills are refused and the keeper gives space back."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory, reserve=5000, capacity=100_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     await fill(store, 10)
     directory.free = 5500
     with pytest.raises(DiskUnavailable):
-        store.begin(1000)
+        await store.begin(1000)
     directory.free = 4000
     await store.sweep()
     assert await present(store, 10) == [6, 7, 8, 9]
@@ -216,8 +216,8 @@ async def test_a_worker_without_the_lock_does_not_evict(open_store):
     """Only the keeper evicts: another worker's sweep leaves everything."""
     keeper = await open_store(capacity=10_000)
     worker = await open_store(capacity=10_000)
-    assert keeper.try_lock()
-    assert not worker.try_lock()
+    assert await keeper.try_lock()
+    assert not await worker.try_lock()
     await fill(worker, 10)
     await worker.sweep()
     assert await present(worker, 10) == list(range(10))
@@ -227,7 +227,7 @@ async def test_a_worker_waits_for_the_keeper_to_make_the_room_it_needs(open_stor
     """What a worker wants reaches the keeper's next sweep, even when it is more than the watermarks would free."""
     keeper = await open_store(capacity=10_000)
     worker = await open_store(capacity=10_000)
-    assert keeper.try_lock()
+    assert await keeper.try_lock()
     await fill(worker, 9)
     waiting = asyncio.ensure_future(worker.make_room(3000))
     while not waiting.done():
@@ -240,7 +240,7 @@ async def test_a_worker_without_a_keeper_gives_up(open_store):
     """Room that nobody makes is refused after a while."""
     keeper = await open_store(capacity=10_000)
     worker = await open_store(capacity=10_000)
-    assert keeper.try_lock()
+    assert await keeper.try_lock()
     await fill(worker, 10)
     assert not await worker.make_room(3000)
 
@@ -248,13 +248,13 @@ async def test_a_worker_without_a_keeper_gives_up(open_store):
 async def test_a_fill_of_bytes_that_are_being_evicted_is_whole_or_absent(open_store, root):
     """Filling, evicting and reading the same few blobs at once never leaves a row without its file."""
     store = await open_store(capacity=6 * BLOCK)
-    assert store.try_lock()
+    assert await store.try_lock()
 
     async def keep_filling(name: str) -> None:
         for round_number in range(30):
             key, content = key_of(name), b"%d" % (round_number % 3) * BLOCK
             try:
-                ref = write_blob(store, content)
+                ref = await write_blob(store, content)
             except DiskUnavailable:
                 await store.sweep()
                 continue
@@ -277,7 +277,7 @@ async def test_a_file_system_that_others_have_filled_is_told_of(open_store, root
     """Rule: while the reserve leaves less than the capacity, the status says how much can be used, however much was evicted."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory, reserve=5_000_000, capacity=100_000_000)
-    assert store.try_lock()
+    assert await store.try_lock()
     directory.free = 200_000_000
     assert (store.status().room, store.status().shortage) == (100_000_000, "")
     await fill(store, 10)

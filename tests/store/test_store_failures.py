@@ -10,6 +10,7 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.policies.breaker import BreakerState
+from gateway.store.threads import closer
 from gateway.store.writer import BlobWriter
 from gateway.testing.faults import FaultyDirectory
 from gateway.testing.stores import (
@@ -42,10 +43,10 @@ def remount(path, option: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{option}", path], check=True)
 
 
-def write_much(writer) -> None:
+async def write_much(writer) -> None:
     """Write eight megabytes."""
     for _ in range(8):
-        writer.write(bytes(1024**2))
+        await writer.write(bytes(1024**2))
 
 
 def fill_up(path) -> None:
@@ -68,10 +69,10 @@ async def assert_bypassed(store, reason: str = "disk") -> None:
     await store.forget([key])
     assert not await store.make_room(1)
     with pytest.raises(DiskUnavailable) as refusal:
-        store.begin(1)
+        await store.begin(1)
     assert refusal.value.reason == reason
     store.touch(b"x" * 32, 1.0)
-    assert not store.try_lock()
+    assert not await store.try_lock()
 
 
 async def come_back(store, clock) -> None:
@@ -141,7 +142,7 @@ async def test_workers_meet_again_in_a_directory_made_anew(open_store, root, clo
         assert await store.lookup(key_of("a")) is None
         await come_back(store, clock)
     generation = one.generations.of(key_of("a"))
-    ref = write_blob(one, b"stale")
+    ref = await write_blob(one, b"stale")
     await two.forget([key_of("a")])
     assert (
         await one.record(key_of("a"), meta_of(b"stale"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)
@@ -167,12 +168,13 @@ async def test_a_full_disk_refuses_fills_and_keeps_reading(open_store, tmp_path)
     with mounted(tmp_path / "small", "size=3m"):
         store = await open_store(dir=str(tmp_path / "small" / "cache"))
         await put(store, "a", b"abc")
-        writer = store.begin(1000)
+        writer = await store.begin(1000)
         with pytest.raises(DiskUnavailable) as refusal:
-            write_much(writer)
+            await write_much(writer)
         assert refusal.value.reason == "no-space"
         assert await get(store, "a") == b"abc"
         writer.abort()
+        await closer.done()
         await put(store, "b", b"def")
         assert await get(store, "b") == b"def"
         await store.close()
@@ -192,7 +194,7 @@ async def test_a_disk_filled_by_others_is_survived_and_used_again(open_store, tm
         generation = store.generations.of(key_of("b"))
         for number in range(8):
             try:
-                ref = write_blob(store, b"%d" % number * 5000)
+                ref = await write_blob(store, b"%d" % number * 5000)
             except DiskUnavailable:
                 continue
             await store.record(
@@ -213,7 +215,7 @@ async def test_a_blob_whose_row_found_no_room_is_removed(open_store, tmp_path, c
         store = await open_store(dir=str(tmp_path / "small" / "cache"))
         await put(store, "a", b"abc")
         generation = store.generations.of(key_of("b"))
-        ref = write_blob(store, b"b" * 5000)
+        ref = await write_blob(store, b"b" * 5000)
         with pytest.raises(OSError):
             fill_up(tmp_path / "small" / "ballast")
         # Each one needs a page of the index more; the log has some room left, so not the first one fails.
@@ -253,7 +255,7 @@ async def test_a_file_system_that_turns_read_only_is_bypassed(open_store, tmp_pa
     await put(store, "a", b"abc")
     with mounted(root, "ro"):
         with pytest.raises(DiskUnavailable):
-            store.begin(1)
+            await store.begin(1)
         await assert_bypassed(store)
     await come_back(store, clock)
     assert await get(store, "a") == b"abc"
@@ -266,9 +268,9 @@ async def test_input_output_errors_open_the_breaker(open_store, root, clock):
     await put(store, "a", b"abc")
     directory.break_everything(errno.EIO)
     for _ in range(5):
-        writer = store.begin(3)
+        writer = await store.begin(3)
         with pytest.raises(DiskUnavailable):
-            writer.write(b"abc")
+            await writer.write(b"abc")
         writer.abort()
     await assert_bypassed(store)
     clock.time += 60
@@ -287,9 +289,9 @@ async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store,
     _, (ref,) = await put(store, "a", b"abc")
     directory.break_everything(code)
     while store.usable:
-        writer = store.begin(3)
+        writer = await store.begin(3)
         with pytest.raises(DiskUnavailable):
-            writer.write(b"abc")
+            await writer.write(b"abc")
         writer.abort()
     assert (store.resident(ref) is not None) is served
 
@@ -297,8 +299,9 @@ async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store,
 async def test_a_write_that_takes_seconds_makes_the_disk_unstable(store):
     """A disk that takes three seconds for three bytes is on its way out, although it took them."""
     moments = iter([10.0, 13.0])
-    writer = BlobWriter(store, 3, clock=lambda: next(moments))
-    writer.write(b"abc")
+    file = store.directory.create_temporary()
+    writer = BlobWriter(store, 3, file, clock=lambda: next(moments))
+    await writer.write(b"abc")
     assert (store.status().state, store.status().cause) == (BreakerState.UNSTABLE, "slow")
     writer.abort()
 
@@ -308,9 +311,9 @@ async def test_success_after_a_while_makes_the_disk_normal_again(open_store, roo
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
     directory.write_errno = errno.EIO
-    writer = store.begin(3)
+    writer = await store.begin(3)
     with pytest.raises(DiskUnavailable):
-        writer.write(b"abc")
+        await writer.write(b"abc")
     writer.abort()
     assert (store.status().state, store.status().cause) == (BreakerState.UNSTABLE, "io")
     directory.write_errno = 0
@@ -336,7 +339,7 @@ async def test_an_index_that_is_garbage_at_the_start_begins_anew(open_store, roo
     store = await open_store()
     assert store.status().state is BreakerState.NORMAL
     assert await store.lookup(key_of("a")) is None
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.sweep()
     assert files_of(root) == {}
     await put(store, "a", b"abc")
@@ -347,7 +350,7 @@ async def test_an_index_that_is_garbage_at_the_start_begins_anew(open_store, roo
 async def test_an_index_found_corrupt_in_use_begins_anew(open_store, root, clock):
     """Pages that turn out malformed bring the store down; the probe starts a new index, orphans go, fills work again."""
     store = await open_store()
-    assert store.try_lock()
+    assert await store.try_lock()
     for number in range(50):
         await put(store, f"{number}", b"%d" % number)
     await store.close()
@@ -358,7 +361,7 @@ async def test_an_index_found_corrupt_in_use_begins_anew(open_store, root, clock
     if store.status().state is BreakerState.DOWN:
         assert store.status().cause == "corrupt"
         await come_back(store, clock)
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.sweep()
     assert files_of(root) == {}
     await put(store, "a", b"abc")
@@ -393,7 +396,7 @@ async def test_an_index_that_vanishes_in_use_begins_anew(open_store, root, clock
     assert await store.lookup(key_of("a")) is None
     await assert_bypassed(store)
     await come_back(store, clock)
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.sweep()
     assert files_of(root) == {}
     await put(store, "a", b"abc")
@@ -420,14 +423,14 @@ async def test_what_was_forgotten_while_the_index_failed_stays_forgotten(open_st
     await put(broken, "b", b"kept")
     directory.break_everything(errno.EROFS)
     with pytest.raises(DiskUnavailable):
-        broken.begin(1).write(b"x")
+        await (await broken.begin(1)).write(b"x")
     await assert_bypassed(broken)
     await broken.forget([key_of("a")])
     assert await healthy.lookup(key_of("a")) is None
     directory.break_everything(0)
     await come_back(broken, clock)
     assert await broken.lookup(key_of("a")) is None
-    assert broken.try_lock()
+    assert await broken.try_lock()
     await broken.sweep()
     assert broken.generations.trusts(key_of("a"))
     assert await broken.lookup(key_of("a")) is None
@@ -442,12 +445,12 @@ async def test_a_prefix_forgotten_during_an_outage_hides_everything(open_store, 
     await put(store, "a", b"abc")
     directory.break_everything(errno.EROFS)
     with pytest.raises(DiskUnavailable):
-        store.begin(1).write(b"x")
+        await (await store.begin(1)).write(b"x")
     assert await store.forget_prefix("default", "bucket", "") == 0
     directory.break_everything(0)
     await come_back(store, clock)
     assert await store.lookup(key_of("a")) is None
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.sweep()
     assert files_of(root) == {}
     await put(store, "a", b"new")

@@ -26,7 +26,7 @@ async def test_an_object_is_found_as_it_was_recorded(store):
     meta = ObjectMeta(
         '"abc-3"', len(content), "then", (("X-Amz-Meta-Ü", "ö, ü"), ("A", "")), (("x-amz-checksum-crc32", "q"),)
     )
-    refs = {no: write_blob(store, content[no * BLOCK : (no + 1) * BLOCK]) for no in range(3)}
+    refs = {no: await write_blob(store, content[no * BLOCK : (no + 1) * BLOCK]) for no in range(3)}
     key = key_of("dir/ключ\n🙂")
     recorded = await store.record(key, meta, BLOCK, refs, generation=store.generations.of(key), confirmed_at=7.5)
     found = await store.lookup(key)
@@ -65,8 +65,8 @@ async def test_blocks_of_the_same_object_are_merged(store, root):
     """A second fill of the same ETag adds its blocks to the row that is there."""
     content = bytes(BLOCK) + b"x" * BLOCK
     meta, key = meta_of(content), key_of("big")
-    first = write_blob(store, content[:BLOCK])
-    second = write_blob(store, content[BLOCK:])
+    first = await write_blob(store, content[:BLOCK])
+    second = await write_blob(store, content[BLOCK:])
     generation = store.generations.of(key)
     one = await store.record(key, meta, BLOCK, {0: first}, generation=generation, confirmed_at=1.0)
     assert await get(store, "big") is None
@@ -78,7 +78,7 @@ async def test_blocks_of_the_same_object_are_merged(store, root):
 
 async def test_merging_refreshes_headers_and_keeps_checksums_that_were_not_stated(store):
     """Headers of the newer answer count; an answer without checksums does not say that there are none."""
-    key, ref = key_of("a"), write_blob(store, b"abc")
+    key, ref = key_of("a"), await write_blob(store, b"abc")
     generation = store.generations.of(key)
     full = ObjectMeta('"e"', 3, "then", (("A", "1"),), (("x-amz-checksum-crc32", "q"),))
     ranged = ObjectMeta('"e"', 3, "then", (("A", "2"),), None)
@@ -132,7 +132,7 @@ async def test_a_shared_blob_stays_while_one_object_needs_it(store, root):
 async def test_a_fill_from_before_a_write_is_not_recorded(store, root):
     """A generation that moved since the origin was asked means old bytes: nothing is stored and the file goes."""
     generation = store.generations.of(key_of("a"))
-    ref = write_blob(store, b"stale")
+    ref = await write_blob(store, b"stale")
     await store.forget([key_of("a")])
     recorded = await store.record(
         key_of("a"), meta_of(b"stale"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0
@@ -146,7 +146,7 @@ async def test_a_write_in_another_worker_fences_fills_here(open_store):
     """The bump of one worker is seen by the transaction of another."""
     here, there = await open_store(), await open_store()
     generation = here.generations.of(key_of("a"))
-    ref = write_blob(here, b"stale")
+    ref = await write_blob(here, b"stale")
     await there.forget([key_of("a")])
     assert (
         await here.record(key_of("a"), meta_of(b"stale"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)
@@ -158,7 +158,7 @@ async def test_a_fenced_fill_leaves_bytes_that_others_use(store):
     """Refusing to record must not delete a blob that another object shares."""
     await put(store, "b", b"same")
     generation = store.generations.of(key_of("a"))
-    ref = write_blob(store, b"same")
+    ref = await write_blob(store, b"same")
     await store.forget([key_of("a")])
     await store.record(key_of("a"), meta_of(b"same"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)
     await store.forget([])
@@ -212,7 +212,7 @@ async def test_forgetting_a_prefix_goes_beyond_one_page(store):
 async def test_forgetting_a_prefix_fences_fills_under_way(store):
     """A fill whose object has no row yet is fenced like any other."""
     generation = store.generations.of(key_of("p/new"))
-    ref = write_blob(store, b"stale")
+    ref = await write_blob(store, b"stale")
     await store.forget_prefix("default", "bucket", "p/")
     recorded = await store.record(
         key_of("p/new"), meta_of(b"stale"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0
@@ -262,7 +262,7 @@ async def test_a_grant_for_a_forgotten_row_reaches_no_other_object(store):
 @pytest.mark.parametrize("damage", ["gone", "short"])
 async def test_a_block_whose_file_is_gone_or_short_is_not_recorded(store, root, damage):
     """A row never promises bytes that are not there."""
-    key, ref = key_of("a"), write_blob(store, b"abc")
+    key, ref = key_of("a"), await write_blob(store, b"abc")
     path = root / "blobs" / ref.digest.hex()[:2] / ref.digest.hex()[2:]
     if damage == "gone":
         path.unlink()
@@ -293,7 +293,7 @@ async def test_concurrent_calls_are_all_done(store, root):
 
 async def test_headers_that_are_no_utf8_come_back_as_they_were(store):
     """Bytes above ASCII in an origin's header, decoded with surrogates, survive the index."""
-    key, ref = key_of("a"), write_blob(store, b"abc")
+    key, ref = key_of("a"), await write_blob(store, b"abc")
     meta = ObjectMeta(
         '"e"', 3, "then", (("x-amz-meta-a", b"caf\xe9".decode("utf-8", "surrogateescape")), ("b", "é")), ()
     )
@@ -304,7 +304,7 @@ async def test_headers_that_are_no_utf8_come_back_as_they_were(store):
 async def test_a_key_that_is_no_text_is_not_cached_and_fails_nothing(store):
     """Look-up, record and forget of such a key do nothing, to it or to others asked at the same time."""
     key = key_of("\udce9")
-    ref = write_blob(store, b"abc")
+    ref = await write_blob(store, b"abc")
     generation = store.generations.of(key)
     recorded, (other, _), _ = await asyncio.gather(
         store.record(key, meta_of(b"abc"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0),
@@ -324,13 +324,13 @@ async def test_a_closed_store_answers_like_one_that_is_down(store):
     assert await store.lookup(key_of("a")) is None
     await store.forget([key_of("a")])
     with pytest.raises(DiskUnavailable):
-        store.begin(1)
+        await store.begin(1)
 
 
 async def test_nobody_else_on_the_machine_can_read_the_cache(store, root):
     """Index, blobs and directory are the gateway's own, whatever the umask."""
     await put(store, "a", b"abc")
-    files = [root, *root.glob("index.db*"), *root.glob("blobs/*/*"), root / "generations", root / "boot"]
+    files = [root, *root.glob("index.db*"), *root.glob("blobs/*/*"), store.directory.generations, root / "boot"]
     assert {path.name: oct(path.stat().st_mode & 0o077) for path in files if path.stat().st_mode & 0o077} == {}
 
 
@@ -339,7 +339,7 @@ async def test_an_origin_that_moved_is_forgotten(open_store):
     store = await open_store()
     assert await store.settle_origins({"default": "http://one"}) == []
     key = key_of("k")
-    ref = write_blob(store, b"old")
+    ref = await write_blob(store, b"old")
     generation = store.generations.of(key)
     await store.record(key, meta_of(b"old"), 8192, {0: ref}, generation=generation, confirmed_at=1.0)
     assert await store.settle_origins({"default": "http://one"}) == []

@@ -67,7 +67,7 @@ async def test_a_killed_worker_leaves_nothing_wrong(open_store, root, lines):
     worker.kill()
     worker.communicate()
     store = await open_store()
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.recover()
     assert await assert_everything_is_right(store, root) > 0
     assert (store.status().corrupt_dropped, store.status().missing_dropped) == (0, 0)
@@ -83,7 +83,7 @@ async def test_one_of_two_workers_is_killed(open_store, root):
     survivor.communicate(timeout=60)
     assert survivor.returncode == 0
     store = await open_store()
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.recover()
     assert await assert_everything_is_right(store, root) > 0
 
@@ -117,7 +117,7 @@ async def test_recovery_removes_what_has_no_row(open_store, root):
     """A blob that was named but not recorded, a file that is no blob, and a temporary file go."""
     store = await open_store()
     await put(store, "a", b"abc")
-    write_blob(store, b"never recorded")
+    await write_blob(store, b"never recorded")
     await store.close()
     (root / "blobs" / "00" / "stranger").write_bytes(b"?")
     (root / "tmp" / "leftover").write_bytes(b"?")
@@ -161,14 +161,14 @@ async def test_recovery_counts_again(open_store, root):
 async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):
     """Another worker may be in the middle of a fill, before or after its blob got its name."""
     keeper, worker = await open_store(), await open_store()
-    growing = worker.begin(6)
-    growing.write(b"abc")
+    growing = await worker.begin(6)
+    await growing.write(b"abc")
     generation = worker.generations.of(key_of("a"))
-    named = write_blob(worker, b"named")
+    named = await write_blob(worker, b"named")
     report = await keeper.recover()
     assert (report.leftovers, report.orphans) == (0, 0)
-    growing.write(b"def")
-    growing.commit()
+    await growing.write(b"def")
+    await growing.commit()
     recorded = await worker.record(
         key_of("a"), meta_of(b"named"), BLOCK, {0: named}, generation=generation, confirmed_at=1.0
     )
@@ -179,17 +179,17 @@ async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):
 async def test_a_fill_that_is_still_written_is_no_leftover_however_old(open_store, root):
     """The lock on a temporary file says that its writer is alive, whatever the file's age."""
     keeper, worker = await open_store(), await open_store()
-    growing = worker.begin(6)
+    growing = await worker.begin(6)
     os.utime(growing.path, ns=(1, 1))
     assert (await keeper.recover()).leftovers == 0
-    growing.write(b"abc")
-    growing.commit()
+    await growing.write(b"abc")
+    await growing.commit()
 
 
 async def test_an_audit_takes_orphans_by_age(open_store, root):
     """While the node runs, a blob without a row goes when it is older than what the audit was told, and not before."""
     store = await open_store()
-    ref = write_blob(store, b"young")
+    ref = await write_blob(store, b"young")
     changed = next((root / "blobs").glob("*/*")).stat().st_ctime_ns
     assert await store._keeper._audit(ref.digest[0], changed - 1) == (0, 0)
     assert len(files_of(root)) == 1
@@ -200,7 +200,7 @@ async def test_an_audit_takes_orphans_by_age(open_store, root):
 async def test_sweeps_audit_one_shard_after_the_other(open_store, root, clock):
     """Once a minute a sweep compares the next of the 256 folders with the index."""
     store = await open_store()
-    assert store.try_lock()
+    assert await store.try_lock()
     await store.sweep()
     stranger = root / "blobs" / "03" / "stranger"
     stranger.write_bytes(b"?")
@@ -217,12 +217,12 @@ async def test_sweeps_audit_one_shard_after_the_other(open_store, root, clock):
 async def test_the_node_lock_has_one_holder_and_passes_on(open_store):
     """Only one worker is the keeper; when it leaves, the next one that asks becomes it."""
     one, two = await open_store(), await open_store()
-    assert one.try_lock()
-    assert one.try_lock()
-    assert not two.try_lock()
+    assert await one.try_lock()
+    assert await one.try_lock()
+    assert not await two.try_lock()
     assert (one.status().keeper, two.status().keeper) == (True, False)
     await one.close()
-    assert two.try_lock()
+    assert await two.try_lock()
 
 
 async def test_a_start_ends_when_the_last_worker_leaves(open_store):

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.classify import (
@@ -21,6 +20,7 @@ from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.payload import PreparedBody, prepare
 from gateway.api.s3.permissions import require
+from gateway.api.s3.spool import SpoolPlace
 from gateway.engine.engine import Engine
 from gateway.engine.writes import WriteAnswer
 from gateway.model.errors import S3Error
@@ -40,7 +40,7 @@ _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 class Spooling:
     """Where uploads wait whose checksum or length comes after them, and how large they may be, in bytes."""
 
-    directory: Path
+    place: Callable[[], SpoolPlace]
     limit: int
 
 
@@ -79,7 +79,7 @@ class Forwarder:
             exchange.auth,
             exchange.request.headers,
             body,
-            self.spooling.directory,
+            self.spooling.place(),
             self.spooling.limit,
             uploads_bytes(exchange),
         )

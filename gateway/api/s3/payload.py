@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.spool import Spool
+from gateway.api.s3.spool import Spool, SpoolPlace
 from gateway.model import checksums
 from gateway.model.aws_chunked import ChunkDecoder, PayloadForm
 from gateway.model.errors import S3Error
@@ -87,7 +86,7 @@ async def prepare(
     auth: Authenticated,
     headers: Sequence[RawHeader],
     receive: AsyncIterator[bytes],
-    spool_dir: Path,
+    spool_place: SpoolPlace,
     max_spool: int,
     uploads: bool = True,
 ) -> PreparedBody:
@@ -97,7 +96,7 @@ async def prepare(
         auth: what the signature says about the body.
         headers: of the request, names in lower case.
         receive: the body as it arrives, HTTP framing removed.
-        spool_dir: where bodies are kept that must be read whole.
+        spool_place: where bodies are kept that must be read whole.
         max_spool: the largest of those, in bytes.
         uploads: whether the body is an object's bytes. Then its length must be stated; other requests have no body without
             Content-Length and Transfer-Encoding (RFC 9112, section 6.3).
@@ -115,7 +114,7 @@ async def prepare(
     if form.trailing:
         if length > max_spool:
             raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(max_spool)})
-        return await _whole(auth, fields, length, receive, spool_dir)
+        return await _whole(auth, fields, length, receive, spool_place)
     kept = _content_encoding(fields, form)
     if form.chunked:
         decoder = ChunkDecoder(length, auth.chunk_signer)
@@ -208,7 +207,7 @@ async def _unchunked(decoder: ChunkDecoder, receive: AsyncIterator[bytes]) -> As
 
 
 async def _whole(
-    auth: Authenticated, fields: Mapping[str, str], length: int, receive: AsyncIterator[bytes], spool_dir: Path
+    auth: Authenticated, fields: Mapping[str, str], length: int, receive: AsyncIterator[bytes], spool_place: SpoolPlace
 ) -> PreparedBody:
     announced = _announced(fields)
     decoder = ChunkDecoder(length, auth.chunk_signer, announced)
@@ -217,7 +216,7 @@ async def _whole(
         if not checksums.is_composite(value):
             checksums.check_form(name, value)
     running = {name: checksums.start(name) for name in checksums.KNOWN.intersection([*announced, *in_headers])}
-    spool = Spool(spool_dir)
+    spool = Spool(spool_place)
     try:
         async for piece in _unchunked(decoder, receive):
             for checksum in running.values():

@@ -145,7 +145,7 @@ class PostObjects:
                 PUT raises.
             OriginUnavailable: the origin could not be reached.
         """
-        spool = Spool(self._forwarder.spooling.directory)
+        spool = Spool(self._forwarder.spooling.place())
         try:
             length = await self._fill(spool, form, upload.policy)
             request = upload.put.request

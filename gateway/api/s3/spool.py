@@ -8,25 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from gateway.model.errors import S3Error
+from gateway.model.errors import DiskUnavailable, S3Error
+from gateway.store.threads import closer
 
 MEMORY = 1024 * 1024
 """Bytes kept in memory before a file is opened, and the size of each write and read, in bytes."""
+
+
+Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does blocking work in a thread; raises what it raises, and DiskUnavailable when the disk hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolPlace:
+    """Where a spool's file goes, ``None`` for the system's temporary directory, and what does its blocking work."""
+
+    directory: Path | None
+    work: Work = asyncio.to_thread
 
 
 class Spool:
     """Collects bytes, then gives them back as often as asked.
 
     Args:
-        directory: where the file goes if one is needed.
+        place: where the file goes if one is needed.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory: Path | None = directory
+    def __init__(self, place: SpoolPlace) -> None:
+        self._directory = place.directory
+        self._work = place.work
         self._tail = bytearray()
         self._file: IO[bytes] | None = None
 
@@ -40,17 +56,19 @@ class Spool:
         if len(self._tail) > MEMORY:
             data, self._tail = self._tail, bytearray()
             try:
-                await asyncio.to_thread(self._store, data)
+                await self._work(partial(self._store, data))
             except OSError as error:
                 raise S3Error(
                     "ServiceUnavailable", explain=f"There is no room to verify this upload: {error.strerror}."
                 ) from None
+            except DiskUnavailable:
+                raise S3Error("ServiceUnavailable", explain="The disk does not take this upload.") from None
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Everything written, from the start; each piece at most ``MEMORY`` long."""
         if self._file is not None:
             offset = 0
-            while piece := await asyncio.to_thread(_read_at, self._file, offset):
+            while piece := await self._work(partial(_read_at, self._file, offset)):
                 offset += len(piece)
                 yield piece
         if self._tail:
@@ -60,7 +78,8 @@ class Spool:
         """Free memory and file; harmless when repeated."""
         self._tail.clear()
         if self._file is not None:
-            self._file.close()
+            # It has no name, so closing it writes to its disk.
+            closer.submit(self._file.close)
             self._file = None
 
     def _store(self, data: bytearray) -> None:

@@ -22,7 +22,7 @@ async def send_blob(scope: Scope, send: Send, store: Store, name: str) -> None:
     """
     if not is_dataset_id(name):
         raise ApiError("InvalidRequest", "a blob is named by its SHA-256 digest: 64 lower-case hex digits")
-    ref = store.items.resident(bytes.fromhex(name))
+    ref = await store.items.resident(bytes.fromhex(name))
     if ref is None:
         raise ApiError("NotResident")
     try:

@@ -1,0 +1,225 @@
+"""Threads for everything that may block on the cache disk, and the watch over them.
+
+A system call on a disk that hangs does not return, and nothing can call it off. So no such call is made in the event loop: it is
+made here, by one of a few threads, and the loop waits for a future. When a call takes longer than its patience, the watch fails
+every wait at once and reports the hang; the threads stay where they are until the disk answers. Their number is the bound on what
+a hung disk holds.
+
+The threads are daemons: one that is stuck does not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from gateway.policies.breaker import FailureKind
+from gateway.store.failures import DiskFault
+
+T = TypeVar("T")
+
+HUNG_AFTER = 10.0
+"""Seconds after which a call on the disk counts as hung: a working disk that is busy with others may need some for one fsync."""
+SLOWEST_READ = 10 * 1024**2
+"""Bytes per second that a working disk reads at least."""
+LONG = math.inf
+"""Patience with work whose duration says nothing, such as listing a directory."""
+_LOOK_EVERY = 0.25
+
+
+class Station:
+    """What one thread does now; written by the thread, read by the watch."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self) -> None:
+        self.deadline = math.inf
+
+    def begin(self, patience: float) -> None:
+        """A call begins that should return within ``patience`` seconds."""
+        self.deadline = time.monotonic() + patience
+
+    def end(self) -> None:
+        """The call returned."""
+        self.deadline = math.inf
+
+
+class Watch:
+    """Ends waits for a disk that does not answer.
+
+    Args:
+        on_hung: called once per hang, before the waits fail.
+    """
+
+    def __init__(self, on_hung: Callable[[DiskFault], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_hung = on_hung
+        self._stations: list[Station] = []
+        self._waits: set[asyncio.Future[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def station(self) -> Station:
+        """A place for one more thread."""
+        station = Station()
+        self._stations.append(station)
+        return station
+
+    def future(self) -> asyncio.Future[Any]:
+        """A wait for one of the threads."""
+        future = self._loop.create_future()
+        self._waits.add(future)
+        future.add_done_callback(self._waits.discard)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+        return future
+
+    def stuck(self) -> bool:
+        """Whether a thread has overrun its patience."""
+        now = time.monotonic()
+        return any(station.deadline <= now for station in self._stations)
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.stuck():
+            fault = DiskFault(FailureKind.HUNG, f"the disk did not answer within {HUNG_AFTER:g} s")
+            self._on_hung(fault)
+            for future in tuple(self._waits):
+                if not future.done():
+                    future.set_exception(fault)
+                    future.exception()  # retrieved: whoever waited may have left
+        elif self._waits:
+            self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+
+
+class _Job:
+    __slots__ = ("abandoned", "future", "patience", "work")
+
+    def __init__(
+        self, work: Callable[[], Any], future: asyncio.Future[Any], patience: float, abandoned: Callable[[Any], None]
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.patience = patience
+        self.abandoned = abandoned
+
+
+class Threads:
+    """At most ``limit`` threads, started when they are needed. ``watch`` is ``None`` for work that may take as long as it takes."""
+
+    def __init__(self, limit: int, name: str, watch: Watch | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = limit
+        self._name = name
+        self._watch = watch
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+
+    def submit(
+        self,
+        work: Callable[[], T],
+        *,
+        patience: float = HUNG_AFTER,
+        abandoned: Callable[[T], None] = lambda result: None,
+    ) -> asyncio.Future[T]:
+        """Have ``work`` done by a thread.
+
+        Args:
+            work: the blocking call.
+            patience: seconds within which it should return once it has begun.
+            abandoned: called in the thread with the result of work that nobody waits for any more.
+        """
+        future = self._loop.create_future() if self._watch is None else self._watch.future()
+        if not self._idle and len(self._threads) < self._limit:
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        elif self._idle:
+            self._idle -= 1
+        self._jobs.put(_Job(work, future, patience, abandoned))
+        return future
+
+    def stop(self) -> None:
+        """End the threads when they have done what was submitted; does not wait."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        station = Station() if self._watch is None else self._watch.station()
+        while (job := self._jobs.get()) is not None:
+            station.begin(job.patience)
+            result, error = None, None
+            try:
+                result = job.work()
+            except BaseException as failure:
+                error = failure
+            station.end()
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, job, result, error)
+            except RuntimeError:  # the loop is closed
+                _drop(job, result, error)
+
+    def _deliver(self, job: _Job, result: Any, error: BaseException | None) -> None:
+        self._idle += 1
+        if job.future.done():
+            if error is None:
+                closer.submit(lambda: job.abandoned(result))
+        elif error is None:
+            job.future.set_result(result)
+        else:
+            job.future.set_exception(error)
+
+
+def _drop(job: _Job, result: Any, error: BaseException | None) -> None:
+    if error is None:
+        job.abandoned(result)
+
+
+class Closer:
+    """One thread for closing and unlinking that nobody waits for: the last close of an unlinked file writes to its disk."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Do ``work`` soon; ``OSError`` is ignored."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="larder-closer", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def close_file(self, descriptor: int) -> None:
+        """Close a descriptor: here if that cannot block, because the file still has a name, else by the thread."""
+        if os.fstat(descriptor).st_nlink:
+            os.close(descriptor)
+        else:
+            self.submit(lambda: os.close(descriptor))
+
+    async def done(self) -> None:
+        """Wait until everything submitted so far is done."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self.submit(lambda: loop.call_soon_threadsafe(future.set_result, None))
+        await future
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._work.get()()
+            except (OSError, RuntimeError):
+                continue
+
+
+closer = Closer()
