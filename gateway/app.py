@@ -57,6 +57,7 @@ from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
+from gateway.server.files import read_cold_by
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
@@ -146,6 +147,7 @@ class Larder:
         settings, stack = self._settings, self._stack
         store = await Store.open(settings.cache, now=time.time)
         stack.push_async_callback(store.close)
+        read_cold_by(store.read_cold)
         origin = OriginClient(settings.origins, settings.credentials, now=time.time)
         stack.push_async_callback(origin.close)
         siblings = settings.server.workers > 1
@@ -177,10 +179,7 @@ class Larder:
         stack.callback(access.close)
         reads = ObjectReads(engine)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.patient)
-        tmp = Path(settings.cache.dir) / "tmp"
-        here, elsewhere = SpoolPlace(tmp, store.bounded), SpoolPlace(None)
-        spooling = Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
-        forwarder = Forwarder(engine, spooling, relayed.warm)
+        forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         self._s3 = S3App(
             authenticator,
             Reading(reads, HotReads(engine, fleet.membership), relayed),
@@ -314,6 +313,13 @@ class Larder:
 
     def _loop(self, work: Coroutine[Any, Any, None]) -> None:
         keep_running(work, self._stack)
+
+
+def _spooling(settings: Settings, store: Store) -> Spooling:
+    """Uploads wait beside the cache, and elsewhere while that disk is not in use."""
+    here = SpoolPlace(Path(settings.cache.dir) / "tmp", store.bounded)
+    elsewhere = SpoolPlace(None)
+    return Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
 
 
 async def _ready(keeper: Keeper, fleet: Fleet, known: asyncio.Event) -> None:

@@ -141,6 +141,9 @@ CORRUPT_BLOBS = Counter(
     "larder_corrupt_blobs_total", "Blobs dropped because their bytes were not what their digest says"
 )
 VERIFIED_BLOBS = Counter("larder_verified_blobs_total", "Blobs read through and found to be what their digest says")
+SKIPPED_FILES = Gauge(
+    "larder_cache_skipped_files", "Files in the cache directory that cannot be removed", multiprocess_mode="livemax"
+)
 OPEN_BLOBS = Gauge("larder_open_blob_files", "Blob files that are kept open", multiprocess_mode="livesum")
 DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="livemax")
 CHANNEL_HEALTHY = Gauge(

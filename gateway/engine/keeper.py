@@ -73,6 +73,7 @@ class Keeper:
         metrics.DATASET_BYTES.set(status.datasets)
         metrics.CACHE_ROOM.set(status.room)
         metrics.OPEN_BLOBS.set(status.open_files)
+        metrics.SKIPPED_FILES.set(status.skipped_files)
         metrics.ACTIVE_FILLS.set(self._blocks.active)
         metrics.DISK_STATE.set(_DISK_STATES.index(status.state))
         before, self._published = self._published, status

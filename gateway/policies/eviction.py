@@ -4,7 +4,8 @@ Two limits bind the store: ``capacity``, the bytes of blobs that the operator ga
 file system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for
 each blob that comes in: above ``high`` x capacity the keeper evicts down to ``low`` x capacity, and a breach of the
 reserve is answered by freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when
-they begin, never inferred from what the file system happens to show.
+they begin, never inferred from what the file system happens to show. The same watermarks hold for the file system's inodes: one
+that is full of small files takes no more, however many bytes are free.
 
 The order is least recently used. It is part of the decision because other orders (benefit, importance) will join it. What the
 fleet's plan gave space to counts as used in the far future, and what it took space from as never used.
@@ -34,6 +35,8 @@ class EvictionReason(StrEnum):
     """The blobs are above the high watermark, or would be with what is wanted."""
     RESERVE = "reserve"
     """The file system has less free than the reserve, or would have with what is wanted."""
+    INODES = "inodes"
+    """The file system has used more of its inodes than the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Space:
     """What is known of the space, all in bytes.
 
     ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what
-    the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free.
+    the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free. ``inodes`` of ``of_inodes``
+    are free (``f_favail``, ``f_files``; 0 where the file system does not count them), and ``blobs`` is how many files we have.
     """
 
     used: int
@@ -57,20 +61,31 @@ class Space:
     free: int
     reserve: int
     filling: int = 0
+    inodes: int = 0
+    of_inodes: int = 0
+    blobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The decision: free ``size`` bytes of blobs in ``order``; 0 when nothing has to go."""
+    """The decision: free ``size`` bytes of blobs, and ``files`` blobs at least, in ``order``; 0 when nothing has to go."""
 
     size: int
     reason: EvictionReason
     order: Order = Order.LEAST_RECENTLY_USED
+    files: int = 0
+
+    @property
+    def needed(self) -> bool:
+        """Whether anything has to go."""
+        return self.size > 0 or self.files > 0
 
 
 def admits(space: Space, wanted: int) -> bool:
     """Whether ``wanted`` more bytes keep both limits."""
     taken = space.filling + wanted
+    if space.of_inodes and not space.inodes:
+        return False
     return space.used + taken <= space.capacity and space.free - taken >= space.reserve
 
 
@@ -93,7 +108,7 @@ def falls_short(room: int, capacity: int, marks: Watermarks = Watermarks()) -> b
 
 
 def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:
-    """How many bytes to free so that ``wanted`` more fit and the watermarks hold; never more than is used."""
+    """How much to free so that ``wanted`` more bytes fit and the watermarks hold; never more than is used."""
     taken = space.filling + wanted
     over_capacity = 0
     if space.used + taken > marks.high * space.capacity:
@@ -102,7 +117,11 @@ def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermark
     if space.free - taken < space.reserve:
         stride = round((marks.high - marks.low) * space.capacity)
         over_reserve = space.reserve + taken - space.free + stride
-    size = min(space.used, max(over_capacity, over_reserve))
-    if size <= 0:
-        return Eviction(0, EvictionReason.WITHIN_LIMITS)
-    return Eviction(size, EvictionReason.CAPACITY if over_capacity >= over_reserve else EvictionReason.RESERVE)
+    size = max(0, min(space.used, max(over_capacity, over_reserve)))
+    files = 0
+    if space.inodes < (1 - marks.high) * space.of_inodes:
+        files = min(space.blobs, round((1 - marks.low) * space.of_inodes) - space.inodes)
+    if not size:
+        return Eviction(0, EvictionReason.INODES if files else EvictionReason.WITHIN_LIMITS, files=files)
+    reason = EvictionReason.CAPACITY if over_capacity >= over_reserve else EvictionReason.RESERVE
+    return Eviction(size, reason, files=files)

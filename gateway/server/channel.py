@@ -7,7 +7,8 @@ costs at most one message.
 asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files leave through a duplicate. It
 is made when the first file needs it and closed when the transport is lost; the peer sees the end of the connection only
 then. The wait for a slow reader is one callback per time the socket becomes writable; the request's task is woken once,
-at the end.
+at the end. What is not in memory of a file is not sent by sendfile, which would wait for the disk: a thread reads it, and it
+leaves through the transport (files.py).
 
 Measured on one core over loopback, whole requests: up to 16 KiB, a pread and one write are cheaper than two system
 calls of which one is sendfile.
@@ -23,12 +24,15 @@ import struct
 from typing import cast
 
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
+from gateway.server.files import in_memory, read_at_once, read_slowly
 
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""
 TURN = 8 * 1024**2
 """A connection that can take more than this many bytes at once lets the others have a turn."""
 _PIECE = 2 * 1024**2
+_COLD = 1024**2
+"""Bytes that are read at once from a file that is not in memory."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _FILE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODATA, errno.EUCLEAN, errno.EREMOTEIO, errno.EBADF}
@@ -42,6 +46,7 @@ class Channel:
     """
 
     __slots__ = (
+        "_cold",
         "_done",
         "_fd",
         "_left",
@@ -65,6 +70,7 @@ class Channel:
         self._out: socket.socket | None = None
         self._done: asyncio.Future[None] | None = None
         self._fd = self._offset = self._left = 0
+        self._cold = False
         if self.zero_copy:
             transport.set_write_buffer_limits(high=0)
 
@@ -101,15 +107,21 @@ class Channel:
         if self.paused or self.lost or self.transport.is_closing():
             await self.drain()
         if count <= SMALL:
-            self.transport.write(head + read_exactly(fd, count, offset))
+            data = read_at_once(fd, count, offset) or await read_slowly(fd, count, offset)
+            self.transport.write(head + data)
             return
         try:
             out = self._out or self._duplicate()
             if head:
                 await self._send_head(out, head)
             self._fd, self._offset, self._left = fd, offset, count
-            if not self._push():
-                await self._wait_for_reader(out)
+            while not self._push():
+                if self._cold:
+                    await self._send_cold()
+                else:
+                    await self._wait_for_reader(out)
+                if not self._left:
+                    return
         except OSError as error:
             raise self._explained(error) from None
 
@@ -151,11 +163,16 @@ class Channel:
             await self.drain()
 
     def _push(self) -> bool:
-        """Send until the file is sent (true), the socket is full, or it is another connection's turn (false)."""
+        """Send until the file is sent (true), or the socket is full, it is another connection's turn, or ``_cold`` (false)."""
+        self._cold = False
+        now = self._loop.time()
         out = cast(socket.socket, self._out).fileno()
         turn = TURN
         while turn > 0:
             wanted = min(self._left, _PIECE)
+            if not in_memory(self._fd, self._offset, wanted, now):
+                self._cold = True
+                return False
             try:
                 sent = os.sendfile(out, self._fd, self._offset, wanted)
             except BlockingIOError:
@@ -170,6 +187,14 @@ class Channel:
             if sent < wanted:
                 return False
         return False
+
+    async def _send_cold(self) -> None:
+        data = await read_slowly(self._fd, min(self._left, _COLD), self._offset)
+        await self.drain()
+        self.transport.write(data)
+        await self.drain()
+        self._offset += len(data)
+        self._left -= len(data)
 
     async def _wait_for_reader(self, out: socket.socket) -> None:
         self._done = self._loop.create_future()
@@ -186,7 +211,7 @@ class Channel:
         if done is None or done.done():
             return
         try:
-            if self._push():
+            if self._push() or self._cold:
                 done.set_result(None)
         except (OSError, BlobGone) as error:
             done.set_exception(error)
@@ -198,19 +223,3 @@ class Channel:
             return DiskUnavailable("disk", str(error))
         self.transport.abort()
         return ClientGone(str(error))
-
-
-def read_exactly(fd: int, count: int, offset: int) -> bytes:
-    """Read ``count`` bytes of a file from ``offset``.
-
-    Raises:
-        BlobGone: the file ended before.
-        DiskUnavailable: the file could not be read.
-    """
-    try:
-        data = os.pread(fd, count, offset)
-    except OSError as error:
-        raise DiskUnavailable("disk", str(error)) from None
-    if len(data) != count:
-        raise BlobGone(f"a file ended {count - len(data)} bytes early")
-    return data

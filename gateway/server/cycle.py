@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.redaction import redact_path
-from gateway.server.channel import SMALL, Channel, read_exactly
+from gateway.server.channel import SMALL, Channel
+from gateway.server.files import read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
 
@@ -302,7 +303,7 @@ class Cycle:
                 await self._write_slowly(b"".join(waiting), piece)
                 waiting, size = [], 0
                 continue
-            waiting.append(piece if isinstance(piece, bytes) else read_exactly(piece[0], piece[2], piece[1]))
+            waiting.append(piece if isinstance(piece, bytes) else await read_exactly(piece[0], piece[2], piece[1]))
             size += len(waiting[-1])
             if size >= HIGH_WATER:
                 await self._write(b"".join(waiting))

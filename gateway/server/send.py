@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
-from gateway.server.channel import read_exactly
 from gateway.server.cycle import PIECES, Piece
+from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 
 PIECE = 256 * 1024
@@ -35,7 +35,7 @@ async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, 
         return
     end = offset + count
     while True:
-        piece = read_exactly(fd, min(PIECE, end - offset), offset)
+        piece = await read_exactly(fd, min(PIECE, end - offset), offset)
         offset += len(piece)
         await send({"type": "http.response.body", "body": piece, "more_body": more_body or offset < end})
         if offset >= end:
@@ -55,17 +55,19 @@ async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_bo
     if PIECES in scope.get("extensions", ()):
         await send({"type": PIECES, "pieces": pieces, "more_body": more_body})
         return
-    for part in _joined(pieces):
+    async for part in _joined(pieces):
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": more_body})
 
 
-def _joined(pieces: Sequence[Piece]) -> Iterator[bytes]:
+async def _joined(pieces: Sequence[Piece]) -> AsyncIterator[bytes]:
     """The same bytes in parts of about ``PIECE``: each is a chunk of the body, and small chunks are slow to read."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
-        for part in [piece] if isinstance(piece, bytes) else _read(*piece):
+        fd, start, count = (-1, 0, len(piece)) if isinstance(piece, bytes) else piece
+        for at in range(0, count, PIECE) or (0,):
+            part = piece if isinstance(piece, bytes) else await read_exactly(fd, min(PIECE, count - at), start + at)
             waiting.append(part)
             size += len(part)
             if size >= PIECE:
@@ -73,9 +75,3 @@ def _joined(pieces: Sequence[Piece]) -> Iterator[bytes]:
                 waiting, size = [], 0
     if waiting:
         yield b"".join(waiting)
-
-
-def _read(fd: int, offset: int, count: int) -> Iterator[bytes]:
-    end = offset + count
-    for start in range(offset, end, PIECE):
-        yield read_exactly(fd, min(PIECE, end - start), start)

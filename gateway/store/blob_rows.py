@@ -148,13 +148,17 @@ def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: in
     connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 
-def evict(connection: Connection, wanted: int, limit: int) -> list[tuple[bytes, int]]:
-    """Delete the rows of the least recently used blobs until ``wanted`` bytes or ``limit`` blobs; digests and sizes."""
+def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
+    """Delete the rows of the least recently used blobs until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
+
+    Returns:
+        Digests and sizes.
+    """
     rows = connection.execute("SELECT digest, size FROM blobs ORDER BY last_used LIMIT ?", (limit,)).fetchall()
     victims: list[tuple[bytes, int]] = []
     freed = 0
     for digest, size in rows:
-        if freed >= wanted:
+        if freed >= wanted and len(victims) >= files:
             break
         victims.append((digest, size))
         freed += size
@@ -208,21 +212,10 @@ def drop(connection: Connection, digests: Iterable[bytes]) -> int:
 def remove_files(
     connection: Connection,
     digests: Sequence[bytes],
-    path_of: Callable[[bytes], str],
-    condition: Callable[[os.stat_result], bool] = lambda status: True,
+    remove: Callable[[bytes], bool],
 ) -> int:
-    """Unlink the files of blobs that have no row and meet ``condition``; how many there were."""
-    removed = 0
-    for digest in digests:
-        if find(connection, digest) is None:
-            path = path_of(digest)
-            try:
-                if condition(os.stat(path)):
-                    os.unlink(path)
-                    removed += 1
-            except FileNotFoundError:
-                continue
-    return removed
+    """Have ``remove`` unlink the files of blobs that have no row; how many went."""
+    return sum(remove(digest) for digest in digests if find(connection, digest) is None)
 
 
 def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[int, int] | None) -> int:

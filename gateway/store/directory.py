@@ -17,14 +17,18 @@ Everything here is for the gateway's user only, whatever the umask: digests are 
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE
+from typing import NamedTuple
 
+from gateway.model.errors import DiskUnavailable
 from gateway.policies.breaker import FailureKind
 from gateway.store.blobs import Contents, read_contents
 from gateway.store.failures import DiskFault
@@ -33,9 +37,23 @@ from gateway.store.generations import table_of
 Begin = Callable[[int, int, bool], None]
 """Hears that a start begins: its number, that of the start before (0 for none), and whether that one ended cleanly."""
 
+log = logging.getLogger("larder.store")
+
 _BLOB_NAME = re.compile("[0-9a-f]{62}")
+_IN_THE_WAY = frozenset({errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
+"""Errors that concern one path, while the file system takes others."""
+_MOST_SKIPPED = 1000
 _CLEAN = b"\1"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class Free(NamedTuple):
+    """What is left of a file system, and how large it is, in bytes and in inodes; 0 inodes where it does not count them."""
+
+    bytes: int
+    of_bytes: int
+    inodes: int
+    of_inodes: int
 
 
 class CacheDirectory:
@@ -51,6 +69,8 @@ class CacheDirectory:
         """The number of this start; 0 before ``join``."""
         self.started_ns = 0
         """When this start began: what is older and has no row was left by an earlier one."""
+        self.skipped: set[str] = set()
+        """Paths that could not be removed, such as immutable files and directories in the place of blobs."""
         self._blobs = str(root / "blobs")
         self._tmp = str(root / "tmp")
         self._boot_path = str(root / "boot")
@@ -154,7 +174,11 @@ class CacheDirectory:
         return os.write(descriptor, data)
 
     def publish(self, path: str, digest: bytes) -> None:
-        """Give a complete temporary file its name, replacing an equal one."""
+        """Give a complete temporary file its name, replacing an equal one.
+
+        Raises:
+            DiskUnavailable: something lies at that name that cannot be replaced; that says nothing about the disk.
+        """
         target = self.blob_path(digest)
         try:
             os.rename(path, target)
@@ -162,6 +186,35 @@ class CacheDirectory:
             Path(self._blobs).mkdir(mode=0o700, exist_ok=True)
             Path(target).parent.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, target)
+        except OSError as error:
+            if error.errno not in _IN_THE_WAY or not os.path.lexists(target):
+                raise
+            self._skip(target, error)
+            raise DiskUnavailable("disk", str(error)) from error
+
+    def remove_blob(self, digest: bytes, condition: Callable[[os.stat_result], bool] = lambda status: True) -> bool:
+        """Unlink the file of a blob if it meets ``condition``; whether it is gone by that. One that cannot be is skipped."""
+        path = self.blob_path(digest)
+        try:
+            return condition(os.stat(path)) and self._unlink(path)
+        except FileNotFoundError:
+            return False
+
+    def _unlink(self, path: str) -> bool:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            if error.errno not in _IN_THE_WAY:
+                raise
+            self._skip(path, error)
+            return False
+        self.skipped.discard(path)
+        return True
+
+    def _skip(self, path: str, error: OSError) -> None:
+        if path not in self.skipped and len(self.skipped) < _MOST_SKIPPED:
+            self.skipped.add(path)
+            log.warning("cache file skipped: %s cannot be removed (%s); remove it by hand", path, error.strerror)
 
     def open_blob(self, digest: bytes) -> int:
         """A descriptor to read the blob from."""
@@ -171,10 +224,11 @@ class CacheDirectory:
         """What an open file contains."""
         return read_contents(descriptor)
 
-    def free_bytes(self) -> int:
+    def free(self) -> Free:
         """What the file system has left for us."""
         status = os.statvfs(self.root)
-        return status.f_bavail * status.f_frsize
+        size = status.f_blocks * status.f_frsize
+        return Free(status.f_bavail * status.f_frsize, size, status.f_favail, status.f_files)
 
     def probe(self) -> None:
         """Prove that the disk takes bytes: write, sync and remove one small file."""
@@ -203,7 +257,7 @@ class CacheDirectory:
                 except FileNotFoundError:
                     continue
             else:
-                os.unlink(entry.path)
+                self._unlink(entry.path)
         return sizes
 
     def remove_leftovers(self, before_ns: int) -> int:
@@ -212,15 +266,13 @@ class CacheDirectory:
         for entry in os.scandir(self._tmp):
             try:
                 if entry.stat().st_mtime_ns <= before_ns and _abandoned(entry.path):
-                    os.unlink(entry.path)
-                    removed += 1
+                    removed += self._unlink(entry.path)
             except FileNotFoundError:
                 continue
         for path in self.root.glob("generations*"):
             # Of releases that kept the table here, unless there is no other place for it.
             if path not in (self.generations, self.leases) and path.stat().st_mtime_ns <= before_ns:
-                path.unlink()
-                removed += 1
+                removed += self._unlink(str(path))
         return removed
 
     def _tighten(self) -> None:

@@ -46,6 +46,7 @@ class Disk:
         self._watch = Watch(self.failed)
         self._database = Database(directory.index, directory.require, self._watch, self.failed)
         self._files = Threads(FILE_THREADS, "larder-file", self._watch)
+        self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
         self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
         self._mounting = Threads(1, "larder-probe", None)
@@ -75,7 +76,7 @@ class Disk:
         with suppress(DiskFault):
             await self._chores.submit(self._leave)
         self.generations.detach()
-        for threads in (self._files, self._verifying, self._chores, self._mounting):
+        for threads in (self._files, self._reading, self._verifying, self._chores, self._mounting):
             threads.stop()
         self._watch.close()
 
@@ -176,6 +177,10 @@ class Disk:
     async def bounded(self, work: Callable[[], T]) -> T:
         """``run``, even while the disk is not in use, or its directory is gone."""
         return await self._files.submit(work)
+
+    async def read_file(self, work: Callable[[], T]) -> T:
+        """``bounded``, by threads that serve readers only: fills had better not wait for them."""
+        return await self._reading.submit(work)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:
         """Read a whole file in a thread, two at a time; ``patience`` is in seconds.

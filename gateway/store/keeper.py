@@ -11,9 +11,11 @@ while the node runs). Whether there is a row is looked up again in the transacti
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from sqlite3 import Connection
 
 from gateway.policies.eviction import decide_eviction
@@ -88,13 +90,13 @@ class Keeper:
         """
         async with self._evicting:
             decision = decide_eviction(await self._space.refresh(), wanted)
-            if not decision.size:
+            if not decision.needed:
                 return
             used = self._recency.take()
             await self._disk.write(lambda connection: blob_rows.note_use(connection, used))
-            left = decision.size
-            while left > 0 and (freed := await self._evict(left)):
-                left -= freed
+            left, files = decision.size, decision.files
+            while (left > 0 or files > 0) and (gone := await self._evict(left, files))[0]:
+                left, files = left - gone[1], files - gone[0]
             await self._space.refresh()
 
     async def drop_items(self, digests: Sequence[bytes]) -> int:
@@ -113,12 +115,12 @@ class Keeper:
             await self._space.refresh()
             return gone
 
-    async def _evict(self, wanted: int) -> int:
-        blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, _BATCH))
+    async def _evict(self, wanted: int, files: int) -> tuple[int, int]:
+        """Evict some blobs, so that in the end ``wanted`` bytes and ``files`` files are gone: how many blobs and bytes went."""
+        blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, files, _BATCH))
         self.evicted_blobs += blobs
         self.evicted_bytes += freed
-        # Blobs of no bytes free none, yet there may be others behind them.
-        return freed or blobs
+        return blobs, freed
 
     async def _drop(self, choose: Callable[[Connection], list[tuple[bytes, int]]]) -> tuple[int, int]:
         """Delete the rows of the blobs that are chosen, then their files: how many blobs and bytes."""
@@ -189,9 +191,10 @@ def _batches(digests: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _removal(digests: list[bytes], directory: CacheDirectory, before_ns: int | None) -> Callable[..., int]:
-    return lambda connection: blob_rows.remove_files(
-        connection, digests, directory.blob_path, lambda status: before_ns is None or status.st_ctime_ns <= before_ns
-    )
+    def old(status: os.stat_result) -> bool:
+        return before_ns is None or status.st_ctime_ns <= before_ns
+
+    return lambda connection: blob_rows.remove_files(connection, digests, partial(directory.remove_blob, condition=old))
 
 
 def _mending(digests: list[bytes], directory: CacheDirectory) -> Callable[..., list[bytes]]:

@@ -115,6 +115,10 @@ class Opener:
 
     async def _drop(self, digest: bytes, wrong: _Wrong) -> None:
         directory, identity = self._disk.directory, wrong.identity
+
+        def same(status: os.stat_result) -> bool:
+            return (status.st_dev, status.st_ino) == identity
+
         path = directory.blob_path(digest)
         if wrong.__cause__ is not None:
             self._note(wrong.__cause__)
@@ -126,7 +130,7 @@ class Opener:
             self.missing_dropped += rows if identity is None else 0
             await self._disk.write(
                 lambda connection: blob_rows.remove_files(
-                    connection, [digest], directory.blob_path, lambda status: (status.st_dev, status.st_ino) == identity
+                    connection, [digest], partial(directory.remove_blob, condition=same)
                 )
             )
         except DiskFault:

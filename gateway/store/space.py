@@ -19,6 +19,9 @@ from gateway.store.failures import DiskFault, disk_faults
 _TRUSTED_FOR = 1.0
 _MEASURED_EVERY = 10.0
 """Seconds for which the bytes of datasets are believed."""
+_HEADROOM = 64 * 1024**2
+"""Bytes of the file system that are never used for blobs, and on a small one this share of it."""
+_SMALLEST_SHARE = 16
 
 
 class SpaceMeter:
@@ -69,9 +72,20 @@ class SpaceMeter:
             DiskFault: the file system does not answer.
         """
         with disk_faults():
-            free = self._disk.directory.free_bytes()
+            free = self._disk.directory.free()
+        # The index and what blobs take beside their bytes need room even where nothing is to be left for others.
+        reserve = max(self._settings.reserve, min(_HEADROOM, free.of_bytes // _SMALLEST_SHARE))
         used = self.counts.size + self.leaving
-        return Space(used, self.capacity, free, self._settings.reserve, self.filling)
+        return Space(
+            used,
+            self.capacity,
+            free.bytes,
+            reserve,
+            self.filling,
+            free.inodes,
+            free.of_inodes,
+            self.counts.blobs,
+        )
 
     @property
     def capacity(self) -> int:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from hashlib import blake2b
 from typing import TypeVar
 
 from gateway.config import CacheSettings
@@ -27,10 +27,10 @@ from gateway.policies.eviction import Watermarks, admits, admits_for_good, decid
 from gateway.store import blob_rows, objects
 from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
-from gateway.store.database import Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault, disk_fault
+from gateway.store.forgetting import Forgetter
 from gateway.store.item_room import ItemRoom
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Keeper, RecoveryReport
@@ -41,6 +41,7 @@ from gateway.store.purged import AppliedPurges
 from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
+from gateway.store.threads import HUNG_AFTER, closer
 from gateway.store.writer import BlobWriter
 
 T = TypeVar("T")
@@ -73,6 +74,11 @@ class Store:
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
+        forgetter = Forgetter(disk, self._settle)
+        self.forget = forgetter.forget
+        self.forget_prefix = forgetter.forget_prefix
+        self.forget_origin = forgetter.forget_origin
+        self.settle_origins = forgetter.settle_origins
 
     @classmethod
     async def open(
@@ -193,45 +199,6 @@ class Store:
         except DiskFault:
             return
 
-    async def forget(self, keys: Sequence[ObjectKey]) -> None:
-        """Make every worker of the node forget these objects; holds whatever the disk does, and when cancelled."""
-        await asyncio.shield(self._forget(tuple(keys)))
-
-    async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
-        """Forget every object whose key begins with ``prefix``, stored or being fetched; how many were stored.
-
-        All keys of the node are bumped, because a fetch under way has no row by which its key could be found.
-        """
-        page = partial(objects.forget_page, origin=origin, bucket=bucket, prefix=prefix)
-        return await asyncio.shield(self._forget_pages(page))
-
-    async def forget_origin(self, origin: str) -> int:
-        """``forget_prefix`` for all objects of an origin."""
-        return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
-
-    async def settle_origins(self, endpoints: Mapping[str, str]) -> list[str]:
-        """Forget what came from another store under the same name, so that no store's objects are taken for another's.
-
-        Args:
-            endpoints: address by name of origin, as configured now.
-
-        Returns:
-            The names whose endpoint is another one than when this was last called on this cache.
-        """
-        changed = []
-        for name, endpoint in endpoints.items():
-            mark = int.from_bytes(blake2b(endpoint.encode(), digest_size=7).digest(), "little")
-            try:
-                before = await self._disk.read(partial(objects.origin_mark, origin=name))
-                if before not in (None, mark):
-                    changed.append(name)
-                    await self.forget_origin(name)
-                if before != mark:
-                    await self._disk.write(partial(objects.mark_origin, origin=name, mark=mark))
-            except DiskFault:
-                continue
-        return changed
-
     async def grants(self, row_id: int) -> dict[str, float]:
         """When the origin last said yes for this object, by name of origin identity."""
         try:
@@ -338,7 +305,7 @@ class Store:
             if size > self._space.capacity or not self._disk.usable():
                 return False
             space = self._space.current()
-            if self._space.recent() and admits(space, size) and not decide_eviction(space, size).size:
+            if self._space.recent() and admits(space, size) and not decide_eviction(space, size).needed:
                 return True
             if admits(await self._space.refresh(), size):
                 return True
@@ -346,6 +313,10 @@ class Store:
                 return await self._wait_for_keeper(size)
             await self._keeper.free(size)
             self._open.trim()
+            # What an unlinked file takes is free when it is closed.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HUNG_AFTER):
+                    await closer.done()
             return admits(self._space.current(), size)
         except DiskFault:
             return False
@@ -369,6 +340,7 @@ class Store:
             evicted_blobs=keeper.evicted_blobs,
             evicted_bytes=keeper.evicted_bytes,
             keeper=self.directory.locked,
+            skipped_files=len(self.directory.skipped),
         )
 
     @property
@@ -410,6 +382,15 @@ class Store:
             self._disk.audit_due = True
             return RecoveryReport()
 
+    async def read_cold(self, fd: int, count: int, offset: int) -> bytes:
+        """``os.pread`` of a blob whose bytes are not in memory.
+
+        Raises:
+            DiskFault: the disk hangs.
+            OSError: it cannot be read.
+        """
+        return await self._disk.read_file(partial(os.pread, fd, count, offset))
+
     async def bounded(self, work: Callable[[], T]) -> T:
         """Do blocking work on the cache's file system in a thread, whether or not the cache uses it.
 
@@ -448,8 +429,9 @@ class Store:
         mtime_ns = self._fresh.pop(ref.digest, 0)
         return Kept(ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot)
 
-    def _settle(self, recorded: Recorded, counts: Counts) -> ObjectRecord | None:
-        self._space.learn(counts)
+    def _settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
+        if counts is not None:
+            self._space.learn(counts)
         self._remove(recorded.loose)
         return recorded.record
 
@@ -459,39 +441,8 @@ class Store:
         self._loose.update(digests)
         if self._loose and self._disk.usable():
             loose, self._loose = tuple(self._loose), set()
-            path_of = self.directory.blob_path
-            self._disk.post(lambda connection: blob_rows.remove_files(connection, loose, path_of))
-
-    async def _forget(self, keys: Sequence[ObjectKey]) -> None:
-        for key in keys:
-            self.generations.bump(key)
-        try:
-            loose, counts = await self._disk.write(
-                lambda connection: (objects.forget(connection, keys), blob_rows.counts(connection))
-            )
-            self._settle(Recorded(None, tuple(loose)), counts)
-        except DiskFault:
-            for key in keys:
-                self.generations.distrust(key)
-        finally:
-            for key in keys:
-                self.generations.bump(key)
-
-    async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
-        self.generations.bump_all()
-        forgotten = 0
-        try:
-            while True:
-                found, loose = await self._disk.write(page)
-                if not found:
-                    break
-                forgotten += found
-                self._remove(loose)
-        except DiskFault:
-            self.generations.distrust_all()
-        finally:
-            self.generations.bump_all()
-        return forgotten
+            remove = self.directory.remove_blob
+            self._disk.post(lambda connection: blob_rows.remove_files(connection, loose, remove))
 
     async def _wait_for_keeper(self, size: int) -> bool:
         loop = asyncio.get_running_loop()

@@ -115,7 +115,7 @@ class _Job:
 
 
 class Threads:
-    """At most ``limit`` threads, started when they are needed. ``watch`` is ``None`` for work that may take as long as it takes."""
+    """At most ``limit`` threads, started when they are needed; ``watch`` is ``None`` for work that may take any time."""
 
     def __init__(self, limit: int, name: str, watch: Watch | None) -> None:
         self._loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 from zlib import crc32
 
+from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import BlobRef
 from gateway.policies.breaker import Event, Failed, FailureKind, Wrote
 from gateway.store.blobs import OpenBlob
@@ -119,7 +120,7 @@ class BlobWriter:
         known = self._host.resident(ref) is not None
         try:
             mtime_ns = await self._do(partial(self._publish, ref, known=known))
-        except DiskFault:
+        except DiskUnavailable:
             self.abort()
             raise
         if not known:

@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 from gateway.store.blobs import Contents
-from gateway.store.directory import CacheDirectory
+from gateway.store.directory import CacheDirectory, Free
 
 
 class FaultyDirectory(CacheDirectory):
     """A real directory, except for what is switched on.
 
     ``write_errno`` makes every append fail, ``read_errno`` every verification, ``probe_errno`` the probe and
-    ``publish_errno`` naming a blob; ``most_bytes`` lets one append take only so many; ``free`` is what statvfs is
+    ``publish_errno`` naming a blob; ``most_bytes`` lets one append take only so many; ``free_bytes`` is what statvfs is
     made to say.
     """
 
@@ -25,7 +25,7 @@ class FaultyDirectory(CacheDirectory):
         self.publish_errno = 0
         self.probe_errno = 0
         self.most_bytes = 1 << 62
-        self.free: int | None = None
+        self.free_bytes: int | None = None
         self.appended = 0
 
     def append(self, descriptor: int, data: memoryview) -> int:
@@ -49,9 +49,10 @@ class FaultyDirectory(CacheDirectory):
         _fail(self.read_errno)
         return super().contents(descriptor)
 
-    def free_bytes(self) -> int:
+    def free(self) -> Free:
         """What the file system has left, or what the test says."""
-        return super().free_bytes() if self.free is None else self.free
+        found = super().free()
+        return found if self.free_bytes is None else found._replace(bytes=self.free_bytes, of_bytes=0)
 
     def break_everything(self, code: int = errno.EIO) -> None:
         """Let every kind of operation fail with ``code``; 0 heals."""

@@ -28,6 +28,7 @@ from gateway.model.aws_chunked import ChunkSigner, PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.wire import RawHeader, WireRequest
+from gateway.store.threads import closer
 
 PRINCIPAL = Principal("AK", "AK", OriginIdentity("default", "OK"))
 KEY = sigv4.signing_key("secret", "20130524", "us-east-1")
@@ -380,6 +381,7 @@ async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     assert await received(prepared) == data
     prepared.close()
     prepared.close()
+    await closer.done()
     assert _open_files(tmp_path) == 0
 
 
@@ -453,7 +455,7 @@ async def test_spool_directory_that_is_gone(tmp_path: Path) -> None:
     data = bytes(2 * 1024 * 1024)
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path / "gone", MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path / "gone"), MAX_SPOOL)
     assert await received(prepared) == data
     prepared.close()
 
@@ -465,5 +467,5 @@ async def test_no_room_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     with pytest.raises(S3Error) as refused:
-        await prepare(claim(TRAILER_FORM), headers, arriving(body), tmp_path / "gone", MAX_SPOOL)
+        await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path / "gone"), MAX_SPOOL)
     assert refused.value.code == "ServiceUnavailable"

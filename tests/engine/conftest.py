@@ -96,7 +96,7 @@ async def benched(cache: Path, capacity: int = 64 * 1024**2, check_timeout: floa
         )
         clock = [time.time()]
         store = await Store.open(settings, now=lambda: clock[0])
-        store.try_lock()
+        await store.try_lock()
         client = OriginClient([configured], [other], now=time.time)
         services = Services(store, client, Rules(), settings.capacity, settings.block_size, now=lambda: clock[0])
         engine = Engine(services, NullInvalidations(), entries=1000, max_fills=4)

@@ -18,12 +18,12 @@ async def test_a_shortage_is_told_of_once(bench: Bench, tmp_path: Path, caplog: 
     """Rule: one warning when the file system is too full, one line when it is not any more, and none in between."""
     caplog.set_level("INFO", "larder.keeper")
     directory = FaultyDirectory(tmp_path / "other")
-    directory.free = 100_000_000
+    directory.free_bytes = 100_000_000
     settings = CacheSettings(dir=str(tmp_path / "other"), capacity=50_000_000, reserve=5_000_000)
     store = await Store.open(settings, now=time.time, directory=directory)
     keeper = Keeper(store, bench.engine.blocks)
     for free in (100_000_000, 10_000_000, 9_000_000, 51_000_000, 10_000_000, 100_000_000, 100_000_000):
-        directory.free = free
+        directory.free_bytes = free
         await keeper.turn()
     await store.close()
     told = [(record.levelname, record.message) for record in caplog.records if "file system" in record.message]

@@ -83,6 +83,7 @@ async def test_a_hot_read_needs_bytes_freshness_and_grant(bench: Bench) -> None:
     key, name = bench.ask("k").key, bench.identity.name
     assert bench.engine.hot(key, name, bench.now[0]) is None
     await bench.read("k")
+    await bench.settle()
     assert bench.engine.hot(key, name, bench.now[0]) is not None
     assert bench.engine.hot(key, "default/other", bench.now[0]) is None
     assert bench.engine.hot(key, name, bench.now[0] + 600) is None

@@ -38,7 +38,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
         """A new start of the node."""
         chosen = CacheSettings(dir=str(self.root), capacity=CAPACITY, reserve=0, block_size=BLOCK, open_files=8)
         self.store = self.runner.run(Store.open(chosen, now=self.clock))
-        assert self.store.try_lock()
+        assert self.runner.run(self.store.try_lock())
 
     @rule(name=names, content=contents, etag=etags)
     def fill(self, name, content, etag):
@@ -54,7 +54,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
         """A fill that a write overtakes leaves nothing, and the write leaves nothing."""
         key = key_of(name)
         generation = self.store.generations.of(key)
-        ref = await write_blob(self.store, content[:BLOCK])
+        ref = self.runner.run(write_blob(self.store, content[:BLOCK]))
         self.runner.run(self.store.forget([key]))
         recorded = self.runner.run(
             self.store.record(key, meta_of(content), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)

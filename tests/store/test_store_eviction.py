@@ -204,10 +204,10 @@ async def test_the_reserve_is_kept(open_store, root):
     store = await open_store(directory=directory, reserve=5000, capacity=100_000)
     assert await store.try_lock()
     await fill(store, 10)
-    directory.free = 5500
+    directory.free_bytes = 5500
     with pytest.raises(DiskUnavailable):
         await store.begin(1000)
-    directory.free = 4000
+    directory.free_bytes = 4000
     await store.sweep()
     assert await present(store, 10) == [6, 7, 8, 9]
 
@@ -278,19 +278,19 @@ async def test_a_file_system_that_others_have_filled_is_told_of(open_store, root
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory, reserve=5_000_000, capacity=100_000_000)
     assert await store.try_lock()
-    directory.free = 200_000_000
+    directory.free_bytes = 200_000_000
     assert (store.status().room, store.status().shortage) == (100_000_000, "")
     await fill(store, 10)
-    directory.free = 4_000_000
+    directory.free_bytes = 4_000_000
     for _ in range(2):
         assert store.status().room == 0
         assert "only 0 B of cache.capacity (100.0 MB) can be used" in store.status().shortage
         assert "cache.reserve (5.0 MB)" in store.status().shortage
         await store.sweep()
     assert store.status().blobs == 0
-    directory.free = 30_000_000
+    directory.free_bytes = 30_000_000
     assert "only 25.0 MB of" in store.status().shortage
-    directory.free = 200_000_000
+    directory.free_bytes = 200_000_000
     assert store.status().shortage == ""
 
 

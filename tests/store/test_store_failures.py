@@ -185,7 +185,7 @@ async def test_a_disk_filled_by_others_is_survived_and_used_again(open_store, tm
     with mounted(tmp_path / "small", "size=3m"):
         directory = FaultyDirectory(tmp_path / "small" / "cache")
         # The file system's own word would end every attempt before it begins.
-        directory.free = 10**9
+        directory.free_bytes = 10**9
         store = await open_store(directory=directory)
         await put(store, "a", b"abc")
         ballast = tmp_path / "small" / "ballast"

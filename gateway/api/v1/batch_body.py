@@ -21,8 +21,9 @@ from gateway.engine.items import ItemFetches
 from gateway.engine.wanted import FailedItem, ItemStream, LargeItem, LooseItem, Outcome, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
-from gateway.server.channel import SMALL, read_exactly
+from gateway.server.channel import SMALL
 from gateway.server.cycle import Piece
+from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
 from gateway.store.items import ItemFile, close_files
@@ -155,7 +156,7 @@ async def _frame(ask: BatchAsk, arrival: Arrival, frames: FrameSequence, framing
         tally.item(ItemFlag.NONE, content.status, 0)
         return
     flags, size, crc = described(content)
-    outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), content)
+    await outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), content)
     tally.item(flags, ItemStatus.OK, size)
 
 
@@ -211,7 +212,7 @@ class Outgoing:
         self._pieces.append(piece)
         self.size += len(piece)
 
-    def add_item(self, head: bytes, content: Content) -> None:
+    async def add_item(self, head: bytes, content: Content) -> None:
         """Append an item: its header and its bytes; it is let go when they are sent.
 
         Raises:
@@ -234,7 +235,7 @@ class Outgoing:
             self.size += size
             return
         # Small files would be read one by one in any case; read now, thousands of them need not be open together.
-        self.add(read_exactly(fd, size, 0))
+        self.add(await read_exactly(fd, size, 0))
         if isinstance(content, ItemFile):
             close_files([self._files.pop()])
         else:

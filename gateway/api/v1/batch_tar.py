@@ -88,7 +88,7 @@ class _Archive:
         assert not isinstance(content, LargeItem)
         flags, size, crc = described(content)
         entry |= {"status": "ok", "length": size, "crc32": crc}
-        self.outgoing.add_item(_head(name, size), content)
+        await self.outgoing.add_item(_head(name, size), content)
         self.outgoing.add(_padding(size))
         TO_CLIENTS.tally.item(flags, ItemStatus.OK, size)
         self._delivered += 1

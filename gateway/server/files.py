@@ -1,0 +1,119 @@
+"""Bytes of files for the event loop: at once if they are in memory, else by a thread.
+
+A page that is not in memory is read from the disk while the caller waits, and a disk that hangs does not answer. ``RWF_NOWAIT``
+(preadv2(2)) reads what is in memory and nothing else; ``cachestat`` (Linux 6.5) says how much of a span is. Where the kernel has
+no ``cachestat``, the first and the last page of a span speak for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+from collections.abc import Awaitable, Callable
+
+from gateway.model.errors import BlobGone, DiskUnavailable
+
+ReadCold = Callable[[int, int, int], Awaitable[bytes]]
+"""``os.pread`` without blocking the loop; raises DiskUnavailable when the disk hangs, OSError when it fails."""
+
+_CACHESTAT = 451
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MEMORY_FOR = 1.0
+"""Seconds for which a span that was in memory counts as being there: what was just read is the last to be given up."""
+_MOST_REMEMBERED = 4096
+_NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_LARGEST = 256 * 1024
+
+_libc = ctypes.PyDLL(None)
+_span = (ctypes.c_uint64 * 2)()
+_counts = (ctypes.c_uint64 * 5)()
+_span_at, _counts_at = ctypes.addressof(_span), ctypes.addressof(_counts)
+_call = _libc.syscall
+_call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
+_byte = [bytearray(1)]
+_seen: dict[int, tuple[float, int, int]] = {}
+
+
+async def _in_default_thread(fd: int, count: int, offset: int) -> bytes:
+    return await asyncio.to_thread(os.pread, fd, count, offset)
+
+
+_read_cold: ReadCold = _in_default_thread
+
+
+def read_cold_by(reader: ReadCold) -> None:
+    """Have what is not in memory read by ``reader``, which knows how long the disk may take."""
+    global _read_cold
+    _read_cold = reader
+
+
+def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
+    """Whether a span of a file can be read without its disk; ``now`` is in seconds of the loop's clock."""
+    seen = _seen.get(fd)
+    if seen is not None and now < seen[0] and seen[1] <= offset and offset + count <= seen[2]:
+        return True
+    _span[0], _span[1] = offset, count
+    last = offset + count - 1
+    if _call(_CACHESTAT, fd, _span_at, _counts_at, 0) == 0:
+        if _counts[0] < last // _PAGE - offset // _PAGE + 1:
+            return False
+    elif not _readable(fd, offset):
+        return False
+    # Pages that are on their way from the disk count as there; they arrive in order.
+    if not _readable(fd, last):
+        return False
+    if len(_seen) >= _MOST_REMEMBERED:
+        _seen.clear()
+    _seen[fd] = (now + _MEMORY_FOR, offset, last + 1)
+    return True
+
+
+def _readable(fd: int, offset: int) -> bool:
+    try:
+        os.preadv(fd, _byte, offset, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno in _NOT_SUPPORTED
+    return True
+
+
+async def read_exactly(fd: int, count: int, offset: int) -> bytes:
+    """Read ``count`` bytes of a file from ``offset``.
+
+    Raises:
+        BlobGone: the file ended before.
+        DiskUnavailable: the file could not be read.
+    """
+    return read_at_once(fd, count, offset) or await read_slowly(fd, count, offset)
+
+
+def read_at_once(fd: int, count: int, offset: int) -> bytes | None:
+    """``read_exactly`` if the bytes are in memory, else ``None``."""
+    buffer = bytearray(count)
+    try:
+        return bytes(buffer) if os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT) == count else None
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            return None
+    try:
+        data = os.pread(fd, count, offset)
+    except OSError:
+        return None
+    return data if len(data) == count else None
+
+
+async def read_slowly(fd: int, count: int, offset: int) -> bytes:
+    """``read_exactly`` by a thread."""
+    data = b""
+    while len(data) < count:
+        try:
+            piece = await _read_cold(fd, min(_LARGEST, count - len(data)), offset + len(data))
+        except OSError as error:
+            raise DiskUnavailable("disk", str(error)) from None
+        if not piece:
+            raise BlobGone(f"a file ended {count - len(data)} bytes early")
+        data += piece
+    return data

@@ -1,0 +1,98 @@
+"""Forgetting objects: by key, by prefix, by origin. It holds whatever the disk does; see generations.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+
+from gateway.model.keys import ObjectKey
+from gateway.store import blob_rows, objects
+from gateway.store.blob_rows import Counts
+from gateway.store.database import Operation
+from gateway.store.disk import Disk
+from gateway.store.failures import DiskFault
+from gateway.store.objects import Recorded
+
+Settle = Callable[[Recorded, Counts | None], object]
+"""Hears what a transaction left: blobs without a row, and the counts if they were read."""
+
+
+class Forgetter:
+    """Makes every worker of a node forget objects; ``settle`` is the store's."""
+
+    def __init__(self, disk: Disk, settle: Settle) -> None:
+        self._disk = disk
+        self._generations = disk.generations
+        self._settle = settle
+
+    async def forget(self, keys: Sequence[ObjectKey]) -> None:
+        """Make every worker of the node forget these objects; holds whatever the disk does, and when cancelled."""
+        await asyncio.shield(self._forget(tuple(keys)))
+
+    async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
+        """Forget every object whose key begins with ``prefix``, stored or being fetched; how many were stored.
+
+        All keys of the node are bumped, because a fetch under way has no row by which its key could be found.
+        """
+        page = partial(objects.forget_page, origin=origin, bucket=bucket, prefix=prefix)
+        return await asyncio.shield(self._forget_pages(page))
+
+    async def forget_origin(self, origin: str) -> int:
+        """``forget_prefix`` for all objects of an origin."""
+        return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
+
+    async def settle_origins(self, endpoints: Mapping[str, str]) -> list[str]:
+        """Forget what came from another store under the same name, so that no store's objects are taken for another's.
+
+        Args:
+            endpoints: address by name of origin, as configured now.
+
+        Returns:
+            The names whose endpoint is another one than when this was last called on this cache.
+        """
+        changed = []
+        for name, endpoint in endpoints.items():
+            mark = int.from_bytes(blake2b(endpoint.encode(), digest_size=7).digest(), "little")
+            try:
+                before = await self._disk.read(partial(objects.origin_mark, origin=name))
+                if before not in (None, mark):
+                    changed.append(name)
+                    await self.forget_origin(name)
+                if before != mark:
+                    await self._disk.write(partial(objects.mark_origin, origin=name, mark=mark))
+            except DiskFault:
+                continue
+        return changed
+
+    async def _forget(self, keys: Sequence[ObjectKey]) -> None:
+        for key in keys:
+            self._generations.bump(key)
+        try:
+            loose, counts = await self._disk.write(
+                lambda connection: (objects.forget(connection, keys), blob_rows.counts(connection))
+            )
+            self._settle(Recorded(None, tuple(loose)), counts)
+        except DiskFault:
+            for key in keys:
+                self._generations.distrust(key)
+        finally:
+            for key in keys:
+                self._generations.bump(key)
+
+    async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
+        self._generations.bump_all()
+        forgotten = 0
+        try:
+            while True:
+                found, loose = await self._disk.write(page)
+                if not found:
+                    break
+                forgotten += found
+                self._settle(Recorded(None, tuple(loose)), None)
+        except DiskFault:
+            self._generations.distrust_all()
+        finally:
+            self._generations.bump_all()
+        return forgotten

@@ -1,0 +1,129 @@
+"""Files whose pages are not in memory are read by threads: the event loop waits for no disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.model.errors import DiskUnavailable
+from gateway.server import files
+from gateway.server.channel import SMALL, Channel
+
+SIZES = (100, SMALL, SMALL + 1, 3 * 1024**2 + 7)
+
+
+class Reader:
+    """In the place of the threads: counts the reads, and hangs for as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.failure: Exception | None = None
+
+    async def __call__(self, fd: int, count: int, offset: int) -> bytes:
+        """Read, or hang."""
+        self.reads += 1
+        self.asked.set()
+        await self.answers.wait()
+        if self.failure is not None:
+            raise self.failure
+        return os.pread(fd, count, offset)
+
+
+@pytest.fixture
+async def reader() -> Iterator[Reader]:
+    """Reads what is cold."""
+    before, reader = files._read_cold, Reader()
+    files.read_cold_by(reader)
+    files._seen.clear()
+    yield reader
+    files.read_cold_by(before)
+
+
+def written(path: Path, size: int, *, cold: bool) -> tuple[int, bytes]:
+    """A file, in memory or not."""
+    body = os.urandom(size)
+    path.write_bytes(body)
+    fd = os.open(path, os.O_RDONLY)
+    if cold:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return fd, body
+
+
+async def sent(fd: int, size: int) -> bytes:
+    """What a peer gets of a file."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    transport, protocol = await loop.create_connection(_Protocol, sock=ours)
+    channel = Channel(transport, loop)
+    protocol.channel = channel
+    sending = asyncio.create_task(channel.send_file(b"head", fd, 0, size))
+    received = b""
+    try:
+        while len(received) < size + 4 and not (sending.done() and sending.exception()):
+            reading = asyncio.create_task(loop.sock_recv(theirs, 1 << 20))
+            await asyncio.wait([reading, sending] if not sending.done() else [reading], return_when="FIRST_COMPLETED")
+            if reading.done():
+                received += reading.result()
+            else:
+                reading.cancel()
+        await sending
+    finally:
+        transport.abort()
+        channel.lose()
+        theirs.close()
+    return received
+
+
+class _Protocol(asyncio.Protocol):
+    channel: Channel
+
+    def pause_writing(self) -> None:
+        """The peer is slow."""
+        self.channel.pause()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.channel.resume()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_file_in_memory_is_sent_by_the_loop(tmp_path: Path, reader: Reader, size: int) -> None:
+    """Rule: the usual hit costs no thread."""
+    fd, body = written(tmp_path / "warm", size, cold=False)
+    assert await sent(fd, size) == b"head" + body
+    assert reader.reads == 0
+    os.close(fd)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_file_on_disk_is_read_by_a_thread(tmp_path: Path, reader: Reader, size: int) -> None:
+    """Rule: every byte comes, in order, though the file has to be read first."""
+    fd, body = written(tmp_path / "cold", size, cold=True)
+    assert await sent(fd, size) == b"head" + body
+    assert reader.reads > 0
+    os.close(fd)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_read_that_hangs_ends_its_response_alone(tmp_path: Path, reader: Reader, size: int) -> None:
+    """Rule: while the disk hangs the loop goes on, and the response is broken off when the store gives up."""
+    fd, _ = written(tmp_path / "hung", size, cold=True)
+    reader.answers.clear()
+    reader.failure = DiskUnavailable("disk", "the disk did not answer")
+    sending = asyncio.create_task(sent(fd, size))
+    await reader.asked.wait()
+    assert not sending.done()
+    reader.answers.set()
+    with pytest.raises(DiskUnavailable):
+        await sending
+    os.close(fd)
