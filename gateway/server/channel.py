@@ -125,6 +125,16 @@ class Channel:
         except OSError as error:
             raise self._explained(error) from None
 
+    def give_up_after(self, seconds: float) -> None:
+        """Have the kernel end the connection when the peer takes nothing of what is sent for so long."""
+        sock = self.transport.get_extra_info("socket")
+        if (
+            sock is not None
+            and sock.family in (socket.AF_INET, socket.AF_INET6)
+            and hasattr(socket, "TCP_USER_TIMEOUT")
+        ):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+
     def break_off(self) -> None:
         """End the connection by a reset: nobody takes what was sent for a whole response (RFC 9112 section 8)."""
         sock = self.transport.get_extra_info("socket")

@@ -48,6 +48,10 @@ class GatewayProtocol(asyncio.Protocol):
     """Seconds without a byte of a body that the application waits for."""
     linger_timeout = 10.0
     """Seconds for which an unwanted body is read and dropped."""
+    unread_timeout = 600.0
+    """Seconds for which a peer may take no byte of what is sent to it: a loader that computes for minutes between two reads is
+    well, and one that never reads again would keep a fill, a file or another node's answer open for ever (tcp(7),
+    TCP_USER_TIMEOUT)."""
     goodbye_timeout = 5.0
     """Seconds that the other end of an idle TLS connection has to answer our goodbye. Pools of connections never do, and nobody
     has to wait for it (RFC 8446 section 6.1); asyncio would, for 30 seconds, and hold up a stop for as long."""
@@ -88,6 +92,7 @@ class GatewayProtocol(asyncio.Protocol):
         """Take over a new connection."""
         self.transport = cast(asyncio.Transport, transport)
         self.channel = Channel(self.transport, self.loop)
+        self.channel.give_up_after(self.unread_timeout)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None

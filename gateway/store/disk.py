@@ -17,7 +17,7 @@ from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, Failu
 from gateway.store.database import Database, Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
-from gateway.store.generations import Generations
+from gateway.store.generations import TWINS, Generations
 from gateway.store.index_file import Identity, ensure_index, identity_of
 from gateway.store.threads import HUNG_AFTER, LONG, Threads, Watch
 
@@ -249,6 +249,14 @@ class Disk:
         # The last worker of the start before may have removed the table, and nobody can remove this one now.
         self.generations.attach(self.directory.generations)
         self.generations.begin(boot, before, self.now(), clean=clean)
+        self._remove_twins()
+
+    def _remove_twins(self) -> None:
+        """Free the memory of states that were hints of a start that has ended."""
+        table = self.directory.generations
+        if table.parent != self.directory.root:
+            for path in table.parent.glob(f"{table.name}{TWINS}*"):
+                path.unlink(missing_ok=True)
 
     def _leave(self) -> None:
         """Give up locks and table. The end of the last worker's start is clean unless marks are left."""
@@ -260,6 +268,7 @@ class Disk:
             ):
                 self.generations.unlink(self.directory.generations)
                 self.directory.leases.unlink(missing_ok=True)
+                self._remove_twins()
         self.directory.leave()
 
 

@@ -34,6 +34,8 @@ SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
 _MARKS_END = _SLOT_BYTES + SLOTS
 _TABLE_BYTES = _MARKS_END + 16
+TWINS = "-states-"
+"""What follows the table's name in the names of dataset states that are kept beside it (datasets/content.py)."""
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
 
 

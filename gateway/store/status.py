@@ -13,9 +13,9 @@ from gateway.policies.eviction import falls_short
 class StoreStatus:
     """``bytes``, ``blobs``, ``capacity``, ``datasets``, ``reserve`` and ``room`` are the node's; the counters are this worker's.
 
-    ``bytes`` are those of blobs, ``datasets`` what registrations of datasets take of the capacity.
-    ``skipped_files`` are files that could not be removed. ``room`` is how many bytes of
-    blobs the file system allows, at most what datasets leave of ``capacity``; 0 while the disk is not in use.
+    ``bytes`` are those of blobs, ``datasets`` what registrations of datasets take of the capacity. ``skipped_files`` could not be
+    removed. ``room`` is how many bytes of blobs the file system allows, at most what datasets leave of ``capacity``; 0 while the
+    disk is not in use.
     """
 
     bytes: int

@@ -31,7 +31,7 @@ _GLANCE = 0.15
 """Seconds for which an answer is awaited before the client half-closes; decides what is seen, never what passes."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ \r]")
 _CACHE_ENTRIES = {
-    "blobs", "boot", "datasets", "generations", "index.db", "index.db-shm", "index.db-wal", "index.lock", "keeper.lock", "node",
+    "blobs", "boot", "datasets", "index.db", "index.db-shm", "index.db-wal", "index.lock", "keeper.lock", "node",
     "run", "tmp",
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.model.errors import BrokenBody, OriginUnavailable, S3Error
 from gateway.server.head import encode_head
+from gateway.server.protocol import GatewayProtocol
 from tests.server.conftest import body, head, read_all, read_response, wait_until
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -223,3 +224,26 @@ def test_stopping_breaks_what_does_not_end(start):
         running.server.should_exit = True
         with pytest.raises(ConnectionResetError):
             read_all(sock)
+
+
+class Forgotten(GatewayProtocol):
+    """A peer may stop reading for a second."""
+
+    unread_timeout = 1.0
+
+
+@pytest.mark.parametrize("zero_copy", [True, False])
+def test_a_response_that_nobody_reads_is_given_up(start, make_file, zero_copy):
+    """Rule: a peer that takes nothing any more holds the response, and what it is made of, for a bounded time."""
+    file = make_file(64 * 1024**2)
+
+    async def copying(scope, receive, send):
+        await send(head(len(file.data)))
+        await send(body(file.data))
+
+    running = start(file.handler() if zero_copy else copying, protocol=Forgotten)
+    with running.connect() as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert sock.recv(1000)
+        wait_until(lambda: not running.server.server_state.connections, 60.0)
+        assert not running.server.server_state.tasks

@@ -4,6 +4,9 @@ Everything is mapped, so ten million items cost a worker no memory until they ar
 workers of the node. Two registrations share a ``Content`` when digests *and* lengths agree: lengths are claims, and nobody
 should have to live with a stranger's.
 
+The states are written in the event loop, so they are mapped from memory (a twin of the file, in ``/dev/shm``), where no disk can
+hold a write up; where memory has no room for them, from the file itself.
+
 A ``Content`` holds a shared lock on its states file for as long as it lives; who removes unused contents takes it
 exclusively. The lock belongs to the open file, which the mapping keeps, and goes when the process goes (flock(2)).
 """
@@ -31,6 +34,7 @@ from gateway.store.datasets.layout import (
     padded,
     states_size,
 )
+from gateway.store.generations import TWINS, table_of
 
 NOT_KNOWN, RESIDENT, VERIFIED, FETCHING = 0, 1, 2, 3
 """What a flag says: not known to be in the cache; in the cache; there, and found right under this start of the node; some
@@ -100,9 +104,10 @@ class Content:
             index = Index(table)
             if not directory.name.startswith(index.id.hex()):
                 raise Damaged(f"{directory / INDEX} is of another dataset")
-            states = _open_states(directory / STATES, index.items)
+            self._file = _open_states(directory / STATES, index.items)
             # The index's lock is nobody else's: it makes one worker at a time forget the flags of an earlier start.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            states = _twin(self._file, twin_of(directory)) or self._file
             _forget_other_boot(states, index.items, boot)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         except ValueError as error:
@@ -155,6 +160,37 @@ def _open_states(path: Path, items: int) -> mmap.mmap:
         if status.st_size != states_size(items) or STATES_HEADER.unpack(head)[:2] != expected or not status.st_nlink:
             raise Damaged(f"{path} is not what its header says")
         return mmap.mmap(descriptor, status.st_size, access=access)
+    finally:
+        os.close(descriptor)
+
+
+def twin_of(directory: Path) -> Path:
+    """Where the states of a content are in memory: named after the cache directory and the file that they are a twin of.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    table, status = table_of(directory.parents[2]), (directory / STATES).stat()
+    return table.with_name(f"{table.name}{TWINS}{status.st_dev:x}-{status.st_ino:x}-{status.st_ctime_ns:x}")
+
+
+def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
+    """The twin of a states file, made when there is none; ``None`` where there can be none."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None
+    try:
+        if os.fstat(descriptor).st_size != len(file):
+            # All of it now: touching what memory has no room for would kill the process.
+            os.posix_fallocate(descriptor, 0, len(file))
+            os.pwrite(descriptor, file[:HEADER], 0)
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            return None
+        return mmap.mmap(descriptor, len(file))
+    except OSError:
+        path.unlink(missing_ok=True)
+        return None
     finally:
         os.close(descriptor)
 

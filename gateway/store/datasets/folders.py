@@ -18,11 +18,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from gateway.store.datasets.content import twin_of
 from gateway.store.datasets.layout import STATES
 
 DATASETS = "datasets"
@@ -110,6 +111,9 @@ class Folders:
             doomed += [path for path in folder.iterdir() if path.name not in (REGISTRATION, document.get("locations"))]
         unused = [path for path in self.contents.iterdir() if path.name not in used]
         free = [path for path in unused if not _is_open(path)]
+        for path in free:
+            with suppress(OSError):
+                twin_of(path).unlink()
         for path in doomed + free:
             move(path, into)
         return len(free) < len(unused)
