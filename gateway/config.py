@@ -298,7 +298,7 @@ class Rule(Section):
         600.0, description='"always" (ask the origin each time), "immutable" (never), or a time such as "10m"'
     )
     authorization: Literal["object", "prefix"] = Field(
-        "object", description="a grant is for one object, or for all that the rule matches"
+        "object", description="a grant is for one object, or for all of its bucket that the rule matches"
     )
     grant: Seconds = Field(600.0, description="how long the origin's yes to a reader is remembered")
     cache: bool = Field(True, description="whether to cache what matches")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ from gateway.engine.body import Body
 from gateway.engine.coming import Coming
 from gateway.engine.entries import Entry
 from gateway.engine.fill import Fill, FillParts
+from gateway.engine.grants import Grants
 from gateway.engine.growing import GrowingBlock
-from gateway.engine.ranged import read_range
+from gateway.engine.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.services import Services
 from gateway.metrics import FILLS
 from gateway.model.errors import BlobGone, DiskUnavailable
@@ -22,15 +23,25 @@ from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 
 Slot = tuple[ObjectKey, str, int]
+Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 LEASE_PATIENCE = 10.0
 LEASE_PAUSE = 0.002
 
 
 class Blocks:
-    """The fills of this worker and the way to every block of an object."""
+    """The fills of this worker and the way to every block of an object.
 
-    def __init__(self, services: Services, max_fills: int) -> None:
+    Args:
+        services: shared.
+        max_fills: fills at once.
+        grants: lose the grant of an identity that the origin refuses more of an object.
+        forget: drops an object everywhere when the origin has another one by now.
+    """
+
+    def __init__(self, services: Services, max_fills: int, grants: Grants, forget: Forget) -> None:
         self._services = services
+        self._grants = grants
+        self._forget = forget
         self._store = services.store
         self._leases = services.leases
         self._max_fills = max_fills
@@ -181,7 +192,10 @@ class Blocks:
         if row is not None and entry.is_of(row.meta) and row.block_size == entry.record.block_size:
             entry.record = replace(entry.record, row_id=row.row_id)
             for identity, granted_at in entry.grants.items():
-                await self._store.grant(row.row_id, identity, granted_at)
+                await self._store.grant(row.row_id, identity, granted_at, lambda: self._is_current(entry))
+
+    def _is_current(self, entry: Entry) -> bool:
+        return self._store.generations.at(*entry.slots) == entry.generation
 
     def _missing_until(self, entry: Entry, number: int, last: int) -> int:
         while number < last:
@@ -196,6 +210,18 @@ class Blocks:
         return await self.read_range(body.entry, body.identity, start, stop)
 
     async def read_range(self, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
-        """See ``ranged.read_range``."""
+        """See ``ranged.read_range``; what turns out to be wrong is forgotten when it raises.
+
+        However far a body has come: its reader must be cut off, and the next one finds what is right.
+        """
         meta = entry.record.meta
-        return await read_range(self._services.origin, identity, entry.key, (meta.etag, meta.size), (start, stop))
+        try:
+            return await read_range(self._services.origin, identity, entry.key, (meta.etag, meta.size), (start, stop))
+        except ReaderRefused:
+            await self._grants.revoke(entry, identity)
+            raise
+        except ObjectChanged:
+            row = await self._store.lookup(entry.key)
+            if row is None or entry.is_of(row.meta):  # else it was written, and forgotten, since the body began
+                await self._forget([entry.key])
+            raise

@@ -13,6 +13,7 @@ from typing import Protocol
 from gateway.engine.entries import Entry
 from gateway.engine.fill import Fill, FillEnded
 from gateway.engine.growing import GrowingBlock
+from gateway.engine.ranged import ReaderRefused
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
@@ -113,6 +114,9 @@ class Body:
                         position += span.count
             except FillEnded:
                 continue
+            except ReaderRefused as refused:
+                if refused.identity == self.identity:
+                    raise
             except DiskUnavailable:
                 async for chunk in self._rest(position):
                     yield chunk

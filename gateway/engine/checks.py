@@ -32,6 +32,10 @@ class Checks(Generic[T]):
     def __init__(self) -> None:
         self._running: dict[Slot, _Check[T]] = {}
 
+    def forget(self, slot: Slot) -> None:
+        """Share the running check of ``slot`` with no further reader; its own readers get its answer."""
+        self._running.pop(slot, None)
+
     async def patiently(self, slot: Slot, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a check says, for a reader who has nothing but its answer.
 
@@ -70,6 +74,7 @@ class Checks(Generic[T]):
         return check
 
     def _end(self, slot: Slot, task: asyncio.Task[T]) -> None:
-        self._running.pop(slot, None)
+        if (running := self._running.get(slot)) is not None and running.task is task:
+            del self._running[slot]
         if not task.cancelled():
             task.exception()  # seen, even when every reader has left

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from gateway.engine.batch import Batches
 from gateway.engine.blocks import Blocks
 from gateway.engine.body import Body
 from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.explain import Explainer
-from gateway.engine.ranged import ObjectChanged, ReaderRefused
+from gateway.engine.grants import Grants
 from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
 from gateway.engine.services import Services
 from gateway.engine.writes import WriteAnswer, Writes
@@ -32,12 +33,15 @@ class Engine:
         self.services = services
         self._entries = EntryCache(entries)
         self.entries_kept = entries
-        self.blocks = Blocks(services, max_fills)
-        self.batches = Batches(services)
-        self._reads = Reads(services, self.blocks, self._entries)
+        self._grants = Grants(services)
         self._writes = Writes(services, self._entries, channel)
+        self.changed = partial(self._writes.forget, source="origin")
+        self.blocks = Blocks(services, max_fills, self._grants, self.changed)
+        self.batches = Batches(services)
+        self._reads = Reads(services, self.blocks, self._entries, self._grants)
         self._warming = asyncio.Semaphore(_WARM_LIMIT)
         services.forget_here = self._writes.forget_here
+        self.owes = services.store.generations.owes
         self.hot = self._reads.hot
         self.resident = self._reads.resident
 
@@ -59,14 +63,6 @@ class Engine:
             body.missed = any(number not in entry.blobs for number in body.numbers)
             body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
             await (self._reads.hastily(ask, body.prepare()) if body.missed else body.prepare())
-        except ReaderRefused:
-            body.close()
-            await self._reads.revoke(entry, ask.identity)
-            raise
-        except ObjectChanged:
-            body.close()
-            await self._writes.forget_here([ask.key])
-            raise
         except BaseException:
             body.close()
             raise
@@ -76,6 +72,10 @@ class Engine:
         """See ``Writes.around``."""
         return await self._writes.around(keys, send)
 
+    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+        """See ``Writes.change_rights``."""
+        return await self._writes.change_rights(bucket, send)
+
     async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
         """Another gateway wrote these keys."""
         await self._writes.forget_here(keys, "fleet")
@@ -84,7 +84,7 @@ class Engine:
         """Forget objects and grants of origins that are other stores than before; see ``Store.settle_origins``."""
         changed = await self.services.store.settle_origins(endpoints)
         if changed:
-            self._reads.drop_prefix_grants()
+            self._grants.drop()
             log.warning("the endpoint of %s changed; what the cache held of it was forgotten", ", ".join(changed))
 
     def warm(self, key: ObjectKey, identity: OriginIdentity) -> None:
@@ -115,7 +115,7 @@ class Engine:
 
     def explainer(self, me: str) -> Explainer:
         """Looks up what the next read would be; ``me`` is this node's id."""
-        return Explainer(self.services, self._reads, me)
+        return Explainer(self.services, self._reads, self._grants, me)
 
     async def close(self) -> None:
         """Stop the fills."""

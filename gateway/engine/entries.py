@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import Good
-from gateway.store.generations import slot_of
+from gateway.store.generations import slots_of
 
 
 @dataclass(slots=True, eq=False)
@@ -16,8 +16,8 @@ class Entry:
     """One object in memory.
 
     ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
-    origin identities to the time the origin last said yes to them. ``generation`` is the key's slot value when all this was
-    read, ``slot`` which one that is. ``good`` remembers for how long each identity may be served, and in which epoch of
+    origin identities to the time the origin last said yes to them. ``generation`` is the key's generation when all this was
+    read, ``slots`` are its slots. ``good`` remembers for how long each identity may be served, and in which epoch of
     the rules that was found out. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry
     whose ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
     """
@@ -29,10 +29,10 @@ class Entry:
     grants: dict[str, float] = field(default_factory=dict)
     good: dict[str, tuple[object, Good]] = field(default_factory=dict)
     head: object = None
-    slot: int = field(init=False)
+    slots: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.slot = slot_of(self.key)
+        self.slots = slots_of(self.key)
 
     @property
     def has_bytes(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gateway.engine.grants import Grants
 from gateway.engine.homes import PREFIX, Fleet, Node
 from gateway.engine.reads import Reads
 from gateway.engine.services import Services
@@ -86,9 +87,10 @@ def expected(rule: Caching, knowledge: Knowledge) -> Expected:
 class Explainer:
     """Looks up objects on this node, and at the nodes that are their homes."""
 
-    def __init__(self, services: Services, reads: Reads, me: str) -> None:
+    def __init__(self, services: Services, reads: Reads, grants: Grants, me: str) -> None:
         self._services = services
         self._reads = reads
+        self._grants = grants
         self._me = me
 
     def home(self, bucket: str, key: str) -> Node | None:
@@ -106,7 +108,7 @@ class Explainer:
         record = entry.record
         resident = {**await store.blocks(record.row_id, 0, record.block_count - 1), **entry.blobs}
         rule = services.rules.for_path(key.path)
-        granted = self._reads.widest_grant(identity.name, rule, entry.grants.get(identity.name))
+        granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
         standing = Standing(record.confirmed_at, granted, since)
         return Knowledge(
             node=self._me,

@@ -3,7 +3,8 @@
 The gateways of a fleet forget a written object one after the other. Between the first and the last of them, one that has
 forgotten already could ask one that has not (gateway/engine/moves.py), get the old bytes, and keep them, with nobody left to tell
 it. The same holds for what the origin showed to have changed, of which others are not told at all: their copies count as fresh.
-And for what was purged: a node that was away has it still.
+And for what was purged: a node that was away has it still. The same holds for grants: an announcement of the rights in a bucket
+(``rights_in``) stands for all objects in it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from gateway.model.keys import ObjectKey
+from gateway.model.keys import ObjectKey, rights_in
 
 WITHIN = 600.0
 """Seconds; as long as homes count as moved (gateway/fleet/membership.py)."""
@@ -60,7 +61,9 @@ class Lately:
 
     def __contains__(self, key: ObjectKey) -> bool:
         now = self._clock()
-        if now < self._all_until or now - self._when.get(key, float("-inf")) < WITHIN:
+        if now < self._all_until:
+            return True
+        if any(now - self._when.get(each, float("-inf")) < WITHIN for each in (key, rights_in(key))):
             return True
         return any(
             now - when < WITHIN and bucket == key.bucket and key.key.startswith(prefix)

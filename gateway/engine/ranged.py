@@ -17,7 +17,11 @@ class ObjectChanged(LarderError):
 
 
 class ReaderRefused(ObjectChanged):
-    """The origin refuses the keys with which it was asked for more of the object: that is about the caller alone."""
+    """The origin refuses the keys with which it was asked for more of the object: that is about ``identity`` alone."""
+
+    def __init__(self, identity: OriginIdentity, text: str) -> None:
+        super().__init__(text)
+        self.identity = identity
 
 
 async def read_range(
@@ -41,7 +45,7 @@ async def read_range(
         return response
     response.abort()
     if response.status in (401, 403):
-        raise ReaderRefused(f"the origin answered {response.status} to a read of a known object")
+        raise ReaderRefused(identity, f"the origin answered {response.status} to a read of a known object")
     if response.status in (404, 410, 412, 416) or response.status in (200, 206):
         raise ObjectChanged(f"the origin answered {response.status} to a read of a known object")
     raise OriginUnavailable(f"the origin answered {response.status}")

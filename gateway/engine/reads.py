@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from gateway.engine.blocks import Blocks
 from gateway.engine.checks import Checks
 from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.grants import Grants
 from gateway.engine.moves import Moved
 from gateway.engine.services import Services
 from gateway.metrics import CHECKS
@@ -32,7 +33,7 @@ from gateway.origin.response import OriginResponse
 from gateway.policies import freshness
 from gateway.policies.admission import refusal
 from gateway.policies.freshness import Standing, Verdict, decide, may_serve_stale
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.rules import Caching
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _ATTEMPTS = 3
@@ -98,14 +99,13 @@ class Learned:
 class Reads:
     """Finds objects for readers. See the module's text for the rules."""
 
-    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache) -> None:
+    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants) -> None:
         self._services = services
         self._blocks = blocks
         self._entries = entries
+        self._grants = grants
         self._cold: dict[tuple[ObjectKey, int], asyncio.Task[Found | Relay | Forward | None]] = {}
         self._checks: Checks[ObjectMeta | Forward | None] = Checks()
-        self._prefix_grants: dict[tuple[str, str], float] = {}
-        self._revocation: list[Rules] = [services.rules]
 
     # -- the path of a repeated hit: no await, no thread, no database
 
@@ -116,40 +116,24 @@ class Reads:
             return None
         since = self._services.trusted_since()
         epoch, good = entry.good.get(identity, (None, None))
-        if good is not None and epoch is self._epoch() and good.holds(now, since):
+        if good is not None and epoch is self._grants.epoch and good.holds(now, since):
             return entry
         rule = self._services.rules.for_path(key.path)
         good = freshness.good(self._standing(entry, identity, rule), rule)
         if not rule.cache or not good.holds(now, since):
             return None
-        entry.good[identity] = (self._epoch(), good)
+        entry.good[identity] = (self._grants.epoch, good)
         return entry
 
-    def _epoch(self) -> object:
-        """Changes whenever what entries remember of rules and grants may be wrong."""
-        return self._revocation if self._revocation[0] is self._services.rules else self._new_epoch()
-
-    def _new_epoch(self) -> object:
-        self._revocation = [self._services.rules]
-        return self._revocation
-
     def _current(self, entry: Entry) -> bool:
-        return self._services.store.generations.at(entry.slot) == entry.generation
+        return self._services.store.generations.at(*entry.slots) == entry.generation
 
     def _verdict(self, entry: Entry, ask: Ask, rule: Caching) -> Verdict:
         return decide(self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced)
 
     def _standing(self, entry: Entry, identity: str, rule: Caching) -> Standing:
-        granted = self.widest_grant(identity, rule, entry.grants.get(identity))
+        granted = self._grants.widest(entry.key, identity, rule, entry.grants.get(identity))
         return Standing(entry.record.confirmed_at, granted, self._services.trusted_since())
-
-    def widest_grant(self, identity: str, rule: Caching, granted: float | None) -> float | None:
-        """When the origin last said yes to an identity, of an object for which it did so at ``granted``: what a rule's whole
-        prefix was granted counts too."""
-        if not rule.by_prefix:
-            return granted
-        wide = self._prefix_grants.get((identity, rule.match))
-        return wide if granted is None or (wide is not None and wide > granted) else granted
 
     # -- everything else
 
@@ -227,17 +211,15 @@ class Reads:
             return await self._head(ask, self._services.rules.for_path(ask.key.path))
         return Found(entry, outcome, reason)
 
-    def drop_prefix_grants(self) -> None:
-        """Forget the grants that no object's row holds: an origin is another store now."""
-        self._prefix_grants.clear()
-        self._new_epoch()
-
     # -- asking the origin about an object that is in the cache
 
     async def _check(
         self, entry: Entry, ask: Ask, rule: Caching
     ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
-        """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again."""
+        """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again.
+
+        A reader who insists on a check shares none that began before: it may be older than a write of which only he knows.
+        """
         stale = entry.has_bytes and may_serve_stale(
             self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
         )
@@ -260,6 +242,8 @@ class Reads:
         self, ask: Ask, check: Callable[[], Coroutine[Any, Any, ObjectMeta | Forward | None]], *, stale: bool
     ) -> ObjectMeta | Forward | None:
         slot, reach = (ask.key, ask.identity.name), self._services.origin.reach(ask.identity)
+        if ask.forced:
+            self._checks.forget(slot)
         if stale:
             return await self._checks.in_time(slot, check, reach)
         return await (self._checks.hastily(slot, check, reach) if ask.hasty else self._checks.patiently(slot, check))
@@ -279,7 +263,7 @@ class Reads:
         response.release()
         if response.status in (401, 403):
             CHECKS.labels("refused").inc()
-            await self.revoke(entry, identity)
+            await self._grants.revoke(entry, identity)
             return Forward(Reason.REFUSED, miss=True)
         if response.status in (404, 410):
             CHECKS.labels("gone").inc()
@@ -296,31 +280,22 @@ class Reads:
             CHECKS.labels("changed").inc()
             await services.forget_here([key])
             return meta
+        if (forbidden := refusal(meta, rule, services.capacity)) is not None:
+            CHECKS.labels("forbidden").inc()
+            await services.forget_here([key])
+            return Forward(forbidden)
         CHECKS.labels("confirmed").inc()
-        self._renew(entry, identity, rule, Learned(meta, generation, asked_at))
+        self._renew(entry, identity, Learned(meta, generation, asked_at))
         if entry.record.row_id:
             await services.store.confirm(key, meta, asked_at)
-            await services.store.grant(entry.record.row_id, identity.name, asked_at)
+            await services.store.grant(
+                entry.record.row_id, identity.name, asked_at, lambda: services.store.generations.of(key) == generation
+            )
         return meta
 
-    def _renew(self, entry: Entry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
+    def _renew(self, entry: Entry, identity: OriginIdentity, learned: Learned) -> None:
         entry.record = replace(entry.record, meta=learned.meta, confirmed_at=learned.asked_at)
-        self._note_grant(entry, identity, rule, learned.asked_at)
-
-    def _note_grant(self, entry: Entry, identity: OriginIdentity, rule: Caching, now: float) -> None:
-        entry.grants[identity.name] = now
-        entry.good.clear()
-        if rule.by_prefix:
-            self._prefix_grants[identity.name, rule.match] = now
-
-    async def revoke(self, entry: Entry, identity: OriginIdentity) -> None:
-        """A refusal is about the caller, not about the object: the bytes stay for the others."""
-        rule = self._services.rules.for_path(entry.key.path)
-        entry.grants.pop(identity.name, None)
-        self._new_epoch()
-        self._prefix_grants.pop((identity.name, rule.match), None)
-        if entry.record.row_id:
-            await self._services.store.revoke(entry.record.row_id, identity.name)
+        self._grants.note(entry, identity, learned.generation, learned.asked_at)
 
     # -- asking the origin about an object that is not in the cache
 
@@ -336,6 +311,8 @@ class Reads:
         # A read that began before the last write is none to wait for: who comes after the write is owed the new object.
         generation = store.generations.of(ask.key)
         pending = self._cold.get((ask.key, generation))
+        if pending is not None and ask.forced:
+            return Forward(Reason.JOINED, miss=True)
         if pending is not None:
             await (reach.wait(pending) if reach else asyncio.wait([pending]))
             joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
@@ -362,7 +339,7 @@ class Reads:
         reason = refusal(meta, rule, services.capacity)
         if reason is not None:
             return Forward(reason)
-        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
+        entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
         return Found(entry, Outcome.MISS, Reason.COLD)
 
     async def _cold_read(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
@@ -411,7 +388,7 @@ class Reads:
         if not self._blocks.has_room:
             # There was some before the origin was asked, and many may have been asking.
             return Relay(response, Reason.OVERLOAD)
-        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
+        entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
         return Found(entry, Outcome.MISS, Reason.COLD)
 
@@ -421,18 +398,18 @@ class Reads:
         if refusal(meta, rule, self._services.capacity) is not None or not self._blocks.has_room:
             moved.body.abort()
             return None
-        entry = self._keep_metadata(ask, rule, Learned(meta, generation, self._services.now() - moved.age))
+        entry = self._keep_metadata(ask, Learned(meta, generation, self._services.now() - moved.age))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
         return entry
 
-    def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> Entry:
+    def _keep_metadata(self, ask: Ask, learned: Learned) -> Entry:
         """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
         meta = learned.meta
         entry = self._in_memory(ask.key)
         if entry is None or entry.generation != learned.generation or not entry.is_of(meta):
             record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
             entry = Entry(ask.key, record, learned.generation)
-        self._renew(entry, ask.identity, rule, learned)
+        self._renew(entry, ask.identity, learned)
         self._entries.put(entry)
         return entry
 

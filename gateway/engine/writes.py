@@ -31,16 +31,24 @@ class Writes:
         self._channel = channel
 
     async def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> None:
-        """Drop keys from this node: an object changed at the origin, or another gateway wrote it."""
+        """Drop keys from this node: an object changed at the origin, or another gateway wrote it.
+
+        Of a key that stands for the rights in a bucket (``rights_in``), the bucket's grants are dropped.
+        """
         self._services.forgotten.note(keys)
         for key in keys:
             self._entries.drop(key)
-        await self._services.store.forget(keys)
+        store = self._services.store
+        await store.forget([key for key in keys if key.key])
+        for bucket in [key for key in keys if not key.key]:
+            await store.withdraw(bucket)
         FORGOTTEN.labels(source).inc(len(keys))
 
-    async def forget(self, keys: Sequence[ObjectKey]) -> None:
+    async def forget(self, keys: Sequence[ObjectKey], source: str = "write") -> None:
         """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin."""
-        await self.forget_here(keys, "write")
+        if not keys:
+            return
+        await self.forget_here(keys, source)
         await self._channel.announce(keys)
 
     async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
@@ -58,6 +66,27 @@ class Writes:
             await asyncio.shield(self.forget(keys))
             raise
         return WriteAnswer(response, lambda: self.forget(keys))
+
+    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+        """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
+
+        Nothing is forgotten before: no bytes change, and what the origin grants until then is caught by the generation. Nor if
+        the origin refuses, so that nobody empties a cache of grants by asking for what he may not do.
+
+        Args:
+            bucket: what ``rights_in`` gives for it.
+            send: sends the write.
+
+        Raises:
+            OriginUnavailable: the origin could not be reached or broke off; it may have done it all the same.
+        """
+        try:
+            response = await send()
+        except BaseException:
+            await asyncio.shield(self.forget([bucket]))
+            raise
+        refused = 400 <= response.status < 500
+        return WriteAnswer(response, lambda: self.forget([] if refused else [bucket]))
 
 
 class WriteAnswer:

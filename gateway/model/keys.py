@@ -34,6 +34,11 @@ class ObjectKey(NamedTuple):
         return f"/{self.bucket}/{quote(self.key, safe='/-_.~')}"
 
 
+def rights_in(key: ObjectKey) -> ObjectKey:
+    """The name under which the rights in a key's bucket are forgotten and announced: no object has an empty key."""
+    return key._replace(key="")
+
+
 @dataclass(frozen=True, slots=True)
 class OriginIdentity:
     """The keys with which the gateway signs towards one origin on behalf of some principals.

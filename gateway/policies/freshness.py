@@ -6,16 +6,22 @@ while the invalidation channel is broken, another gateway may have accepted a wr
 what was confirmed before the channel was last whole again proves nothing. Rules marked immutable are exempt from freshness
 and channel, never from the grant.
 
+A time in the future proves nothing: the clock was ahead when it was written down, or is behind now. It is not believed, however
+long that lasts, beyond ``AHEAD`` seconds, which cover the small corrections of a synchronised clock.
+
 When the origin cannot be reached, both times may be stretched by ``stale_if_error`` (RFC 5861, section 4), except when the
 client itself demanded a check: what it asked for cannot be had.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gateway.policies.rules import IMMUTABLE, Caching
+
+AHEAD = 5.0
+"""Seconds by which a confirmation or a grant may lie in the future."""
 
 
 class Verdict(Enum):
@@ -36,14 +42,15 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """How long a standing is good for: before ``until``, as long as the channel was whole since ``vouched`` or earlier."""
+    """How long a standing is good for: from ``since`` on and before ``until``, while the channel was whole since ``vouched``."""
 
+    since: float
     until: float
     vouched: float
 
     def holds(self, now: float, trusted_since: float) -> bool:
         """Whether the bytes may be served now."""
-        return now < self.until and trusted_since <= self.vouched
+        return self.since <= now < self.until and trusted_since <= self.vouched
 
 
 def good(standing: Standing, rule: Caching) -> Good:
@@ -51,6 +58,7 @@ def good(standing: Standing, rule: Caching) -> Good:
     granted = -IMMUTABLE if standing.granted_at is None else standing.granted_at
     immutable = rule.freshness == IMMUTABLE
     return Good(
+        since=(granted if immutable else max(granted, standing.confirmed_at)) - AHEAD,
         until=min(granted + rule.grant, standing.confirmed_at + rule.freshness),
         vouched=IMMUTABLE if immutable else standing.confirmed_at,
     )
@@ -74,7 +82,10 @@ def may_serve_stale(standing: Standing, rule: Caching, now: float, *, forced: bo
     granted = standing.granted_at
     if forced or granted is None or rule.stale_if_error <= 0:
         return False
-    return (
-        now - granted < rule.grant + rule.stale_if_error
-        and now - standing.confirmed_at < rule.freshness + rule.stale_if_error
-    )
+    stretched = replace(rule, grant=rule.grant + rule.stale_if_error, freshness=rule.freshness + rule.stale_if_error)
+    return good(standing, stretched).holds(now, trusted_since=-IMMUTABLE)
+
+
+def latest(before: float, after: float, now: float) -> float:
+    """The later of two times of confirmation that is not in the future of ``now``; ``after`` replaces one that is."""
+    return after if before > now + AHEAD else max(before, after)

@@ -4,9 +4,16 @@ The table holds 65,536 slots of eight bytes, mapped into every worker. A key has
 stores a fresh random number there. An aligned eight-byte store is one machine instruction, so readers see the old number or the
 new one. Two keys that share a slot cost each other a look at the index, nothing else.
 
+A bucket has a slot too, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So a change of the
+bucket's rights invalidates what the workers remember of all objects in it, grants included, by one store.
+
 Behind the slots lie 65,536 bytes of distrust marks. Forgetting must hold even while the index cannot be written: then
 the slot is marked, every worker treats the rows of that slot as absent, and the first keeper that can write again
 deletes those rows and clears the marks.
+
+Behind those lie as many marks of debts: keys of which the fleet has not heard yet that they were written through this node. Until
+it has, each worker of the node has reads of them checked with the origin, at whichever node they are answered. In the table,
+so that a process that is started after a crash still owes what the one before it did.
 
 The table is a file in memory (``/dev/shm``), named after the cache directory. It is written in the event loop, and a page of a
 file on the cache disk would make the loop wait for that disk; nor does damage to the cache directory reach it. It survives the
@@ -24,16 +31,18 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
 
-from gateway.model.keys import ObjectKey
+from gateway.model.keys import ObjectKey, rights_in
 
 SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
 _MARKS_END = _SLOT_BYTES + SLOTS
-_TABLE_BYTES = _MARKS_END + 16
+_DEBTS_END = _MARKS_END + SLOTS
+_TABLE_BYTES = _DEBTS_END + 16
 TWINS = "-states-"
 """What follows the table's name in the names of dataset states that are kept beside it (datasets/content.py)."""
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
@@ -42,6 +51,11 @@ _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without follow
 def slot_of(key: ObjectKey) -> int:
     """The slot of a key: the low 16 bits of the CRC-32 of ``origin NUL bucket NUL key``, the same in every process."""
     return crc32(f"{key.origin}\0{key.bucket}\0{key.key}".encode("utf-8", "surrogatepass")) & 0xFFFF
+
+
+def slots_of(key: ObjectKey) -> tuple[int, int]:
+    """The slots of a key and of its bucket."""
+    return slot_of(key), slot_of(rights_in(key))
 
 
 def table_of(root: Path) -> Path:
@@ -60,8 +74,9 @@ class Generations:
     def _use(self, table: mmap.mmap) -> None:
         self._slots = memoryview(table)[:_SLOT_BYTES].cast("Q")
         self._marks = memoryview(table)[_SLOT_BYTES:_MARKS_END]
-        self._boot = memoryview(table)[_MARKS_END : _MARKS_END + 8].cast("Q")
-        self._since = memoryview(table)[_MARKS_END + 8 :].cast("d")
+        self._debts = memoryview(table)[_MARKS_END:_DEBTS_END]
+        self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
+        self._since = memoryview(table)[_DEBTS_END + 8 :].cast("d")
 
     @property
     def since(self) -> float:
@@ -88,15 +103,18 @@ class Generations:
         self._boot[0] = boot
 
     def of(self, key: ObjectKey) -> int:
-        """The number that the key's slot holds now."""
-        return self._slots[slot_of(key)]
+        """The key's generation: another number after the key, or the rights in its bucket, were bumped."""
+        return self.at(*slots_of(key))
 
-    def at(self, slot: int) -> int:
-        """The same for whoever has kept ``slot_of(key)``."""
-        return self._slots[slot]
+    def at(self, slot: int, bucket: int) -> int:
+        """The same for callers that have kept ``slots_of(key)``."""
+        return self._slots[slot] + self._slots[bucket]
 
     def bump(self, key: ObjectKey) -> None:
-        """Invalidate what every worker holds of this key in memory, and fence the fills of it that are under way."""
+        """Invalidate what every worker holds of this key in memory, and fence the fills of it that are under way.
+
+        With ``rights_in(key)``, the same for all keys of the bucket.
+        """
         self._slots[slot_of(key)] = int.from_bytes(os.urandom(8), "little")
 
     def bump_all(self) -> None:
@@ -125,6 +143,32 @@ class Generations:
         """Believe the index again about these slots."""
         for slot in slots:
             self._marks[slot] = 0
+
+    def owe(self, keys: Iterable[ObjectKey] | None) -> None:
+        """The fleet has not heard that these keys were written, ``None``: any keys."""
+        if keys is None:
+            self._debts[:] = b"\1" * SLOTS
+            return
+        for key in keys:
+            self._debts[slot_of(key)] = 1
+
+    def owes(self, key: ObjectKey) -> bool:
+        """Whether the fleet may not have heard of a write of a key, or of a change of the rights in its bucket."""
+        slot, bucket = slots_of(key)
+        return bool(self._debts[slot] | self._debts[bucket])
+
+    @property
+    def in_debt(self) -> bool:
+        """Whether anything is owed."""
+        return any(self._debts)
+
+    def paid(self, keys: Iterable[ObjectKey] | None) -> None:
+        """The fleet has heard of these keys, ``None``: of everything."""
+        if keys is None:
+            self._debts[:] = bytes(SLOTS)
+            return
+        for key in keys:
+            self._debts[slot_of(key)] = 0
 
     def detach(self) -> None:
         """Give up the shared table for a private one."""
@@ -158,11 +202,13 @@ class Generations:
         except FileNotFoundError:
             pass
         table, identity = _open_table(path)
-        marked = self.distrusted()
+        marked, owed = self.distrusted(), [slot for slot, mark in enumerate(self._debts) if mark]
         self._use(table)
         self._identity = identity
         for slot in marked:
             self._marks[slot] = 1
+        for slot in owed:
+            self._debts[slot] = 1
         return True
 
 

@@ -11,6 +11,7 @@ while the node runs). Whether there is a row is looked up again in the transacti
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +20,39 @@ from functools import partial
 from sqlite3 import Connection
 
 from gateway.policies.eviction import decide_eviction
+from gateway.policies.freshness import AHEAD
 from gateway.store import blob_rows, objects
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
 from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
 
+log = logging.getLogger("larder.store")
 _BATCH = 64
 _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
+
+
+class _Clock:
+    """Notices that a wall clock was set back, by the monotonic one.
+
+    Args:
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._ahead = self._offset()
+
+    def _offset(self) -> float:
+        return self._now() - time.monotonic()
+
+    def was_set_back(self) -> bool:
+        """Whether it was, by more than ``AHEAD`` seconds, since this was last true."""
+        before, now = self._ahead, self._offset()
+        back = now < before - AHEAD
+        self._ahead = now if back else max(before, now)
+        return back
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,7 @@ class Keeper:
         self._evicting = asyncio.Lock()
         self._next_shard = 0
         self._audit_at = disk.now() + _AUDIT_EVERY
+        self._clock = _Clock(disk.now)
 
     async def sweep(self) -> None:
         """One pass: settle what could not be forgotten, evict down to the low watermark, audit a piece.
@@ -67,6 +93,8 @@ class Keeper:
             DiskFault: the disk stopped working meanwhile.
         """
         await self._settle()
+        if self._clock.was_set_back():
+            await self._disbelieve()
         if self._disk.audit_due:
             self._disk.audit_due = False
             await self.recover()
@@ -147,6 +175,7 @@ class Keeper:
             DiskFault: the disk stopped working meanwhile.
         """
         directory = self._disk.directory
+        await self._disbelieve()
         before = max(directory.started_ns, await self._disk.read(blob_rows.born))
         leftovers = await self._disk.files(lambda: directory.remove_leftovers(before))
         orphans = broken = 0
@@ -165,6 +194,16 @@ class Keeper:
             loose = await self._disk.write(lambda connection: objects.delete_slots(connection, slots))
             self._disk.generations.clear(slots)
             await self._remove(loose)
+
+    async def _disbelieve(self) -> None:
+        """Take back what was confirmed or granted in the future, in the index and in every worker's memory.
+
+        Later it would no longer be told from what was learned at that time.
+        """
+        now = self._disk.now()
+        if await self._disk.write(lambda connection: objects.disbelieve(connection, now + AHEAD)):
+            log.warning("the clock was set back: what was learned after the time that it is now is checked again")
+            self._disk.generations.bump_all()
 
     async def _audit(self, number: int, before_ns: int) -> tuple[int, int]:
         """Compare one shard of the index with its folder: how many orphans and how many broken rows went."""

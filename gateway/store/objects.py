@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
+from gateway.policies.freshness import latest
 from gateway.store import blob_rows
 from gateway.store.blob_rows import Kept
 from gateway.store.generations import slot_of
@@ -104,7 +105,9 @@ def known(connection: Connection, key: ObjectKey, most: int) -> Known | None:
     return Known(row, grants(connection, row.row_id), blocks(connection, row.row_id, 0, min(row.block_count, most) - 1))
 
 
-def record(connection: Connection, recording: Recording, capacity: int, still_valid: Callable[[], bool]) -> Recorded:
+def record(
+    connection: Connection, recording: Recording, capacity: int, still_valid: Callable[[], bool], now: float
+) -> Recorded:
     """Upsert the object, add its blobs and tie them, as ``Store.record`` promises."""
     given = tuple(block.ref.digest for block in recording.blocks.values())
     if not still_valid():
@@ -119,7 +122,7 @@ def record(connection: Connection, recording: Recording, capacity: int, still_va
         old = None
     if old is None and not present:
         return Recorded(None, (*given, *replaced))
-    row = _insert(connection, recording) if old is None else _refresh(connection, old, recording)
+    row = _insert(connection, recording) if old is None else _refresh(connection, old, recording, now)
     if old is not None:
         replaced = _tied(connection, row.row_id, present)
     for block, mtime_ns in present.values():
@@ -171,11 +174,14 @@ def _insert(connection: Connection, new: Recording) -> ObjectRecord:
     return ObjectRecord(row_id, meta, new.block_size, new.confirmed_at)
 
 
-def _refresh(connection: Connection, old: ObjectRecord, new: Recording) -> ObjectRecord:
+def _refresh(connection: Connection, old: ObjectRecord, new: Recording, now: float) -> ObjectRecord:
     # An answer that could not carry checksums does not say that there are none.
     checksums = old.meta.checksums if new.meta.checksums is None else new.meta.checksums
     row = ObjectRecord(
-        old.row_id, replace(new.meta, checksums=checksums), old.block_size, max(old.confirmed_at, new.confirmed_at)
+        old.row_id,
+        replace(new.meta, checksums=checksums),
+        old.block_size,
+        latest(old.confirmed_at, new.confirmed_at, now),
     )
     stored = None if checksums is None else _encode(checksums)
     connection.execute(
@@ -184,11 +190,11 @@ def _refresh(connection: Connection, old: ObjectRecord, new: Recording) -> Objec
     return row
 
 
-def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, now: float) -> None:
+def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_at: float, now: float) -> None:
     """Note that the origin vouched for the object again; nothing happens when the row is of another one."""
     old = lookup(connection, key)
     if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
-        _refresh(connection, old, Recording(key, meta, old.block_size, {}, now, {}))
+        _refresh(connection, old, Recording(key, meta, old.block_size, {}, confirmed_at, {}), now)
 
 
 def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
@@ -276,3 +282,19 @@ def grant(connection: Connection, row_id: int, identity: str, now: float) -> Non
 def revoke(connection: Connection, row_id: int, identity: str) -> None:
     """Forget a grant."""
     connection.execute("DELETE FROM grants WHERE object_id = ? AND identity = ?", (row_id, identity))
+
+
+def withdraw_page(connection: Connection, origin: str, bucket: str, after: str) -> str | None:
+    """Forget the grants of up to 500 objects of a bucket, those behind the key ``after``; the last key, ``None`` at the end."""
+    rows = connection.execute(
+        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key > ? ORDER BY key LIMIT ?",
+        (origin, bucket, after, _PAGE),
+    ).fetchall()
+    connection.executemany("DELETE FROM grants WHERE object_id = ?", [(row[0],) for row in rows])
+    return rows[-1][1] if rows else None
+
+
+def disbelieve(connection: Connection, now: float) -> int:
+    """Take back confirmations and grants from the future of ``now``; how many there were."""
+    confirmed = connection.execute("UPDATE objects SET confirmed_at = 0 WHERE confirmed_at > ?", (now,)).rowcount
+    return confirmed + connection.execute("DELETE FROM grants WHERE granted_at > ?", (now,)).rowcount

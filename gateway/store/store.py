@@ -39,6 +39,7 @@ from gateway.store.opening import Opener
 from gateway.store.prefixes import Prefixes
 from gateway.store.purged import AppliedPurges
 from gateway.store.recency import Recency
+from gateway.store.rights import withdraw
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
 from gateway.store.threads import HUNG_AFTER, closer
@@ -182,7 +183,7 @@ class Store:
             try:
                 recorded, counts = await self._disk.write(
                     lambda connection: (
-                        objects.record(connection, recording, capacity, still_valid),
+                        objects.record(connection, recording, capacity, still_valid, self._disk.now()),
                         blob_rows.counts(connection),
                     )
                 )
@@ -192,12 +193,18 @@ class Store:
                 return None
             return self._settle(recorded, counts)
 
-    async def confirm(self, key: ObjectKey, meta: ObjectMeta, now: float) -> None:
+    async def confirm(self, key: ObjectKey, meta: ObjectMeta, confirmed_at: float) -> None:
         """The origin vouched for the object again: refresh time and headers, if the row is of the same ETag and size."""
         try:
-            await self._disk.write(lambda connection: objects.confirm(connection, key, meta, now))
+            await self._disk.write(
+                lambda connection: objects.confirm(connection, key, meta, confirmed_at, self._disk.now())
+            )
         except DiskFault:
             return
+
+    async def withdraw(self, bucket: ObjectKey) -> None:
+        """See ``rights.withdraw``; holds whatever the disk does, and when cancelled."""
+        await asyncio.shield(withdraw(self._disk, self.generations.bump, bucket))
 
     async def grants(self, row_id: int) -> dict[str, float]:
         """When the origin last said yes for this object, by name of origin identity."""
@@ -206,10 +213,14 @@ class Store:
         except DiskFault:
             return {}
 
-    async def grant(self, row_id: int, identity: str, now: float) -> None:
-        """Remember that the origin said yes; nothing happens when the row is gone."""
+    async def grant(
+        self, row_id: int, identity: str, now: float, still_valid: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Remember that the origin said yes at ``now``, if the row is there and ``still_valid`` in its transaction."""
         try:
-            await self._disk.write(lambda connection: objects.grant(connection, row_id, identity, now))
+            await self._disk.write(
+                lambda connection: objects.grant(connection, row_id, identity, now) if still_valid() else None
+            )
         except DiskFault:
             return
 

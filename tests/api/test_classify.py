@@ -7,6 +7,7 @@ import pytest
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.classify import (
     changes_object,
+    changes_rights,
     not_cacheable,
     refuse_large_metadata,
     refuse_unknown_write,
@@ -267,3 +268,12 @@ def test_user_metadata_ends_at_two_kilobytes() -> None:
     with pytest.raises(S3Error) as refused:
         refuse_large_metadata(exchange("PUT", headers=[(b"x-amz-meta-a", b"x" * 1000), (b"x-amz-meta-b", b"x" * 1047)]))
     assert (refused.value.code, refused.value.extra["Size"]) == ("MetadataTooLarge", "2049")
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "changes"),
+    [("PUT", None, True), ("DELETE", None, True), ("POST", None, True), ("GET", None, False), ("PUT", "k", False)],
+)
+def test_every_write_to_a_bucket_may_change_rights(method: str, key: str | None, changes: bool) -> None:
+    """Rule: which sub-resources say who may read is the store's affair, today and tomorrow."""
+    assert changes_rights(exchange(method, key, query="policy")) is changes

@@ -6,7 +6,7 @@ import asyncio
 
 from gateway.engine.reads import Forward, Found
 from gateway.model.outcomes import Outcome, Reason
-from gateway.testing.origin_faults import DieBeforeHeaders
+from gateway.testing.origin_faults import DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import Bench
 
 
@@ -96,3 +96,33 @@ async def test_metadata_alone_answers_nothing(bench: Bench) -> None:
     bench.origin.put("b", "k", b"x" * 100)
     await bench.engine.find(bench.ask("k", metadata_first=True))
     assert bench.engine.hot(bench.ask("k").key, bench.identity.name, bench.now[0]) is None
+
+
+async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Bench) -> None:
+    """Rule: the object may have been written since, past this gateway, and the reader be the only one who knows."""
+    bench.origin.put("b", "k", b"old")
+    await bench.read("k")
+    await bench.settle()
+    bench.now[0] += 601
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate, method="HEAD"))
+    earlier = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    await gate.reached()
+    bench.origin.put("b", "k", b"newer")
+    found = await bench.engine.find(bench.ask("k", forced=True))
+    assert isinstance(found, Found)
+    assert found.entry.record.meta.size == len(b"newer")
+    gate.open()
+    await earlier
+
+
+async def test_a_reader_who_insists_joins_no_read_that_began_before(bench: Bench) -> None:
+    """Rule: what a cold read began to fetch may be older than the write that the reader knows of."""
+    bench.origin.put("b", "k", b"old")
+    gate = Gate()
+    bench.origin.inject(Hang(gate=gate))
+    earlier = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    await gate.reached()
+    assert await bench.engine.find(bench.ask("k", forced=True)) == Forward(Reason.JOINED, miss=True)
+    gate.open()
+    await earlier

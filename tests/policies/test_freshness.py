@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gateway.policies.freshness import Standing, Verdict, decide, may_serve_stale
+from gateway.policies.freshness import AHEAD, Standing, Verdict, decide, latest, may_serve_stale
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching
 
 RULE = Caching(freshness=600, grant=600, stale_if_error=3600)
@@ -71,3 +71,29 @@ def test_stale_bytes_end_with_the_time_of_the_rule() -> None:
 def test_a_forced_check_never_gets_stale_bytes() -> None:
     """The client asked for something that cannot be had, and is told so."""
     assert not may_serve_stale(Standing(1000, 1000), RULE, 1700, forced=True)
+
+
+@pytest.mark.parametrize("future", [Standing(5000, 1000), Standing(1000, 5000), Standing(5000, 5000)])
+def test_what_was_learned_in_the_future_proves_nothing(future):
+    """A clock that was ahead stretches neither freshness nor grant, nor what may be served while the origin is away."""
+    assert decide(future, Caching(), 1100) is Verdict.CHECK
+    assert not may_serve_stale(future, Caching(), 1100)
+
+
+def test_a_clock_that_is_corrected_a_little_costs_no_checks():
+    """Beyond that, what was learned is checked again."""
+    assert decide(Standing(1000, 1000), RULE, 1000 - AHEAD) is Verdict.SERVE
+    assert decide(Standing(1000, 1000), RULE, 999 - AHEAD) is Verdict.CHECK
+
+
+def test_the_grant_of_an_immutable_object_may_not_be_of_the_future():
+    """Immutable objects need no confirmation, so one of the future does no harm; a grant they need."""
+    rule = Caching(freshness=IMMUTABLE)
+    assert decide(Standing(5000, 1000), rule, 1100) is Verdict.SERVE
+    assert decide(Standing(1000, 5000), rule, 1100) is Verdict.CHECK
+
+
+def test_the_latest_confirmation_is_not_one_of_the_future():
+    """Else a time noted by a clock that was ahead would outlive every confirmation until it comes."""
+    assert latest(1000, 1001, 1001) == latest(1001, 1000, 1001) == 1001
+    assert latest(5000, 1001, 1001) == 1001

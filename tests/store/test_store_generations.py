@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gateway.model.keys import ObjectKey
+from gateway.model.keys import ObjectKey, rights_in
 from gateway.store.generations import SLOTS, Generations, slot_of
 
 KEY = ObjectKey("default", "bucket", "dir/ключ")
@@ -90,12 +90,37 @@ def test_a_deleted_table_is_replaced_by_one_with_other_numbers(table, tmp_path):
     assert not table.trusts(OTHER)
 
 
-@pytest.mark.parametrize("size", [0, 1000, 10 * SLOTS])
+@pytest.mark.parametrize("size", [0, 1000, 11 * SLOTS])
 def test_a_file_of_the_wrong_size_is_replaced(tmp_path, size):
     """A table that was truncated would kill the process at the first access."""
     (tmp_path / "generations").write_bytes(bytes(size))
     table = Generations()
     table.attach(tmp_path / "generations")
     table.bump(KEY)
-    assert (tmp_path / "generations").stat().st_size == 9 * SLOTS + 16
+    assert (tmp_path / "generations").stat().st_size == 10 * SLOTS + 16
     assert [path.name for path in tmp_path.iterdir()] == ["generations"]
+
+
+def test_a_bucket_bumped_is_all_its_keys_bumped(table):
+    """One store changes the generation of every key of a bucket, and of no key of another one."""
+    others = [KEY._replace(bucket="another"), KEY._replace(origin="another")]
+    keys = [KEY._replace(key=str(number)) for number in range(100)]
+    before = [[table.of(key) for key in some] for some in (keys, others)]
+    table.bump(rights_in(KEY))
+    assert all(table.of(key) != number for key, number in zip(keys, before[0], strict=True))
+    assert [table.of(key) for key in others] == before[1]
+
+
+def test_a_debt_is_shared_until_it_is_paid(table, tmp_path):
+    """What one worker owes the fleet all of its node know; a debt of a bucket's rights is one of all its keys."""
+    second = Generations()
+    second.attach(tmp_path / "generations")
+    table.owe([KEY])
+    assert (second.owes(KEY), second.owes(OTHER), second.in_debt, second.trusts(KEY)) == (True, False, True, True)
+    second.paid([KEY])
+    table.owe([rights_in(KEY)])
+    assert second.owes(KEY)
+    table.owe(None)
+    assert second.owes(OTHER)
+    table.paid(None)
+    assert not second.in_debt

@@ -94,6 +94,15 @@ def changes_object(exchange: Exchange) -> bool:
     return not (method == "POST" and names & {"uploads", "select"} and "uploadId" not in names)
 
 
+def changes_rights(exchange: Exchange) -> bool:
+    """Whether a request may change who may read the objects of its bucket: every write to the bucket itself may.
+
+    Policy, ACL, public access block, ownership, tags (which policies can ask for), payer, creation and deletion do; the few
+    writes that do not are rare, and what S3 will add is not known.
+    """
+    return bool(exchange.bucket) and exchange.key is None and exchange.request.method in ("PUT", "POST", "DELETE")
+
+
 def uploads_bytes(exchange: Exchange) -> bool:
     """Whether the body of a request is the bytes of an object or of a part: a PUT of a key that is no copy.
 

@@ -12,6 +12,7 @@ from functools import partial
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.classify import (
     changes_object,
+    changes_rights,
     refuse_large_metadata,
     refuse_unknown_write,
     uploads_bytes,
@@ -99,6 +100,9 @@ class Forwarder:
         async def send() -> OriginResponse:
             return await self._send(exchange, headers, prepared)
 
+        if changes_rights(exchange):
+            bucket = ObjectKey(exchange.auth.principal.identity.origin, exchange.bucket, "")
+            return await relay_write(exchange, await self._engine.change_rights(bucket, send), outcome, reason)
         if not keys:
             return relay(exchange, await send(), outcome, reason)
         written = await self._engine.write(keys, send)
