@@ -24,6 +24,7 @@ from gateway.admin.openapi import describe_all
 from gateway.admin.pages import add_pages
 from gateway.admin.reach import Reach
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
+from gateway.api.peer.announcements import PeerAnnouncements
 from gateway.api.peer.app import PEER, PeerApp
 from gateway.api.peer.items import PeerItems
 from gateway.api.peer.objects import PeerObjects
@@ -51,6 +52,8 @@ from gateway.engine.purge import Forgetting
 from gateway.engine.registrations import Registrations
 from gateway.engine.services import Services
 from gateway.engine.watch import Watch
+from gateway.fleet.announcer import nobody
+from gateway.fleet.delegation import Delegation
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.node_id import new_boot
 from gateway.logs import set_up
@@ -160,7 +163,7 @@ class Larder:
         )
         services.fleet = others_of(fleet)
         services.moved = Moves(fleet.membership, fleet.patient)
-        channel = self._channel(services)
+        channel = self._channel(services, fleet)
         engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
@@ -278,12 +281,17 @@ class Larder:
         self._admin.app.api.state.operations = operations
         if ground.fleet.gate is not None:
             items = PeerItems(registrations, ground.engine.batches, ground.engine.services.store)
-            addresses = {"object": objects.address, **items.addresses(), **everywhere.peers().addresses()}
+            addresses = {
+                "object": objects.address,
+                **items.addresses(),
+                **everywhere.peers().addresses(),
+                **PeerAnnouncements(ground.channel.announce_for).addresses,
+            }
             limit = self._settings.server.max_in_flight
             self._peer = PeerApp(ground.fleet.gate, ground.origin.has, addresses, limit)
         return operations.board.parts.watch
 
-    def _channel(self, services: Services) -> Invalidations:
+    def _channel(self, services: Services, fleet: Fleet) -> Invalidations:
         """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
 
         The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
@@ -296,15 +304,23 @@ class Larder:
         async def forget(keys: Sequence[ObjectKey]) -> None:
             await self._heard(keys)
 
-        channel = Invalidations(self._start.redis, on_forget=forget, on_gap=gap)
-        kept = services.store.generations
+        kept, shared = services.store.generations, self._settings.redis.url != "embedded"
+        channel = Invalidations(
+            self._start.redis,
+            on_forget=forget,
+            on_gap=gap,
+            others=Delegation(fleet.membership, fleet.patient) if fleet.gate is not None else nobody,
+            debts=kept if shared else None,
+        )
         services.trusted_since = lambda: kept.since
-        if self._settings.redis.url != "embedded":
+        if shared:
             services.trusted_since = lambda: max(self._trusted_since, kept.since) if channel.healthy else math.inf
         return channel
 
     def _refresh(self, watch: Watch, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
         """Bring the gauges of this worker up to date."""
+        # With a clock that was set back, all that is learned from now on would be from before.
+        self._trusted_since = min(self._trusted_since, time.time())
         metrics.IN_FLIGHT.set(s3.in_flight)
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
         metrics.READY.set(self._lifecycle.ready(watch.problems()))

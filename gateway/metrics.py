@@ -75,8 +75,8 @@ INVALIDATION_LATENCY = Histogram(
 )
 LATE_INVALIDATIONS = Counter(
     "larder_invalidations_late_total",
-    "What a write could not announce in time, by what: unannounced (objects that Redis did not take then), unanswered "
-    "(announcements that a worker did not answer)",
+    "What a write could not announce in time, by what: unannounced (objects that neither Redis nor another node took "
+    "then), unanswered (announcements that a worker did not answer)",
     ["what"],
 )
 

@@ -8,6 +8,10 @@ that its subscription is gone, and trusts its cache until the last heartbeat tha
 not count it among those who hear an announcement either, should Redis be back by then. So an announcement that falls
 into this time, taken by Redis or not, lasts until its end. Heartbeats fail like announcements: a worker knows of a loss
 before it has something to announce, and what it announces later in the same loss returns at once.
+
+What Redis does not take, another node that reaches it announces instead. What neither takes is a debt (``Debts``): it is
+announced as soon as one of them does, and until then all workers of this node have reads of these objects checked with the
+origin.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -63,26 +67,72 @@ class _Waiting:
             self.done.set()
 
 
+class Debts(Protocol):
+    """What all workers of the node know to be owed to the fleet; see ``gateway.store.generations.Generations``."""
+
+    @property
+    def in_debt(self) -> bool:
+        """Whether anything is owed."""
+
+    def owe(self, keys: Iterable[ObjectKey] | None) -> None:
+        """The fleet has not heard that these keys were written, ``None``: any keys."""
+
+    def paid(self, keys: Iterable[ObjectKey] | None) -> None:
+        """The fleet has heard of these keys, ``None``: of everything."""
+
+
+class NoDebts:
+    """Of a node that shares its cache with nobody."""
+
+    in_debt = False
+
+    def owe(self, keys: Iterable[ObjectKey] | None) -> None:
+        """Nobody reads elsewhere."""
+
+    def paid(self, keys: Iterable[ObjectKey] | None) -> None:
+        """Nobody read elsewhere."""
+
+
+Others = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
+"""Has another node announce objects, ``None``: all; whether one did."""
+
+
+async def nobody(_keys: Sequence[ObjectKey] | None) -> bool:
+    """There is no other node."""
+    return False
+
+
 @dataclass
 class _Entry:
-    """Objects to announce, and the announcement that carried them: ``None`` when Redis did not take it."""
+    """Objects to announce, ``None``: all; and the announcement that carried them: ``None`` when Redis did not take it."""
 
-    keys: Sequence[ObjectKey]
+    keys: Sequence[ObjectKey] | None
     carried: asyncio.Future[_Waiting | None]
 
 
 class Announcer:
     """Announces for one worker, named ``me``, whose listener reports answers to ``answered``.
 
+    Args:
+        redis: takes announcements.
+        me: this worker.
+        timing: how long everything may take.
+        others: asked when Redis does not.
+        debts: where the node's workers see what is owed.
+
     Attributes:
-        unannounced: objects whose announcement Redis did not take in time; they are announced later.
+        unannounced: objects whose announcement nobody took in time; they are announced later.
         unanswered: calls of ``announce`` that not every worker answered in time.
     """
 
-    def __init__(self, redis: Redis, me: str, timing: Timing) -> None:
+    def __init__(
+        self, redis: Redis, me: str, timing: Timing, others: Others = nobody, debts: Debts | None = None
+    ) -> None:
         self._redis = redis
         self._me = me
         self._timing = timing
+        self._others = others
+        self._debts = debts or NoDebts()
         self._numbers = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
         self._outbox: deque[_Entry] = deque()
@@ -146,29 +196,62 @@ class Announcer:
                 waiting.done.set()
             self._give_up([])
 
+    def recall(self) -> None:
+        """Owe what a process before this one still did when it ended; what that was is not known, so everything."""
+        self._owe_everything = self._owe_everything or self._debts.in_debt
+
     async def settle(self) -> None:
-        """Announce what is owed, without waiting for answers. Raises what Redis raises; what is owed stays owed then."""
-        if self._owe_everything:
-            await self._publish(-1, None)
+        """Announce what is owed, and wait for the answers; what nobody takes stays owed."""
+        while self._owe_everything or self._owed:
+            everything, batch = self._owe_everything, list(itertools.islice(self._owed, _BATCH))
             self._owe_everything = False
-        while self._owed:
-            batch = list(itertools.islice(self._owed, _BATCH))
-            await self._publish(-1, batch)
             self._owed.difference_update(batch)
+            told = False
+            try:
+                told = await self._tell(None if everything else batch)
+            finally:
+                if not told:
+                    self._owe(batch, everything=everything)
+            if not told:
+                return
+            self._debts.paid(None if everything else batch)
+            # Some may have been written again meanwhile, or share a mark with what was paid.
+            self._owe(())
+
+    def _owe(self, keys: Iterable[ObjectKey], *, everything: bool = False) -> None:
+        self._owed.update(keys)
+        if everything or len(self._owed) > _MOST_OWED:
+            self._owe_everything = True
+        if self._owe_everything:
+            self._owed.clear()
+        self._debts.owe(None if self._owe_everything else self._owed)
 
     async def _announce(self, keys: Sequence[ObjectKey]) -> None:
-        waiting = await self._taken(keys)
-        if waiting is None:
-            self.unannounced += len(keys)
-            metrics.LATE_INVALIDATIONS.labels("unannounced").inc(len(keys))
-            if await self._outwait_trust():
+        told = False
+        try:
+            told = await self._tell(keys)
+            if not told:
+                self.unannounced += len(keys)
+                metrics.LATE_INVALIDATIONS.labels("unannounced").inc(len(keys))
                 # Redis may have come back meanwhile; who has heard a heartbeat since then trusts its cache again.
-                waiting = await self._taken(keys)
-        if waiting is not None:
-            await self._await_answers(waiting)
+                told = await self._outwait_trust() and await self._tell(keys)
+        finally:
+            if not told:
+                self._owe(keys)
         await self._outwait_trust()
 
-    async def _taken(self, keys: Sequence[ObjectKey]) -> _Waiting | None:
+    async def _tell(self, keys: Sequence[ObjectKey] | None) -> bool:
+        return await self.by_redis(keys) or (self._running and await self._others(keys))
+
+    async def by_redis(self, keys: Sequence[ObjectKey] | None) -> bool:
+        """Announce over Redis alone, and wait for the answers; whether Redis took it. ``None``: everything."""
+        waiting = await self._taken(keys)
+        if waiting is None:
+            return False
+        await self._await_answers(waiting)
+        return True
+
+    async def _taken(self, keys: Sequence[ObjectKey] | None) -> _Waiting | None:
         entry = _Entry(keys, asyncio.get_running_loop().create_future())
         self._outbox.append(entry)
         self._wake.set()
@@ -199,16 +282,17 @@ class Announcer:
 
     def _next_batch(self) -> list[_Entry]:
         batch = [self._outbox.popleft()]
-        size = len(batch[0].keys)
-        while self._outbox and size + len(self._outbox[0].keys) <= _BATCH:
+        size = len(batch[0].keys or ())
+        while self._outbox and size + len(self._outbox[0].keys or ()) <= _BATCH:
             batch.append(self._outbox.popleft())
-            size += len(batch[-1].keys)
+            size += len(batch[-1].keys or ())
         return batch
 
     async def _carry(self, batch: list[_Entry]) -> None:
         waiting = _Waiting(next(self._numbers))
         self._waiting[waiting.number] = waiting
-        keys = [key for entry in batch for key in entry.keys]
+        everything = any(entry.keys is None for entry in batch)
+        keys = None if everything else [key for entry in batch for key in entry.keys or ()]
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._timing.publish):
@@ -229,11 +313,6 @@ class Announcer:
     def _give_up(self, batch: list[_Entry]) -> None:
         batch = [*batch, *self._outbox]
         self._outbox.clear()
-        for entry in batch:
-            self._owed.update(entry.keys)
-        if len(self._owed) > _MOST_OWED:
-            self._owed.clear()
-            self._owe_everything = True
         _resolve(batch, None)
 
     async def _publish(self, number: int, keys: Sequence[ObjectKey] | None) -> int:

@@ -17,10 +17,14 @@ and ``silence`` is not larger. So when ``announce`` returns, for each worker tha
 A worker that was not subscribed subscribes later, and calls ``on_gap`` before it is healthy again. If Redis was lost, such a
 worker may not know it yet: the announcer, which knows, waits until no heartbeat from before the loss is new enough.
 
-What is left. An announcer that cannot reach Redis at all, while others can, tells them late: it keeps what it owes and
-announces it when Redis answers again. Until then they may serve what they have for as long as their rule calls it
-fresh. Pub/sub keeps no messages, so FLUSHALL changes nothing. Redis Cluster counts only the subscribers of one node:
-not supported.
+An announcer that cannot reach Redis while others can has one of them announce (gateway/fleet/delegation.py); one is enough, and
+what it promises is the same.
+
+What is left. An announcer that reaches neither Redis nor a node that does tells the others late: it owes the announcement until
+one of them takes it. Until then reads of these objects through its node are checked with the origin, whichever node answers them;
+reads through other nodes may get what those have, for as long as their rule calls it fresh. If the node dies in debt, that is
+how long; started again, it announces everything. Pub/sub keeps no messages, so FLUSHALL changes nothing. Redis Cluster counts
+only the subscribers of one node: not supported.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer
+from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer, Debts, Others, nobody
 from gateway.fleet.connection import NOT_REACHABLE, commands, why_down
 from gateway.fleet.subscription import Subscription, opened
 from gateway.fleet.timing import Timing
@@ -84,9 +88,20 @@ class Invalidations:
             subscription counts as lost.
         on_gap: called whenever announcements may have been missed, before ``healthy`` becomes true again.
         timing: how long everything may take.
+        others: has another node announce what Redis does not take.
+        debts: where the node's workers see what was not announced yet; ``None`` if they need not.
     """
 
-    def __init__(self, url: str, *, on_forget: OnForget, on_gap: OnGap, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        on_forget: OnForget,
+        on_gap: OnGap,
+        timing: Timing | None = None,
+        others: Others = nobody,
+        debts: Debts | None = None,
+    ) -> None:
         timing = timing or Timing()
         if timing.silence > timing.answer:
             raise ValueError("silence must not exceed answer, or announce returns while others still trust their cache")
@@ -102,7 +117,7 @@ class Invalidations:
         self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.unreachable = NOT_REACHABLE
         """What is wrong with Redis, while it is not ``healthy``."""
-        self._announcer = Announcer(self._redis, self._me, timing)
+        self._announcer = Announcer(self._redis, self._me, timing, others, debts)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -112,7 +127,7 @@ class Invalidations:
 
     @property
     def unannounced(self) -> int:
-        """Objects whose announcement Redis did not take in time, since the start; they are announced later."""
+        """Objects whose announcement nobody took in time, since the start; they are announced later."""
         return self._announcer.unannounced
 
     @property
@@ -126,9 +141,9 @@ class Invalidations:
         ``on_gap`` is not called for a subscription that succeeds at once: what was missed while this process did not
         run is for whoever opened the store to judge (gateway/app.py trusts nothing from before).
         """
-        self._tasks = [
-            asyncio.create_task(run()) for run in (self._listen, self._beat, self._answer, self._announcer.run)
-        ]
+        self._announcer.recall()
+        loops = (self._listen, self._beat, self._answer, self._announcer.run, self._settle)
+        self._tasks = [asyncio.create_task(run()) for run in loops]
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._timing.connect):
                 await self._tried.wait()
@@ -149,9 +164,21 @@ class Invalidations:
         """Tell every other worker to forget these objects; return when all have, or are no longer healthy.
 
         Never raises. With Redis lost it returns when all are past their ``silence``, so for a short time after the loss, and
-        then at once; the objects are counted in ``unannounced`` and announced when Redis answers again.
+        then at once; what no other node announced either is counted in ``unannounced`` and announced when one of them does.
         """
         await self._announcer.announce(keys)
+
+    async def announce_for(self, keys: Sequence[ObjectKey] | None) -> bool:
+        """Forget objects here, and announce them for a node that does not reach Redis; ``None``: everything.
+
+        Returns:
+            Whether Redis took the announcement. It is owed by the other node if not.
+        """
+        if keys is None:
+            await self._on_gap()
+        else:
+            await self._on_forget(keys)
+        return await self._announcer.by_redis(keys)
 
     async def _listen(self) -> None:
         """Subscribe, listen, and subscribe again, for ever."""
@@ -220,12 +247,17 @@ class Invalidations:
                 await pipeline.execute()
 
     async def _beat(self) -> None:
-        """Publish heartbeats and what is owed. With Redis down both wait for the next round."""
+        """Publish heartbeats. With Redis down they wait for the next round."""
         while True:
             await asyncio.sleep(self._timing.heartbeat)
             with suppress(*DOWN):
                 await self._publish_beat()
-                await self._announcer.settle()
+
+    async def _settle(self) -> None:
+        """Announce what is owed, for ever."""
+        while True:
+            await asyncio.sleep(self._timing.heartbeat)
+            await self._announcer.settle()
 
     async def _publish_beat(self) -> None:
         await self._announcer.say(WORKER + self._me, {"beat": time.monotonic()})

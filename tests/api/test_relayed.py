@@ -161,6 +161,17 @@ async def test_what_is_asked(asking: Asking) -> None:
     assert (headers["cache-control"], headers["x-amz-checksum-mode"]) == ("no-cache", "ENABLED")
 
 
+@pytest.mark.parametrize("name", ["k", ""], ids=["written", "rights"])
+async def test_what_the_fleet_has_not_heard_of_is_checked_by_the_home(asking: Asking, name: str) -> None:
+    """Rule: while this node owes an announcement of the object, or of the rights in its bucket, its home may have what was before
+    and is told to check."""
+    asking.bench.store.generations.owe([ObjectKey("default", "b", name)])
+    asking.others.answers = [good()]
+    await content(await asking.read())
+    ((*_, headers),) = asking.others.asked
+    assert headers["cache-control"] == "no-cache"
+
+
 async def test_what_is_answered(asking: Asking) -> None:
     """Rule: status, headers and outcome are the home's; headers of the connection and of nodes are not the client's."""
     asking.others.answers = [good(**{"x-larder-x": "1", "Connection": "keep-alive", "x-amz-meta-a": "1"})]
@@ -281,6 +292,18 @@ async def test_a_body_that_cannot_be_completed(asking: Asking, more: dict[str, s
     with pytest.raises(LarderError):
         await content(answer)
     assert said.ended
+
+
+async def test_what_changed_while_it_was_relayed_is_forgotten(asking: Asking) -> None:
+    """Rule: a node that completes a body and meets another object forgets it everywhere: its home may hold it still."""
+    await asking.bench.read("k")
+    await asking.bench.settle()
+    said = good([BODY[:100]], ETag='"older"')
+    said.breaks = True
+    asking.others.answers = [said]
+    with pytest.raises(LarderError):
+        await content(await asking.read())
+    assert await asking.bench.store.lookup(ObjectKey("default", "b", "k")) is None
 
 
 async def test_a_client_that_leaves_while_the_rest_is_read(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,6 +345,18 @@ async def test_what_could_not_be_announced_is_announced_later(redis_server: Embe
         await until(lambda: other.forgotten == [KEY])
 
 
+async def test_a_worker_announces_for_another_node_over_redis_alone(redis_server: EmbeddedRedis) -> None:
+    """It forgets by itself as well, says whether Redis took it, and owes nothing if not: two nodes could ask each other."""
+    async with workers(redis_server.url, timing=SHORT_TRUST) as (teller, other):
+        assert await teller.channel.announce_for([KEY])
+        assert (teller.forgotten, other.forgotten) == ([KEY], [KEY])
+        assert await teller.channel.announce_for(None)
+        assert (teller.gaps, other.gaps) == (1, 1)
+        async with taking_nothing(redis_server.url):
+            assert not await teller.channel.announce_for([KEY])
+        assert teller.channel.unannounced == 0
+
+
 async def test_more_than_can_be_owed_makes_the_others_distrust_everything(redis_server: EmbeddedRedis) -> None:
     """A long outage under writes costs bounded memory: the others are told that there was a gap."""
     async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):

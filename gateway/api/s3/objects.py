@@ -48,7 +48,7 @@ class ObjectReads:
             exchange.auth.principal.identity,
             head=head,
             metadata_first=head or wanted is not None or conditions is not None,
-            forced=is_forced(exchange),
+            forced=is_forced(exchange) or self._engine.owes(exchange.key),
             hasty=hasty,
         )
         found = await self._engine.find(ask)

@@ -22,7 +22,7 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.engine.engine import Engine
-from gateway.engine.ranged import Version, read_range
+from gateway.engine.ranged import ObjectChanged, ReaderRefused, Version, read_range
 from gateway.engine.reads import Forward, Relay
 from gateway.engine.relay import RelayedBody, Rest
 from gateway.fleet.membership import Membership
@@ -97,7 +97,7 @@ class RelayedReads:
         """
         key = exchange.key
         assert key is not None
-        asked = _asked(exchange)
+        asked = _asked(exchange, forced=is_forced(exchange) or self._engine.owes(key))
         if not self._services.rules.for_path(key.path).cache or asked is None:
             return await self._local.read(exchange)
         stale: list[Answer] = []
@@ -224,13 +224,23 @@ class RelayedReads:
         origin = self._services.origin
 
         async def rest(sent: int) -> OriginResponse:
-            return await read_range(origin, principal.identity, key, version, (start + sent, stop))
+            try:
+                return await read_range(origin, principal.identity, key, version, (start + sent, stop))
+            except ReaderRefused:
+                raise
+            except ObjectChanged:
+                # The home that broke off has it still, or broke off because of that.
+                await self._engine.changed([key])
+                raise
 
         return rest
 
 
-def _asked(exchange: Exchange) -> list[Header] | None:
-    """What the client asked for, as it is asked on; ``None`` when it is for the origin, or cannot be said in a header."""
+def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
+    """What the client asked for, as it is asked on; ``None`` when it is for the origin, or cannot be said in a header.
+
+    ``forced``: the home is to check with the origin.
+    """
     request = exchange.request
     span = request.header(b"range")
     if span is not None and parse_range(span.decode("latin-1")) is None:
@@ -239,7 +249,7 @@ def _asked(exchange: Exchange) -> list[Header] | None:
     if not all(value.isascii() for _, value in found):
         return None
     headers = [(name.decode(), value.decode()) for name, value in found]
-    if is_forced(exchange):
+    if forced:
         headers.append(wire.FORCED)
     if exchange.wants_checksums:
         headers.append(wire.CHECKED)
