@@ -124,7 +124,7 @@ CACHE_CAPACITY = Gauge(
 )
 DATASET_BYTES = Gauge(
     "larder_cache_dataset_bytes",
-    "How much of the capacity registrations of datasets take on the disk",
+    "Bytes that registrations of datasets take on the cache disk",
     multiprocess_mode="mostrecent",
 )
 CACHE_ROOM = Gauge(

@@ -28,7 +28,7 @@ class NodeDocument(Answer):
     bytes: int = Field(description="in its cache", examples=[5_210_000_000_000])
     blobs: int = Field(examples=[18_422_110])
     dataset_bytes: int = Field(
-        description="of its cache disk, taken by registrations of datasets; they count against capacity",
+        description="of its cache disk, taken by registrations of datasets; what exceeds 16 MiB counts against capacity",
         examples=[94_000_000],
     )
     disk: Disk = Field(examples=["normal"])

@@ -19,6 +19,9 @@ from gateway.store.failures import DiskFault, disk_faults
 _TRUSTED_FOR = 1.0
 _MEASURED_EVERY = 10.0
 """Seconds for which the bytes of datasets are believed."""
+_UNCOUNTED = 16 * 1024**2
+"""Bytes of registrations that take nothing from the capacity. They are small beside a usual cache, as the index is, which is not
+counted either; a cache of a few megabytes would have no room for blobs."""
 _HEADROOM = 64 * 1024**2
 """Bytes of the file system that are never used for blobs, and on a small one this share of it."""
 _SMALLEST_SHARE = 16
@@ -37,7 +40,7 @@ class SpaceMeter:
         self.leaving = 0
         """Bytes of blobs that have lost their rows, but not yet their files."""
         self.datasets = 0
-        """Bytes of the disk that registrations of datasets take. Blobs have what they leave of the capacity."""
+        """Bytes of the disk that registrations of datasets take. What exceeds 16 MiB of them takes from the room of blobs."""
         self._settings = settings
         self._disk = disk
         self._loop = asyncio.get_running_loop()
@@ -90,7 +93,7 @@ class SpaceMeter:
     @property
     def capacity(self) -> int:
         """Bytes that blobs may take."""
-        return max(0, self._settings.capacity - self.datasets)
+        return max(0, self._settings.capacity - max(0, self.datasets - _UNCOUNTED))
 
     def room(self) -> int:
         """Bytes of blobs that the node can come to hold; 0 while the disk is not in use."""

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from gateway.admin.catalog import migrating
 from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.database import witnesses
 from gateway.admin.catalog.following import Follower
 from gateway.admin.catalog.schema import metadata
 from gateway.model.errors import ConfigError
@@ -82,6 +83,9 @@ async def test_a_catalog_that_was_begun_anew_revokes_no_revocation(catalog_url: 
         await world.ask("POST", "/credentials/vision/revoke", 200)
         for table in (*metadata.tables, "alembic_version"):
             await _run(world.catalog, f"DROP TABLE {table}")
+        if (path := world.catalog.database.path) is not None:
+            for witness in witnesses(path):
+                witness.unlink(missing_ok=True)
         await migrating.migrate(world.catalog.database)
         follower = Follower(world.catalog)
         await follower.look()

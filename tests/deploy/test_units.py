@@ -120,4 +120,4 @@ def test_a_log_that_was_removed_is_begun_anew(tmp_path: Path, monkeypatch: pytes
 def test_the_rotation_is_of_the_log_that_the_unit_makes_room_for() -> None:
     """Rule: the unit lets the gateway write to the folder that is rotated, as the user whom the new file belongs to."""
     assert f"/var/log/{setting('LogsDirectory')[0]}/access.log {{" in ROTATION.read_text()
-    assert f"create 0640 {setting('User')[0]} {setting('Group')[0]}" in ROTATION.read_text()
+    assert f"create 0600 {setting('User')[0]} {setting('Group')[0]}" in ROTATION.read_text()

@@ -301,12 +301,13 @@ async def test_of_a_disk_that_is_down_nothing_can_be_used(open_store, root):
 
 
 async def test_registrations_of_datasets_count_as_used(open_store, root) -> None:
-    """Rule: what registrations take on the disk is no room for blobs, and is shown."""
+    """Rule: what registrations take on the disk beyond 16 MiB is no room for blobs, and all of it is shown."""
     (root / "datasets" / "contents" / "c").mkdir(parents=True)
-    (root / "datasets" / "contents" / "c" / "index").write_bytes(bytes(4000))
+    with (root / "datasets" / "contents" / "c" / "index").open("wb") as file:
+        file.truncate(16 * 1024**2 + 4000)
     store = await open_store(capacity=10_000)
     status = store.status()
-    assert (status.capacity, status.datasets) == (10_000, 4000)
+    assert (status.capacity, status.datasets) == (10_000, 16 * 1024**2 + 4000)
     assert status.room == 6000
     assert await store.make_room(6000)
     assert not await store.make_room(6001)
