@@ -96,9 +96,9 @@ bench: $(VENV)/.dev-installed ## Measure the budgets side by side and print them
 	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
 
 .PHONY: drill
-drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified load and print a table (ONLY="names" runs a part)
+drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified load (ONLY="names" runs a part, SOAK=120 soaks for two hours instead)
 	@mkdir -p build/drill
-	TMPDIR=$(CURDIR)/build/drill $(BIN)/python -m drill $(ONLY)
+	TMPDIR=$(CURDIR)/build/drill $(BIN)/python -m $(if $(SOAK),drill.soak --minutes $(SOAK),drill $(ONLY))
 
 .PHONY: evaluate
 evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with its plots (ONLY="names" runs a part)
