@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -57,11 +58,42 @@ async def test_the_same_file_is_not_read_twice(registry: Registry, tmp_path: Pat
 
 
 async def test_a_content_name_is_one_datasets(registry: Registry, tmp_path: Path) -> None:
-    """Rule: no other dataset gets a name that holds an id, so a file that has changed is refused there."""
+    """Rule: no other dataset gets a name that holds the id of a registered one, so a file that has changed is refused there."""
     name = await register(registry, tmp_path, OLD)
     with pytest.raises(ApiError, match="Conflict"):
         await register(registry, tmp_path, NEW, name, Source())
     assert await register(registry, tmp_path, OLD, name, Source()) == name
+
+
+async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
+    """Rule: digits of no dataset that the tenant has make a plain name: it moves, stays without use, and hides nothing."""
+    time, source = [1000.0], Source("fingerprint")
+    registry = NearRegistry(tmp_path / "datasets", 1, Rules(keep_unused=86_400), clock=lambda: time[0])
+    looks = f"run-{id_of(NEW)[:16]}"
+    assert await register(registry, tmp_path, rows_of(3), looks, Source()) == looks
+    assert await register(registry, tmp_path, OLD, looks, source) == looks
+    by_content = dataclasses.replace(source, content_name=True)
+    assert await register(registry, tmp_path, OLD, "run", by_content) == f"run-{id_of(OLD)[:16]}"
+    unused(registry, 2 * 86_400)
+    time[0] += 700
+    registry.find(A, "another")
+    await registry.swept()
+    assert [found.name for found in registry.of_tenant(A)] == [looks]
+
+
+async def test_a_dataset_takes_its_content_name(registry: Registry, tmp_path: Path) -> None:
+    """Rule: a content name goes to its dataset, whatever had it before; what is used stays under its own."""
+    looks = f"run-{id_of(NEW)[:16]}"
+    await register(registry, tmp_path, OLD, looks, Source())
+    assert await register(registry, tmp_path, NEW, "run") == looks
+    assert registry.find(A, id_of(OLD), now=True).name == f"{looks}-{id_of(OLD)[:16]}"  # type: ignore[union-attr]
+
+
+async def test_a_plain_name_does_not_shadow_a_content_name(registry: Registry, tmp_path: Path) -> None:
+    """Rule: while a dataset is registered under any name, no other one gets a name that ends in its digits."""
+    await register(registry, tmp_path, OLD, "train", Source())
+    with pytest.raises(ApiError, match="Conflict"):
+        await register(registry, tmp_path, NEW, f"train-{id_of(OLD)[:16]}", Source())
 
 
 async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_path: Path) -> None:

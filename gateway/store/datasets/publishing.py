@@ -1,8 +1,9 @@
 """Registrations on disk: put in their place, replaced, expired and removed, within the quota of their tenant.
 
-A *content name* ends in ``-`` and the first 16 digits of a dataset's id. Only that dataset can have it, so nothing displaces it.
-Any other name goes to what is registered last; while the former dataset is used, it stays under its content name, and jobs that
-read it by its id go on. Programs register content names, so these expire when nobody uses them.
+A *content name* ends in ``-`` and the first 16 digits of its dataset's id. While a tenant has that dataset, no other one gets a
+name that ends so, and nothing displaces it. Any other name, also one that only looks like a content name, goes to what is
+registered last; while the former dataset is used, it stays under its content name, and jobs that read it by its id go on.
+Programs register content names, so these expire when nobody uses them.
 
 Use is noted as the modification time of the locations file. Everything here may block, and runs in threads.
 """
@@ -35,23 +36,14 @@ Name = tuple[str, str]
 
 
 def content_name(name: str, identity: str) -> str:
-    """The name that only this dataset can have."""
+    """The content name of a dataset."""
     return f"{name[: _LONGEST - _DIGITS - 1]}-{identity[:_DIGITS]}"
 
 
-def check_content(name: str, identity: str) -> None:
-    """Refuse another dataset's content name.
-
-    Raises:
-        ApiError: Conflict.
-    """
+def foreign_digits(name: str, identity: str) -> str:
+    """The digits in a name that would make it a content name, but not that of this dataset; or nothing."""
     match = _CONTENT_NAME.fullmatch(name)
-    if match is not None and not identity.startswith(match[2]):
-        raise ApiError(
-            "Conflict",
-            f"The name {name!r} is that of the dataset whose id begins with {match[2]}, and this is {identity}: the digest "
-            "file has changed. Register it under another name.",
-        )
+    return "" if match is None or identity.startswith(match[2]) else match[2]
 
 
 def over_quota(limit: Limit, quota: Quota, used: Usage) -> ApiError:
@@ -123,11 +115,7 @@ class Publisher:
 
     def content_names(self, tenant: str, name: str) -> list[str]:
         """The content names that a tenant has for datasets that are registered under a name."""
-        return [
-            each.name
-            for each in self.folders.of_tenant(tenant).glob(f"{name[: _LONGEST - _DIGITS - 1]}-*")
-            if _CONTENT_NAME.fullmatch(each.name)
-        ]
+        return [path.parent.name for path, _ in self._content_named(tenant, f"{name[: _LONGEST - _DIGITS - 1]}-")]
 
     def publish(self, draft: Path, document: dict[str, Any]) -> bool:
         """Put a complete dataset in its place; whether the name is new.
@@ -201,12 +189,13 @@ class Publisher:
             self.sweep()
         return bool(gone)
 
-    def _content_named(self, tenant: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    def _content_named(self, tenant: str, stem: str = "") -> Iterator[tuple[Path, dict[str, Any]]]:
         tenants = [self.folders.of_tenant(tenant)] if tenant else list(self.folders.tenants.glob("*"))
         for folder in tenants:
-            for path in folder.glob(f"*/{REGISTRATION}"):
-                document = read_document(path) if _CONTENT_NAME.fullmatch(path.parent.name) else None
-                if document is not None:
+            for path in folder.glob(f"{stem}*/{REGISTRATION}"):
+                name = path.parent.name
+                document = read_document(path) if _CONTENT_NAME.fullmatch(name) else None
+                if document is not None and not foreign_digits(name, str(document.get("content"))):
                     yield path, document
 
     def _outlives(self, folder: Path, before: dict[str, Any], after: dict[str, Any]) -> bool:

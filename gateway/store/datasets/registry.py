@@ -30,7 +30,7 @@ from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_
 from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
 from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.datasets.parcel import VERSION, Parcel
-from gateway.store.datasets.publishing import Name, Publisher, check_content, content_name, note_use, over_quota
+from gateway.store.datasets.publishing import Name, Publisher, content_name, foreign_digits, note_use, over_quota
 from gateway.store.failures import disk_faults
 
 _BELIEVED = 1.0
@@ -235,7 +235,7 @@ class Registry:
                 converted = await self._converted(tenant, name, parquet, draft, source.allow)
                 if source.content_name:
                     name = content_name(name, converted.id)
-                check_content(name, converted.id)
+                self._check_untaken(tenant, name, converted.id)
                 document = _document(tenant, name, caching, source, converted)
                 new = await asyncio.to_thread(self._publisher.publish, draft, document)
             registration = self._refreshed(tenant, name)
@@ -414,6 +414,15 @@ class Registry:
                 return ""
             known = self._known_tags[path] = (stamp, str(document.get("content")) if document else "")
         return known[1]
+
+    def _check_untaken(self, tenant: str, name: str, identity: str) -> None:
+        digits = foreign_digits(name, identity)
+        if digits and any(self._names_of(tenant, digits)):
+            raise ApiError(
+                "Conflict",
+                f"The name {name!r} is that of the dataset whose id begins with {digits}, and this is {identity}: the digest "
+                "file has changed. Register it under another name.",
+            )
 
     async def _known(self, tenant: str, name: str, caching: str, source: Source) -> Registration | None:
         """The registration of this very file, if there is one under this name, or a content name that begins with it."""
