@@ -81,17 +81,19 @@ def dataset_at(running: Running, file: Any, batch_size: int = 8, **options: Any)
 
 @pytest.mark.parametrize("substitute", [1, 10])
 def test_cold_and_warm_every_item_comes_once(cold, origin, file, substitute):
-    """Two ranks with two workers each: the first epoch reads each item once at the store, the second reads nothing there,
-    and both deliver each item once, with its bytes."""
+    """Two ranks with two workers each: the first epoch reads each item once at the store, the second reads nothing there and
+    finds everything in the cache, and both deliver each item once, with its bytes."""
     loaders = [
         watch(loader_of(dataset_at(cold, file, substitute=substitute, rank=rank, world=2), 2)) for rank in range(2)
     ]
     before = origin.count("GET")
-    for epoch in range(2):
+    hits = []
+    for _ in range(2):
         items = [item for loader in loaders for batch in loader for item in batch]
         assert Counter(items) == Counter(map(body_of, range(N)))
         assert origin.count("GET") - before == N
-        assert sum(loader.stats().hits for loader in loaders) == epoch * N
+        hits.append(sum(loader.stats().hits for loader in loaders))
+    assert hits[1] - hits[0] == N  # in the first epoch, what was read ahead is in the cache, too
 
 
 def test_workers_started_by_spawn_read_from_a_gateway(running, file):
@@ -118,10 +120,11 @@ def test_a_dataset_is_found_by_its_name(running, file):
 
 def test_the_gateway_forgets_the_dataset(running, file):
     """Registration is soft state: a dataset that is named by its file is registered again, and nobody notices."""
-    loader = loader_of(dataset_at(running, file))
-    iterator = iter(loader)
+    iterator = iter(loader_of(dataset_at(running, file)))
     first = numbers(islice(iterator, 3))
-    larder.Client(running.endpoint, credentials=KEY).remove("numbers")
+    client = larder.Client(running.endpoint, credentials=KEY)
+    for dataset in client.datasets():
+        client.remove(dataset.name)
     assert Counter(first + numbers(iterator)) == whole()
 
 
