@@ -158,17 +158,24 @@ class Threads:
     def _run(self) -> None:
         station = Station() if self._watch is None else self._watch.station()
         while (job := self._jobs.get()) is not None:
-            station.begin(job.patience)
-            result, error = None, None
-            try:
-                result = job.work()
-            except BaseException as failure:
-                error = failure
-            station.end()
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, job, result, error)
-            except RuntimeError:  # the loop is closed
-                _drop(job, result, error)
+            self._work(job, station)
+            # An idle thread must not keep the last job's result: an open blob would stay open until the next job.
+            del job
+
+    def _work(self, job: _Job, station: Station) -> None:
+        station.begin(job.patience)
+        result, error = None, None
+        try:
+            result = job.work()
+        except BaseException as failure:
+            error = failure
+        station.end()
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, job, result, error)
+        except RuntimeError:  # the loop is closed
+            _drop(job, result, error)
+        finally:
+            del error  # its traceback refers to this frame
 
     def _deliver(self, job: _Job, result: Any, error: BaseException | None) -> None:
         self._idle += 1

@@ -108,7 +108,7 @@ def test_a_worker_that_died_is_left_out(tmp_path: Path) -> None:
         gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running,
     ):
         origin.put("bucket", "key", BODY)
-        (folder,) = (tmp_path / "cache/run").glob("metrics-*")
+        (folder,) = Path("/dev/shm").glob(f"larder-metrics-{running.process.pid}-*")
         client = running.client()
         client.get_object(Bucket="bucket", Key="key")["Body"].read()
         before = running.metric("larder_requests_total")

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.objects import BlobRef
+from gateway.store.threads import closer
 from gateway.testing.faults import FaultyDirectory
 from gateway.testing.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
 
@@ -64,16 +65,18 @@ async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
 
 
 async def test_readers_of_an_aborted_blob_keep_their_descriptor(store, root):
-    """Aborting removes the file at once and closes the descriptor when the last reader has left."""
+    """Aborting removes the file, and the descriptor is closed when the last reader has left."""
     writer = await store.begin(6)
     await writer.write(b"abc")
     writer.hold()
     writer.abort()
     writer.abort()
     fd = writer.fd
+    await closer.done()
     assert list((root / "tmp").iterdir()) == []
     assert os.pread(fd, 10, 0) == b"abc"
     writer.release()
+    await closer.done()
     assert not is_open(fd, b"abc")
 
 
