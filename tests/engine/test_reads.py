@@ -70,6 +70,7 @@ async def test_an_unreachable_origin_gives_stale_bytes_within_the_rule(bench: Be
     """Marked STALE, and only to whom the origin once said yes."""
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
+    await bench.settle()
     bench.origin.inject(DieBeforeHeaders(times=1000))
     bench.now[0] += 700
     found = await bench.engine.find(bench.ask("k"))

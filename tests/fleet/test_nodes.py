@@ -74,7 +74,7 @@ def test_a_fleet_outlives_its_redis(store: Origin, shared_redis: RedisServer, tm
     with fleet(store.endpoint, shared_redis.url, 2, tmp_path, fleet={"expire": "3s"}) as nodes:
         shared_redis.kill()
         for node in nodes:
-            await_problems(node, "fleet", "redis")
+            await_problems(node, "redis")
         ended = time.monotonic() + 3.5
         wait_until(lambda: time.monotonic() > ended, WITHIN, "more than an expiry")
         assert [members(node) for node in nodes] == [BOTH, BOTH]

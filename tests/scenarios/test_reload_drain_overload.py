@@ -63,8 +63,7 @@ def second(secret: str) -> dict[str, str]:
 def test_a_rule_stops_caching_what_is_cached_already(reloaded, origin):
     """``cache = false`` for a prefix holds for the next read, also of objects that are in the cache."""
     origin.put("/rules/object", b"old")
-    get(reloaded.running, "/rules/object")
-    assert get(reloaded.running, "/rules/object").cache == "HIT"
+    eventually(lambda: get(reloaded.running, "/rules/object").cache, lambda status: status == "HIT", "a hit")
     reloaded.become(rules=({"match": "rules/**", "cache": False},))
     eventually(
         lambda: get(reloaded.running, "/rules/object").cache,
