@@ -205,6 +205,20 @@ def test_jobs_wait_for_redis(whole, redis, data, mood):
         )
 
 
+def test_a_redis_that_flaps_leaves_no_traceback(whole, redis, data):
+    """Rule: however often Redis goes and comes back, requests about jobs are answered, and no gateway logs a traceback."""
+    beat = json.dumps({"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}}).encode()
+    for _ in range(8):
+        with redis.killed():
+            for running in whole:
+                assert ask(running, "POST", "/v1/jobs/flapping/heartbeat", beat).status == 503
+        for running in whole:
+            assert ask(running, "POST", "/v1/jobs", job_of(data, "flapping")).status in (200, 201, 503)
+            assert ask(running, "POST", "/v1/jobs/flapping/heartbeat", beat).status in (200, 404, 503)
+    await_whole(whole)
+    assert not [line for running in whole for line in running.log.read_text().splitlines() if "Traceback" in line]
+
+
 def test_jobs_are_kept_in_a_failover(whole, redis, data):
     """Rule: a job that the replica has is known after it took over, at every gateway."""
     assert ask(whole[0], "POST", "/v1/jobs", job_of(data, "kept")).status == 201
