@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -217,9 +218,9 @@ class Database:
         """
         return await self._looker.submit(operation)
 
-    def post(self, operation: Operation[object]) -> None:
-        """``write`` without waiting, after everything submitted before it."""
-        self._writer.submit(operation).add_done_callback(self._posted)
+    def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
+        """``write`` without waiting, after everything submitted before it; ``undone`` is called when the disk failed it."""
+        self._writer.submit(operation).add_done_callback(partial(self._posted, undone))
 
     async def close(self) -> None:
         """Finish what was submitted and close the connections; a disk that hangs is not waited for."""
@@ -227,10 +228,11 @@ class Database:
             with suppress(DiskFault):
                 await lane.stop()
 
-    def _posted(self, future: asyncio.Future[object]) -> None:
+    def _posted(self, undone: Callable[[], object], future: asyncio.Future[object]) -> None:
         error = None if future.cancelled() else future.exception()
         if isinstance(error, DiskFault):
             self._on_fault(error)
+            undone()
         elif error is not None:
             raise error
 

@@ -150,10 +150,15 @@ class Disk:
         """
         return await self._attempt(self._database.look, operation)
 
-    def post(self, operation: Operation[object]) -> None:
-        """``write`` without waiting; nothing happens while the disk is not in use."""
+    def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
+        """``write`` without waiting; nothing happens while the disk is not in use.
+
+        Args:
+            operation: as for ``write``.
+            undone: called when the operation was not done because the disk failed.
+        """
         if self.usable():
-            self._database.post(operation)
+            self._database.post(operation, undone)
 
     async def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
         """Do blocking work on files in a thread; see ``Threads.submit``.

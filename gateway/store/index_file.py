@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gateway.policies.breaker import FailureKind
@@ -51,9 +51,11 @@ def ensure_index(path: Path, condemned: Identity | None) -> bool:
 
 
 def _open_once(path: Path) -> None:
-    # Digests are secrets, and SQLite gives its logs the mode of the file that it finds.
-    with disk_faults():
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    # Digests are secrets, and SQLite gives its logs the mode of the file that it finds. One that is there is not opened here:
+    # the close would take away the locks that SQLite holds for this process's connections (fcntl(2)). Another process would then
+    # take itself for the last user and remove the log that this one writes to.
+    with disk_faults(), suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with disk_faults(), open_engine(path, patience=PATIENCE).connect() as connection:
         prepare_connection(connection)
         create_schema(connection, time.time_ns())

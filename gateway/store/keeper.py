@@ -82,6 +82,7 @@ class Keeper:
         self._recency = recency
         self._on_gone = on_gone
         self._evicting = asyncio.Lock()
+        self._rowless: set[bytes] = set()
         self._next_shard = 0
         self._audit_at = disk.now() + _AUDIT_EVERY
         self._clock = _Clock(disk.now)
@@ -93,6 +94,7 @@ class Keeper:
             DiskFault: the disk stopped working meanwhile.
         """
         await self._settle()
+        await self._remove(())
         if self._clock.was_set_back():
             await self._disbelieve()
         if self._disk.audit_due:
@@ -219,9 +221,12 @@ class Keeper:
             broken += len(dropped)
         return orphans, broken
 
-    async def _remove(self, digests: list[bytes]) -> None:
-        for batch in _batches(digests):
+    async def _remove(self, digests: Sequence[bytes]) -> None:
+        """Unlink files that have lost their rows; those that the disk does not let go now, with the next call."""
+        self._rowless.update(digests)
+        for batch in _batches(list(self._rowless)):
             await self._disk.write(_removal(batch, self._disk.directory, None))
+            self._rowless.difference_update(batch)
 
 
 def _batches(digests: list[bytes]) -> Iterator[list[bytes]]:

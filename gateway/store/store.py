@@ -447,13 +447,15 @@ class Store:
         return recorded.record
 
     def _remove(self, digests: Sequence[bytes]) -> None:
-        """Unlink the files of blobs that have no row; while the disk is not in use they wait."""
+        """Unlink the files of blobs that have no row; what the disk does not take now is a chore for later."""
         self.items.gone(digests)
         self._loose.update(digests)
         if self._loose and self._disk.usable():
             loose, self._loose = tuple(self._loose), set()
             remove = self.directory.remove_blob
-            self._disk.post(lambda connection: blob_rows.remove_files(connection, loose, remove))
+            self._disk.post(
+                lambda connection: blob_rows.remove_files(connection, loose, remove), lambda: self._loose.update(loose)
+            )
 
     async def _wait_for_keeper(self, size: int) -> bool:
         loop = asyncio.get_running_loop()
@@ -474,6 +476,7 @@ class Store:
     def _do_chores(self) -> None:
         if self._disk.usable():
             self._flush()
+            self._remove(())
             self._open.trim()
         self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)
 

@@ -1,11 +1,14 @@
 """What the index promises about objects, blocks and grants."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
 from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import ObjectMeta
+from gateway.store.index_file import ensure_index
 from gateway.testing.stores import (
     BLOCK,
     assert_index_equals_disk,
@@ -348,3 +351,14 @@ async def test_an_origin_that_moved_is_forgotten(open_store):
     assert await store.lookup(key) is None
     assert store.generations.of(key) != generation
     assert await store.settle_origins({"default": "http://two"}) == []
+
+
+async def test_a_probe_keeps_the_locks_of_the_index(open_store, root) -> None:
+    """Rule: after a probe has looked at the index, another process that opens and closes it does not remove its log."""
+    await open_store()
+    log = root / "index.db-wal"
+    before = log.stat().st_ino
+    await asyncio.to_thread(ensure_index, root / "index.db", None)
+    look = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM blobs').fetchone(); c.close()"
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", look, str(root / "index.db")], check=True)
+    assert log.stat().st_ino == before
