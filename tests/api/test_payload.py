@@ -392,6 +392,7 @@ async def test_refused_body_leaves_no_file(tmp_path: Path) -> None:
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     with pytest.raises(S3Error, match="BadDigest"):
         await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+    await closer.done()
     assert _open_files(tmp_path) == 0
 
 
