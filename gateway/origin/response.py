@@ -58,7 +58,9 @@ class OriginResponse:
         """
         content = self._response.content
         try:
-            chunk = await content.readany()
+            # What arrived before the connection broke comes first; aiohttp's own reads raise without handing it out.
+            chunk = content._read_nowait(-1) if content.exception() is not None else b""
+            chunk = chunk or await content.readany()
             # An empty buffer that is not the end: the parser delivered an empty piece.
             while not chunk and not content.at_eof():
                 chunk = await content.readany()
