@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -140,17 +140,23 @@ class Registry:
         Of several names with one id, it is one that is open, else the first by name. ``now`` looks at what siblings did until
         this moment; without it, what was seen within the last second is believed, which a batch can afford.
         """
+        found = self._found(tenant, name_or_id, now)
+        # The use is noted before a sweep begins in a thread, which would expire what was only about to be used.
+        self._used(found)
         self._tidy()
+        return found
+
+    def _found(self, tenant: str, name_or_id: str, now: bool) -> Registration | None:
         look = self._refreshed if now else self._named
         if not is_dataset_id(name_or_id):
-            return self._used(look(tenant, name_or_id)) if is_name(name_or_id) else None
+            return look(tenant, name_or_id) if is_name(name_or_id) else None
         ids = {at: entry.registration.content.id for at, entry in self._open.items()}
         names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
         # The folder is looked at only if nothing is open: every batch comes by here, and there may be a thousand names.
         for name in chain(names, self._names_of(tenant, name_or_id)):
             registration = look(tenant, name)
             if registration is not None and registration.content.id == name_or_id:
-                return self._used(registration)
+                return registration
         return None
 
     def of_tenant(self, tenant: str) -> Iterator[Registration]:
@@ -331,14 +337,13 @@ class Registry:
             self._open.popitem(last=False)
         return entry.registration
 
-    def _used(self, registration: Registration | None) -> Registration | None:
+    def _used(self, registration: Registration | None) -> None:
         """Note now and then that a registration is used, for it may expire otherwise."""
         entry = registration and self._open.get((registration.tenant, registration.name))
         if entry and self._clock() >= entry.noted_at + _NOTED_EVERY:
             entry.noted_at = self._clock()
             folder = self.folders.of_tenant(entry.registration.tenant) / entry.registration.name
             note_use(folder / entry.locations)
-        return registration
 
     def _refreshed(self, tenant: str, name: str) -> Registration | None:
         """``_named``, whatever was believed about it."""
@@ -460,14 +465,12 @@ class Registry:
             self._sweeping = asyncio.get_running_loop().run_in_executor(None, self._sweep_again)
 
     def _sweep_again(self) -> None:
-        try:
+        with suppress(OSError):
             self._publisher.expire()
             for path in [path for path in list(self._known_tags) if not path.exists()]:
                 self._known_tags.pop(path, None)
             if self._publisher.unswept:
                 self._publisher.sweep()
-        except OSError:
-            return
 
     async def swept(self) -> None:
         """Wait for what is being removed in the background."""
