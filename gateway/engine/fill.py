@@ -174,7 +174,7 @@ class Fill:
         writer.hold()
         block.writer = writer
         resumes = 0
-        while writer.written < block.length:
+        while block.ref is None:
             try:
                 if resumes:
                     await self._resume(block.number * self.entry.record.block_size + writer.written)
@@ -183,25 +183,37 @@ class Fill:
                 resumes += 1
                 if resumes > RESUMES:
                     raise
-        block.progress()
 
     async def _pump(self, block: GrowingBlock) -> None:
-        """Write what the origin sends into this block; what belongs to the next one stays in ``_left``."""
-        assert block.writer is not None
-        assert self._response is not None
-        while block.writer.written < block.length:
-            chunk = self._left or await self._response.next_chunk()
-            self._left = b""
-            if not chunk:
-                raise OriginUnavailable("the origin closed the connection early")
-            room = block.length - block.writer.written
-            if len(chunk) > room:
-                view = memoryview(chunk)
-                await block.writer.write(view[:room])
-                self._left = view[room:]
+        """Write what the origin sends into this block, and commit it.
+
+        The last bytes are handed out with the block committed and known to its entry: a reader who has them all and
+        asks again meets a hit.
+        """
+        writer = block.writer
+        assert writer is not None
+        while block.ref is None:
+            room = block.length - writer.written
+            chunk = await self._next_chunk(room)
+            if len(chunk) < room:
+                await writer.write(chunk)
             else:
-                await block.writer.write(chunk)
+                self.entry.blobs[block.number] = block.ref = await writer.commit(chunk)
             block.progress()
+
+    async def _next_chunk(self, room: int) -> bytes | memoryview:
+        """What the origin sends, at most ``room`` bytes; what it sent beyond stays in ``_left``."""
+        assert self._response is not None
+        if not room:
+            return b""
+        chunk = self._left or await self._response.next_chunk()
+        if not chunk:
+            raise OriginUnavailable("the origin closed the connection early")
+        self._left = b""
+        if len(chunk) > room:
+            view = memoryview(chunk)
+            chunk, self._left = view[:room], view[room:]
+        return chunk
 
     async def _resume(self, position: int) -> None:
         self._abort()
@@ -210,17 +222,14 @@ class Fill:
         self._response = await self._reopen(*self._span_from(position))
 
     async def _keep(self, block: GrowingBlock) -> None:
-        """Commit a whole block and tie it to its object, unless the object was written meanwhile.
+        """Tie a committed block to its object, unless the object was written since the origin was asked.
 
         Raises:
             DiskUnavailable: disk or index do not take it.
         """
         entry = self.entry
-        assert block.writer is not None
+        assert block.ref is not None
         granted = dict(entry.grants) if entry.record.row_id == 0 else {}
-        block.ref = await block.writer.commit()
-        # From here on the block can be read by whoever finds the entry, as its generation vouches for it.
-        entry.blobs[block.number] = block.ref
         record = await self._store.record(
             entry.key,
             entry.record.meta,

@@ -75,6 +75,11 @@ class OpenBlobs:
         self._open.move_to_end(ref.digest)
         return blob
 
+    def has(self, ref: BlobRef) -> bool:
+        """Whether ``get`` would find it; changes nothing, so that any thread may ask."""
+        blob = self._open.get(ref.digest)
+        return blob is not None and blob.size == ref.size and blob.intact()
+
     def add(self, digest: bytes, blob: OpenBlob) -> None:
         """Keep a blob open; the one not used for longest is let go."""
         self._open[digest] = blob

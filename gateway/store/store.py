@@ -429,6 +429,10 @@ class Store:
         if len(self._fresh) > _FRESH:
             del self._fresh[next(iter(self._fresh))]
 
+    def is_open(self, ref: BlobRef) -> bool:
+        """Whether verified bytes of this blob are open here; any thread may ask."""
+        return self._open.has(ref)
+
     def settled(self, expected: int) -> None:
         """Hear that a writer needs its reservation no more."""
         self._space.filling -= expected

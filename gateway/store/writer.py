@@ -45,8 +45,8 @@ class WriterHost(Protocol):
     def settled(self, expected: int) -> None:
         """Hear that the writer, which reserved ``expected`` bytes, will not write any more."""
 
-    def resident(self, ref: BlobRef) -> OpenBlob | None:
-        """Whether verified bytes of this blob are here already."""
+    def is_open(self, ref: BlobRef) -> bool:
+        """Whether verified bytes of this blob are open here already; called in threads."""
 
 
 class _State(Enum):
@@ -109,35 +109,41 @@ class BlobWriter:
         """SHA-256 of what was written so far."""
         return self._sha256.digest()
 
-    async def commit(self) -> BlobRef:
-        """The blob is complete: give it its name. Bytes that are here already and known to be right are kept.
+    async def commit(self, last: bytes | memoryview = b"") -> BlobRef:
+        """Append the last bytes and name the blob, in one step: who reads ``written`` bytes finds it by that name.
+
+        Bytes that are here already and known to be right are kept.
 
         Raises:
-            DiskUnavailable: the file could not be renamed; it has been removed.
+            DiskUnavailable: the file could not be written or renamed; it has been removed.
         """
         assert self._state is _State.OPEN
-        ref = BlobRef(self._sha256.digest(), self.written, self._crc32)
-        known = self._host.resident(ref) is not None
+        began = self._clock()
         try:
-            mtime_ns = await self._do(partial(self._publish, ref, known=known))
+            ref, mtime_ns = await self._do(partial(self._complete, last))
         except DiskUnavailable:
             self.abort()
             raise
-        if not known:
+        if last:
+            self.written += len(last)
+            self._host.note(Wrote(self._clock() - began))
+        if mtime_ns is not None:
             self._host.published(ref, OpenBlob(os.dup(self.fd), ref, mtime_ns))
         self._end(_State.COMMITTED)
         return ref
 
-    def _publish(self, ref: BlobRef, *, known: bool) -> int:
-        """Give the file its name, or remove it because the blob is here; its modification time. Runs in a thread."""
+    def _complete(self, last: bytes | memoryview) -> tuple[BlobRef, int | None]:
+        """The blob, and the modification time of its file; without one the blob was here already. Runs in a thread."""
+        self._append(last)
+        ref = BlobRef(self._sha256.digest(), self.written + len(last), self._crc32)
         status = os.fstat(self.fd)
         if status.st_size != ref.size:
             raise DiskFault(FailureKind.IO, "the file is not as long as what was written")
-        if known:
+        if self._host.is_open(ref):
             os.unlink(self.path)
-        else:
-            self._host.directory.publish(self.path, ref.digest)
-        return status.st_mtime_ns
+            return ref, None
+        self._host.directory.publish(self.path, ref.digest)
+        return ref, status.st_mtime_ns
 
     def abort(self) -> None:
         """Throw away what was written. Idempotent, never fails, does not wait; does nothing after ``commit``."""

@@ -177,3 +177,18 @@ async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -
     with pytest.raises(ObjectChanged):
         await bench.engine.open(ask, found.entry, 5 * BLOCK, 6 * BLOCK)  # type: ignore[union-attr]
     assert await bench.store.lookup(ask.key) is None
+
+
+@pytest.mark.parametrize("size", [1, BLOCK, 2 * BLOCK + 5])
+async def test_an_object_that_was_read_to_its_end_is_a_hit(bench: Bench, size: int) -> None:
+    """Rule: the last byte is handed out when the object is in the cache, so a client that asks again at once misses nothing."""
+    ask = bench.ask("k")
+    for turn in range(20):
+        bench.origin.put("b", "k", os.urandom(size))
+        await bench.engine.changed([ask.key])
+        await bench.read("k")
+        assert bench.engine.hot(ask.key, bench.identity.name, bench.now[0]) is not None, turn
+        body = await bench.open("k")
+        assert (body.missed, body.joined) == (False, False)
+        body.close()
+        assert len(gets(bench)) == turn + 1

@@ -27,7 +27,6 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
     """Or the memo of addresses, which is bounded in number, would not be bounded in bytes."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
-    await bench.settle()
     members = alone()
     hot = HotReads(bench.engine, members)
     for length, remembered in ((200, True), (10_000, False)):
@@ -55,7 +54,6 @@ async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) ->
     """What fails before the files are handed over must not keep them open for ever."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
-    await bench.settle()
     asked = exchange(bench, b"h")
     entry = bench.engine._entries.get(ObjectKey("default", "b", "k"))
     assert entry is not None
@@ -73,7 +71,6 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
     """Rule: what this node was home of under one ring it answers from here only after the long path has looked again."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
-    await bench.settle()
     members = alone()
     hot = HotReads(bench.engine, members)
     asked, before = exchange(bench, b"h"), members.ring

@@ -70,7 +70,6 @@ async def test_an_unreachable_origin_gives_stale_bytes_within_the_rule(bench: Be
     """Marked STALE, and only to whom the origin once said yes."""
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
-    await bench.settle()
     bench.origin.inject(DieBeforeHeaders(times=1000))
     bench.now[0] += 700
     found = await bench.engine.find(bench.ask("k"))
@@ -84,7 +83,6 @@ async def test_a_hot_read_needs_bytes_freshness_and_grant(bench: Bench) -> None:
     key, name = bench.ask("k").key, bench.identity.name
     assert bench.engine.hot(key, name, bench.now[0]) is None
     await bench.read("k")
-    await bench.settle()
     assert bench.engine.hot(key, name, bench.now[0]) is not None
     assert bench.engine.hot(key, "default/other", bench.now[0]) is None
     assert bench.engine.hot(key, name, bench.now[0] + 600) is None
@@ -103,7 +101,6 @@ async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Ben
     """Rule: the object may have been written since, past this gateway, and the reader be the only one who knows."""
     bench.origin.put("b", "k", b"old")
     await bench.read("k")
-    await bench.settle()
     bench.now[0] += 601
     gate = Gate()
     bench.origin.inject(Hang(gate=gate, method="HEAD"))

@@ -63,7 +63,8 @@ def second(secret: str) -> dict[str, str]:
 def test_a_rule_stops_caching_what_is_cached_already(reloaded, origin):
     """``cache = false`` for a prefix holds for the next read, also of objects that are in the cache."""
     origin.put("/rules/object", b"old")
-    eventually(lambda: get(reloaded.running, "/rules/object").cache, lambda status: status == "HIT", "a hit")
+    get(reloaded.running, "/rules/object")
+    assert get(reloaded.running, "/rules/object").cache == "HIT"
     reloaded.become(rules=({"match": "rules/**", "cache": False},))
     eventually(
         lambda: get(reloaded.running, "/rules/object").cache,
