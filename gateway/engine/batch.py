@@ -28,6 +28,7 @@ from gateway.engine.prefetch import Prefetcher
 from gateway.engine.services import Services
 from gateway.engine.underway import FETCHES_PER_BATCH, Progress, Window
 from gateway.engine.wanted import Counts, FailedItem, Outcome, Source, Wanted
+from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
 from gateway.policies.batch import BatchMode, Positions, choose, may_replace
 from gateway.policies.chunk_cut import ChunkCut, fullest_chunk
@@ -121,8 +122,12 @@ class Batches:
         content, index = ask.registration.content, int(ask.indices[position])
         file = self._items.open(content, index)
         if file is not None and refreshes_recency(ask.caching):
-            self._services.store.touch(content.digest(index), self._services.now())
+            self._record(ask, index, content.digest(index))
         return file
+
+    def _record(self, ask: BatchAsk, index: int, blob: bytes = b"") -> None:
+        access = Access(ask.registration.content.id, index, blob, bool(blob), self._services.now(), ask.identity)
+        self._services.store.accesses.record(access)
 
     async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
         """The item's file, verified first if need be; ``None`` if it is not in the cache."""
@@ -376,7 +381,9 @@ class Batches:
         return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source)
 
     def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
-        wanted = self._wanted(ask, int(ask.indices[position]), routes.source)
+        index = int(ask.indices[position])
+        self._record(ask, index)
+        wanted = self._wanted(ask, index, routes.source)
         return asyncio.get_running_loop().create_task(self.fetches.fetch(wanted))
 
     # --- prefetch
@@ -423,7 +430,7 @@ class Batches:
         """What is announced and here counts as used now, or what is fetched with it would push it out before its turn."""
         now = self._services.now()
         for index in indices.tolist():
-            self._services.store.touch(content.digest(index), now)
+            self._services.store.expect(content.digest(index), now)
 
 
 def _sum(*counts: Counts) -> Counts:

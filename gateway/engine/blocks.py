@@ -16,6 +16,7 @@ from gateway.engine.growing import GrowingBlock
 from gateway.engine.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.services import Services
 from gateway.metrics import FILLS
+from gateway.model.access import Access
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
@@ -44,6 +45,7 @@ class Blocks:
         self._forget = forget
         self._store = services.store
         self._leases = services.leases
+        self._accesses = services.store.accesses
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
         self._fills: set[Fill] = set()
@@ -115,10 +117,11 @@ class Blocks:
         leased = False
         try:
             while True:
-                if (blob := await self._resident(entry, number)) is not None:
+                if (blob := await self._resident(body, number)) is not None:
                     return blob
                 if (growing := self._join(entry, number)) is not None:
                     body.joined = True
+                    self._missed(body, number)
                     return growing
                 if not leased:
                     # What another worker stored until now is in the index, and from here on none will store this block.
@@ -133,11 +136,15 @@ class Blocks:
                 fill = self.start_fill(entry, (number, last), body.identity, None)
                 leased = False
                 body.missed = True
+                self._missed(body, number)
                 fill.blocks[number].join()
                 return fill, fill.blocks[number]
         finally:
             if leased:
                 self._leases.release(entry.key, number, entry.generation)
+
+    def _missed(self, body: Body, number: int) -> None:
+        self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
 
     def _join(self, entry: Entry, number: int) -> tuple[Fill, GrowingBlock] | None:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
@@ -163,7 +170,8 @@ class Blocks:
             patience -= pause
             pause = min(2 * pause, 16 * LEASE_PAUSE)
 
-    async def _resident(self, entry: Entry, number: int) -> OpenBlob | None:
+    async def _resident(self, body: Body, number: int) -> OpenBlob | None:
+        entry = body.entry
         ref = entry.blobs.get(number)
         if ref is None:
             return None
@@ -175,7 +183,7 @@ class Blocks:
                 entry.blobs.pop(number, None)
                 return None
         blob.hold()
-        self._store.touch(ref.digest, self._services.now())
+        self._accesses.record(Access(entry.key, number, ref.digest, True, self._services.now(), body.identity))
         return blob
 
     async def load(self, entry: Entry, first: int, last: int) -> None:

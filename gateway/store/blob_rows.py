@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlite3 import Connection
 
 from gateway.model.objects import BlobRef
+from gateway.store.accesses import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +135,12 @@ def correct(connection: Connection, difference: Counts) -> None:
     )
 
 
-def note_use(connection: Connection, used: Mapping[bytes, float]) -> None:
+def note_use(connection: Connection, used: Mapping[bytes, Use]) -> None:
     """Write down when blobs were last used."""
     if used:
         connection.executemany(
             "UPDATE blobs SET last_used = max(last_used, ?) WHERE digest = ?",
-            [(moment, digest) for digest, moment in used.items()],
+            [(use.time, digest) for digest, use in used.items()],
         )
 
 

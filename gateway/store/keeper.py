@@ -22,15 +22,18 @@ from sqlite3 import Connection
 from gateway.policies.eviction import decide_eviction
 from gateway.policies.freshness import AHEAD
 from gateway.store import blob_rows, objects
+from gateway.store.accesses import Use
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
-from gateway.store.recency import Recency
 from gateway.store.space import SpaceMeter
 
 log = logging.getLogger("larder.store")
 _BATCH = 64
 _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
+
+Gone = Callable[[list[bytes]], None]
+"""Hears which blobs lost their rows."""
 
 
 class _Clock:
@@ -74,12 +77,18 @@ class RecoveryReport:
 class Keeper:
     """One keeper; harmless in a worker that does not hold the lock, which simply should not call it."""
 
-    def __init__(self, disk: Disk, space: SpaceMeter, recency: Recency, on_gone: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        space: SpaceMeter,
+        uses: Callable[[], dict[bytes, Use]],
+        on_gone: Callable[[list[bytes]], None],
+    ) -> None:
         self.evicted_blobs = 0
         self.evicted_bytes = 0
         self._disk = disk
         self._space = space
-        self._recency = recency
+        self._uses = uses
         self._on_gone = on_gone
         self._evicting = asyncio.Lock()
         self._rowless: set[bytes] = set()
@@ -122,7 +131,7 @@ class Keeper:
             decision = decide_eviction(await self._space.refresh(), wanted)
             if not decision.needed:
                 return
-            used = self._recency.take()
+            used = self._uses()
             await self._disk.write(lambda connection: blob_rows.note_use(connection, used))
             left, files = decision.size, decision.files
             while (left > 0 or files > 0) and (gone := await self._evict(left, files))[0]:

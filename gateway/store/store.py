@@ -25,6 +25,7 @@ from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.breaker import Event
 from gateway.policies.eviction import Watermarks, admits, admits_for_good, decide_eviction
 from gateway.store import blob_rows, objects
+from gateway.store.accesses import Accesses, Uses
 from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.directory import CacheDirectory
@@ -38,7 +39,6 @@ from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
 from gateway.store.prefixes import Prefixes
 from gateway.store.purged import AppliedPurges
-from gateway.store.recency import Recency
 from gateway.store.rights import withdraw
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
@@ -64,11 +64,13 @@ class Store:
         self._settings = settings
         self._disk = disk
         self._space = SpaceMeter(settings, disk)
-        self._recency = Recency()
+        self.accesses = Accesses()
+        self._uses = Uses(self.accesses, self._flush)
+        self.expect = self._uses.expect
         self._open = OpenBlobs(settings.open_files)
         self._opener = Opener(disk, self._open)
         self.items = ItemBlobs(disk, self._opener)
-        self._keeper = Keeper(disk, self._space, self._recency, self.items.gone)
+        self._keeper = Keeper(disk, self._space, self._uses.take, self.items.gone)
         self.room = ItemRoom(disk, self._keeper)
         self.prefixes = Prefixes(disk)
         self.purged = AppliedPurges(disk)
@@ -280,11 +282,6 @@ class Store:
             return False
         return self._disk.usable() and admits_for_good(space, size)
 
-    def touch(self, digest: bytes, now: float) -> None:
-        """Note that a blob was used; written down later, in batches."""
-        if self._recency.touch(digest, now):
-            self._flush()
-
     async def begin(self, expected: int) -> BlobWriter:
         """Start writing a blob of ``expected`` bytes, which are counted as used until it is committed or aborted.
 
@@ -473,7 +470,7 @@ class Store:
 
     def _flush(self) -> None:
         self._remove(())
-        used = self._recency.take()
+        used = self._uses.take()
         if used:
             self._disk.post(lambda connection: blob_rows.note_use(connection, used))
 

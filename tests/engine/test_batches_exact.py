@@ -10,6 +10,7 @@ import pytest
 
 from gateway.engine import batch as batches
 from gateway.engine.batch import Arriving, Resident
+from gateway.model.access import Access
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import PATIENCE, BatchMode
 from gateway.store.items import close_files
@@ -410,3 +411,18 @@ def batches_read(file: object) -> bytes:
     """All bytes of an open item."""
     with open(f"/proc/self/fd/{file.fd}", "rb") as stream:  # type: ignore[attr-defined]
         return stream.read()
+
+
+async def test_each_item_that_is_read_is_recorded_once(data: Data) -> None:
+    """Rule: a batch records one read per item: a miss while it is fetched, a hit with its digest when it was there."""
+    store, content = data.shelf.bench.store, data.registration.content
+    seen: list[Access] = []
+    store.accesses.subscribe(seen.extend)
+    await data.warm([3])
+    await data.exact([7, 3])
+    await data.exact([7, 3])
+    store.accesses.hand_out()
+    found = sorted((access.block, access.hit, access.blob) for access in seen)
+    three, seven = content.digest(3), content.digest(7)
+    assert found == [(3, False, b""), (3, True, three), (3, True, three), (7, False, b""), (7, True, seven)]
+    assert {(access.key, access.client) for access in seen} == {(content.id, data.shelf.bench.identity)}

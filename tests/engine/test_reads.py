@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from gateway.engine.reads import Forward, Found
+from gateway.model.access import Access
 from gateway.model.outcomes import Outcome, Reason
 from gateway.testing.origin_faults import DieBeforeHeaders, Gate, Hang
-from tests.engine.conftest import Bench
+from tests.engine.conftest import BLOCK, Bench
 
 
 async def test_many_readers_of_a_cold_object_ask_once(bench: Bench) -> None:
@@ -124,3 +125,20 @@ async def test_a_reader_who_insists_joins_no_read_that_began_before(bench: Bench
     assert await bench.engine.find(bench.ask("k", forced=True)) == Forward(Reason.JOINED, miss=True)
     gate.open()
     await earlier
+
+
+async def test_each_block_that_is_read_is_recorded_once(bench: Bench) -> None:
+    """Rule: a read of an object is one record per block: a miss while it comes from the origin, a hit with its blob later."""
+    seen: list[Access] = []
+    bench.store.accesses.subscribe(seen.extend)
+    bench.origin.put("b", "k", b"x" * (BLOCK + 1))
+    for _ in range(2):
+        await bench.read("k")
+        await bench.settle()
+    bench.store.accesses.hand_out()
+    key = bench.ask("k").key
+    assert [(access.key, access.block, access.hit) for access in seen] == [
+        (key, 0, False), (key, 1, False), (key, 0, True), (key, 1, True)
+    ]  # fmt: skip
+    assert [await bench.store.items.resident(access.blob) is not None for access in seen] == [False, False, True, True]
+    assert {access.client for access in seen} == {bench.identity}

@@ -16,6 +16,7 @@ from gateway.testing.stores import (
     key_of,
     meta_of,
     put,
+    touch,
     write_blob,
 )
 
@@ -60,7 +61,7 @@ async def test_what_was_touched_stays_longer(open_store):
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
     refs = await fill(store, 10)
-    store.touch(refs[0].digest, 100.0)
+    touch(store, refs[0].digest, 100.0)
     await store.sweep()
     assert await present(store, 10) == [0, *range(2, 10)]
 
@@ -70,7 +71,7 @@ async def test_making_room_knows_what_was_just_touched(open_store):
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
     refs = await fill(store, 10)
-    store.touch(refs[0].digest, 100.0)
+    touch(store, refs[0].digest, 100.0)
     assert await store.make_room(1000)
     assert 0 in await present(store, 10)
 
@@ -79,7 +80,7 @@ async def test_recency_survives_a_restart(open_store):
     """A close writes down what was touched."""
     store = await open_store()
     refs = await fill(store, 10)
-    store.touch(refs[0].digest, 100.0)
+    touch(store, refs[0].digest, 100.0)
     await store.close()
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
@@ -105,8 +106,8 @@ async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root)
     store = await open_store(capacity=3 * BLOCK)
     assert await store.try_lock()
     record, refs = await put(store, "big", b"a" * BLOCK + b"b" * BLOCK + b"c" * BLOCK)
-    store.touch(refs[0].digest, 50.0)
-    store.touch(refs[2].digest, 60.0)
+    touch(store, refs[0].digest, 50.0)
+    touch(store, refs[2].digest, 60.0)
     await store.sweep()
     assert await store.blocks(record.row_id, 0, 2) == {0: refs[0], 2: refs[2]}
     assert await store.lookup(key_of("big")) == record

@@ -23,6 +23,7 @@ from gateway.testing.stores import (
     meta_of,
     put,
     query,
+    touch,
     write_blob,
 )
 
@@ -71,7 +72,7 @@ async def assert_bypassed(store, reason: str = "disk") -> None:
     with pytest.raises(DiskUnavailable) as refusal:
         await store.begin(1)
     assert refusal.value.reason == reason
-    store.touch(b"x" * 32, 1.0)
+    touch(store, b"x" * 32, 1.0)
     assert not await store.try_lock()
 
 

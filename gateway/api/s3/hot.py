@@ -21,7 +21,8 @@ from gateway.api.s3.objects import entity_head
 from gateway.engine.engine import Engine
 from gateway.engine.entries import Entry
 from gateway.fleet.membership import Membership
-from gateway.model.keys import ObjectKey
+from gateway.model.access import Access
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.wire import WireRequest
 from gateway.policies.ring import Ring
 from gateway.store.blobs import OpenBlob
@@ -65,6 +66,7 @@ class HotReads:
     def __init__(self, engine: Engine, membership: Membership) -> None:
         self._engine = engine
         self._store = engine.services.store
+        self._record = engine.services.store.accesses.record
         self._membership = membership
         self._ring = membership.ring
         self._addresses: OrderedDict[Address, ObjectKey] = OrderedDict()
@@ -94,10 +96,10 @@ class HotReads:
         checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
         head = entity_head(entry).hit(checked=checked)
         # Last, because what is held must be released: nothing may fail between here and the caller.
-        blobs = self._blobs(entry, now)
+        blobs = self._blobs(entry, principal.identity, now)
         return None if blobs is None else Hit(key, head, blobs, entry.record.meta.size)
 
-    def _blobs(self, entry: Entry, now: float) -> list[OpenBlob] | None:
+    def _blobs(self, entry: Entry, client: OriginIdentity, now: float) -> list[OpenBlob] | None:
         """Every block of the object, held; ``None`` unless all of them are resident, open and unchanged."""
         count = entry.record.block_count
         if len(entry.blobs) < count or count > _MOST_BLOCKS or not entry.record.meta.size:
@@ -108,7 +110,7 @@ class HotReads:
             blob = None if ref is None else self._store.resident(ref)
             if ref is None or blob is None:
                 return None
-            self._store.touch(ref.digest, now)
+            self._record(Access(entry.key, number, ref.digest, True, now, client))
             blobs.append(blob)
         for blob in blobs:
             blob.hold()

@@ -1,0 +1,94 @@
+"""The reads of one worker: recorded once, handed to consumers in batches.
+
+``Accesses.record`` is on the path of every hit, so it only appends. Consumers get batches in the order of time, in the event
+loop, and must not wait. ``Uses`` is what the index's eviction order is kept up to date with: it folds the reads of a blob into
+one entry, so that a blob read a thousand times costs one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from gateway.model.access import Access
+
+Consumer = Callable[[Sequence[Access]], None]
+
+BATCH = 1024
+"""Records that are handed out together at the latest."""
+DISTINCT = 4096
+"""Blobs whose uses are kept in memory before they are written to the index."""
+
+
+class Accesses:
+    """What was read and not handed out yet."""
+
+    def __init__(self) -> None:
+        self._records: list[Access] = []
+        self._consumers: list[Consumer] = []
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Hand ``consumer`` every batch from now on."""
+        self._consumers.append(consumer)
+
+    def record(self, access: Access) -> None:
+        """Record one read."""
+        self._records.append(access)
+        if len(self._records) >= BATCH:
+            self.hand_out()
+
+    def hand_out(self) -> None:
+        """Give the consumers what was recorded since the last time."""
+        if self._records:
+            records, self._records = self._records, []
+            for consumer in self._consumers:
+                consumer(records)
+
+
+class Use(NamedTuple):
+    """Reads of a blob, folded: how many, and the time of the last in seconds since the epoch.
+
+    ``reads`` is 0 for a blob that a client has announced and not read yet.
+    """
+
+    reads: int
+    time: float
+
+
+class Uses:
+    """Uses that the index does not know yet.
+
+    Args:
+        accesses: of this worker.
+        when_many: called when it is time to write them to the index.
+    """
+
+    def __init__(self, accesses: Accesses, when_many: Callable[[], None]) -> None:
+        self._accesses = accesses
+        self._when_many = when_many
+        self._used: dict[bytes, Use] = {}
+        accesses.subscribe(self._fold)
+
+    def _fold(self, accesses: Iterable[Access]) -> None:
+        used = self._used
+        for access in accesses:
+            if access.hit:
+                known = used.get(access.blob)
+                used[access.blob] = Use(1, access.time) if known is None else Use(known.reads + 1, access.time)
+        self._look()
+
+    def expect(self, blob: bytes, now: float) -> None:
+        """A client announced that it reads this blob next: what is fetched with it must not displace it before."""
+        known = self._used.get(blob)
+        self._used[blob] = Use(0, now) if known is None else Use(known.reads, now)
+        self._look()
+
+    def _look(self) -> None:
+        if len(self._used) >= DISTINCT:
+            self._when_many()
+
+    def take(self) -> dict[bytes, Use]:
+        """All uses since the last call, by digest."""
+        self._accesses.hand_out()
+        used, self._used = self._used, {}
+        return used

@@ -1,0 +1,67 @@
+"""How reads are recorded, handed out and folded."""
+
+from gateway.model.access import Access
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.store.accesses import BATCH, DISTINCT, Accesses, Use, Uses
+
+KEY = ObjectKey("default", "bucket", "key")
+CLIENT = OriginIdentity("default", "AK")
+
+
+def read(blob: bytes, time: float, *, hit: bool = True) -> Access:
+    """A read of a blob."""
+    return Access(KEY, 0, blob, hit, time, CLIENT)
+
+
+def test_every_consumer_gets_every_read_in_order():
+    """Rule: consumers get all records, hits and misses, in the order of time, at the latest when a batch is full."""
+    accesses, one, two = Accesses(), [], []
+    accesses.subscribe(one.extend)
+    accesses.subscribe(two.extend)
+    reads = [read(b"a", float(number), hit=number % 2 == 0) for number in range(BATCH + 1)]
+    for access in reads:
+        accesses.record(access)
+    assert one == reads[:BATCH]
+    accesses.hand_out()
+    assert (one, two) == (reads, reads)
+
+
+def test_nothing_is_handed_out_twice():
+    """Rule: a second hand-out has nothing to give."""
+    accesses, seen = Accesses(), []
+    accesses.subscribe(seen.append)
+    accesses.record(read(b"a", 1.0))
+    accesses.hand_out()
+    accesses.hand_out()
+    assert len(seen) == 1
+
+
+def test_reads_of_a_blob_are_folded():
+    """Rule: a blob has one entry with the number of its hits and the time of the last; misses used no blob."""
+    accesses = Accesses()
+    uses = Uses(accesses, lambda: None)
+    for access in (read(b"a", 1.0), read(b"b", 2.0), read(b"", 3.0, hit=False), read(b"a", 4.0)):
+        accesses.record(access)
+    assert uses.take() == {b"a": Use(2, 4.0), b"b": Use(1, 2.0)}
+    assert uses.take() == {}
+
+
+def test_an_announced_blob_is_not_read():
+    """Rule: what a client announced counts as used now, with no read more."""
+    accesses = Accesses()
+    uses = Uses(accesses, lambda: None)
+    uses.expect(b"a", 1.0)
+    accesses.record(read(b"b", 2.0))
+    accesses.hand_out()
+    uses.expect(b"b", 3.0)
+    assert uses.take() == {b"a": Use(0, 1.0), b"b": Use(1, 3.0)}
+
+
+def test_many_uses_ask_to_be_written():
+    """Rule: uses of more blobs than are kept in memory are written at once, and each is written once."""
+    accesses, written = Accesses(), {}
+    uses = Uses(accesses, lambda: written.update(uses.take()))
+    for number in range(DISTINCT):
+        accesses.record(read(b"%d" % number, 1.0))
+    assert len(written) == DISTINCT
+    assert uses.take() == {}
