@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ import boto3
 from botocore.config import Config
 
 from gateway.testing.signed_requests import Signer
+from tests.forked import Forked
 from tests.origins.processes import wait_until
 
 START_WITHIN = 60.0
@@ -86,7 +85,7 @@ def _table(title: str, values: Mapping[str, Any]) -> str:
 class Running:
     """A gateway that is ready."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     endpoint: str
     config: Path
     log: Path
@@ -135,8 +134,7 @@ class Running:
 
     def stop(self) -> int:
         """SIGTERM, and the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_WITHIN)
 
 
@@ -170,27 +168,27 @@ def start(settings: Settings, home: Path, *, unready: bool = False, files: int =
     config = home / "larder.toml"
     config.write_text(settings.toml())
     log = home / f"gateway-{time.monotonic_ns()}.log"
-    limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [*limited, sys.executable, "-m", "gateway", "serve", "--config", str(config)],
-            stdout=subprocess.PIPE,
-            stderr=stream,
-            text=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))},
-        )
-    assert process.stdout is not None
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))}
+    process = Forked(["serve", "--config", str(config)], environ, log, files=files)
     line = process.stdout.readline()
     if "listening on " not in line:
         process.wait(STOP_WITHIN)
+        process.stdout.close()
         raise RuntimeError(f"the gateway did not start: {log.read_text()}")
     running = Running(process, line.split("listening on ")[1].strip(), config, log)
     statuses = (200, 503) if unready else (200,)
-    wait_until(
-        lambda: _readiness(running) in statuses or process.poll() is not None, START_WITHIN, "the gateway's readiness"
-    )
-    if process.poll() is not None:
-        raise RuntimeError(f"the gateway ended at start: {log.read_text()}")
+    try:
+        wait_until(
+            lambda: _readiness(running) in statuses or process.poll() is not None,
+            START_WITHIN,
+            "the gateway's readiness",
+        )
+        if process.poll() is not None:
+            raise RuntimeError(f"the gateway ended at start: {log.read_text()}")
+    except BaseException:
+        running.kill()
+        process.stdout.close()
+        raise
     return running
 
 
@@ -218,8 +216,7 @@ def gateway(settings: Settings, home: Path) -> Iterator[Running]:
 def finish(running: Running) -> None:
     """Stop a gateway, if it still runs, and let go of what belongs to it."""
     running.stop()
-    if running.process.stdout is not None:
-        running.process.stdout.close()
+    running.process.stdout.close()
 
 
 FLEET_SECRET = "a secret that the nodes of the tests share"

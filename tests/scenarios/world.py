@@ -157,7 +157,6 @@ def doomed(settings: Settings, home: Path) -> Iterator[Running]:
     finally:
         if running.process.poll() is None:
             running.kill()
-        assert running.process.stdout is not None
         running.process.stdout.close()
 
 

@@ -1,0 +1,29 @@
+"""The gateways that tests start end with the process of the tests, however that ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.origins.processes import speaks_http, wait_until
+
+STARTS = """
+import sys
+from pathlib import Path
+from tests.gateways import Settings, start
+folder = Path(sys.argv[1])
+print(start(Settings("http://127.0.0.1:9", folder / "cache"), folder).endpoint, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_gateway_ends_with_the_tests(root: Path, tmp_path: Path) -> None:
+    """Rule: when the process of the tests is killed, its gateways stop."""
+    command = [sys.executable, "-c", STARTS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as tests:
+        assert tests.stdout is not None
+        endpoint = tests.stdout.readline().strip()
+        assert speaks_http(endpoint)
+        tests.kill()
+    wait_until(lambda: not speaks_http(endpoint), 60, "the end of the gateway")
