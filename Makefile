@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes at once; integration tests start real gateways, so more than the cores does not help.
+# Test processes at once. Tests start real gateways, so more of them than cores does not help.
 JOBS ?= 2
 
 .PHONY: help
@@ -74,6 +74,11 @@ test: $(VENV)/.dev-installed system-packages check test-client ## All tests, aga
 	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of gateways that are started would compile all of it again.
 	$(BIN)/python -m compileall -q gateway clients/python/src
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev-installed system-packages ## Explore for long: attack a gateway (MINUTES=10), then try each property with thousands of examples
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --first $$RANDOM
+	$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m hypothesis --hypothesis-profile fuzz tests
 
 .PHONY: clients
 clients: $(VENV)/.dev-installed system-packages ## Try a dozen S3 clients and write what passed into docs/s3-compatibility.md

@@ -4,6 +4,8 @@ from hypothesis import settings
 
 # The machine that runs the tests decides how long an example takes, and that is not what a test is about.
 settings.register_profile("larder", deadline=None, print_blob=True)
+# `make fuzz`: new examples in every run, and many.
+settings.register_profile("fuzz", settings.get_profile("larder"), max_examples=5000, derandomize=False, database=None)
 settings.load_profile("larder")
 
 pytest_plugins = ["tests.origins.fixtures"]

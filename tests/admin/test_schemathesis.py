@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -34,6 +33,7 @@ from gateway.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
 from gateway.testing.signed_requests import Signer
 from tests.admin.operations_world import ADMIN, TOKEN
+from tests.effort import same_each_time
 from tests.gateways import Running, Settings, gateway
 
 # Not among them: that what fits a schema is accepted. Whether there is such a node, key or dataset is no schema's business.
@@ -65,7 +65,7 @@ def described() -> dict[str, Any]:
 schemathesis.serializer.alias("application/vnd.apache.parquet", "application/octet-stream")
 DOCUMENT = described()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
-FEW = settings(max_examples=5, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = same_each_time(5)
 
 
 @pytest.fixture(scope="module")

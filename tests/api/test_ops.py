@@ -10,10 +10,10 @@ from email.message import Message
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
 
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.testing.origin import OriginThread
+from tests.effort import same_each_time
 from tests.gateways import Running, Settings, gateway
 
 DESCRIBED = ops_app()
@@ -52,7 +52,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
+@same_each_time(10)
 def test_the_description_is_true(case: schemathesis.Case, running: Running) -> None:
     """Rule: every address that /-/openapi.json describes answers as it says there, whatever is asked of it."""
     case.call_and_validate(base_url=f"{running.endpoint}/-")

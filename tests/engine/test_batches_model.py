@@ -23,6 +23,7 @@ from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.store.items import close_files
 from gateway.testing.origin_faults import Refuse
+from tests.effort import examples
 from tests.engine.datasets import BUCKET, Batch, Data, Shelf, bodies_of, descriptors, shelved, until
 
 ITEMS = 16
@@ -132,7 +133,7 @@ def may_come(data: Data, index: int, fate: str, here: bool, caching: CachingMode
     return (here and caching is not CachingMode.NONE) or fate == "good" or not data.bodies[index]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(fates, residency, modes, st.lists(st.integers(0, ITEMS - 1), max_size=24), st.booleans())
 def test_an_exact_batch(
     world: World, fate: list[str], resident: list[bool], caching: CachingMode, wanted: list[int], ordered: bool
@@ -156,7 +157,7 @@ def test_an_exact_batch(
     assert batch.count(ItemFlag.HIT) >= sum(here)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(fates, residency, modes, st.sets(st.integers(0, ITEMS - 1)), st.integers(1, ITEMS + 3), st.randoms())
 def test_a_substitutable_batch(
     world: World,
@@ -190,7 +191,7 @@ def test_a_substitutable_batch(
     assert batch.count(ItemFlag.HIT) == min(take, hits)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(residency, modes, st.lists(st.integers(0, ITEMS - 1), max_size=24), st.integers(0, 24))
 def test_a_batch_that_is_left(
     world: World, resident: list[bool], caching: CachingMode, wanted: list[int], after: int

@@ -6,9 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.effort import same_each_time
 from tests.fuzz.campaign import campaign
 from tests.fuzz.corpus import SIGNED_CHUNKS, SIGNED_TRAILER, UNSIGNED_TRAILER, chunks_of, raw, sign, upload, url
 from tests.fuzz.rereadings import reread
@@ -126,7 +127,7 @@ _NAMES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
+@same_each_time(150)
 @example(method="GET", path="/bucket/%2e%2e/%2e%2e/etc/passwd", query="X-Amz-Expires=--5", headers={}, body=b"")
 @example(
     method="PUT", path="/bucket/a", query="partNumber=%C2%B2&uploadId=", headers={"range": "bytes=\xb2-"}, body=b"x"

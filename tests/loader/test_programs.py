@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from larder.torch import watch
+from tests.effort import examples
 from tests.loader.making import dataset_of, loader_of, numbers, whole
 
 STEP = st.one_of(
@@ -66,7 +67,7 @@ class Loop:
         self.iterator = iter(self.loader)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     steps=st.lists(STEP, max_size=12),
     items=st.integers(1, 60),

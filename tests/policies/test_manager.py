@@ -17,6 +17,7 @@ from gateway.policies.datasets import decide as decide_alone
 from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
 from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, WhyCaching
 from gateway.policies.probing import PhaseTotals, ProbeSettings
+from tests.effort import examples
 
 GB, GIB = 1000**3, 1024**3
 FULL, CHUNKED, NONE = CachingMode.FULL, CachingMode.CHUNKED, CachingMode.NONE
@@ -386,7 +387,7 @@ def worlds(draw: st.DrawFn) -> list[Facts]:
     return draw(st.lists(world, min_size=1, max_size=8))
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.floats(0.1, 400))
 def test_whatever_happens_the_plan_is_sound(story, seconds):
     """Rule: the space believed in is never exceeded, two chunks at most are held of a dataset, every job has an order, the

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gateway.policies.ring import RING, Ring, item_key, path_key
+from tests.effort import examples
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "wire" / "ring.json").read_text())
 KEYS: NDArray[np.uint64] = np.random.Generator(np.random.PCG64(7)).integers(0, 2**64, size=100_000, dtype=np.uint64)
@@ -75,7 +76,7 @@ def test_a_node_that_leaves_gives_away_its_keys_only() -> None:
 
 
 @given(FLEETS, SEVERAL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_to_leave_a_node_out_is_a_ring_without_it(fleet: dict[str, int], keys: list[int]) -> None:
     """Rule: homes "without" some nodes are what they were if these had never been there."""
     gone = sorted(fleet)[::2]
@@ -89,7 +90,7 @@ def test_to_leave_a_node_out_is_a_ring_without_it(fleet: dict[str, int], keys: l
 
 
 @given(FLEETS, SEVERAL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_the_next_in_the_ranking_is_home_when_the_first_is_gone(fleet: dict[str, int], keys: list[int]) -> None:
     """Rule: a ranking is the homes of ever smaller rings, and holds every node once."""
     ring = Ring(fleet)

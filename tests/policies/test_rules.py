@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.model.keys import glob_matches
 from gateway.policies.rules import Caching, Rules
+from tests.effort import examples
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def _matches(pattern: str, path: str) -> bool:
     return path[:1] == pattern[0] and _matches(pattern[1:], path[1:])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.sampled_from(["a", "b", "/", "*", "**", "**/", "a*"]), min_size=1, max_size=7).map("".join),
     st.text("ab/", max_size=8),

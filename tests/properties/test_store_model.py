@@ -14,6 +14,7 @@ from gateway.config import CacheSettings
 from gateway.model.errors import BlobGone
 from gateway.store.store import Store
 from gateway.testing.stores import BLOCK, FakeClock, assert_index_equals_disk, get, key_of, meta_of, put, write_blob
+from tests.effort import examples
 
 CAPACITY = 20 * BLOCK
 names = st.sampled_from(["a", "a/1", "a/2", "b", "ä/€", "c%", "c%/x", "c_/y"])
@@ -174,7 +175,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
 
-StoreAndDictionary.TestCase.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+StoreAndDictionary.TestCase.settings = settings(max_examples=examples(20), stateful_step_count=15)
 
 
 class TestStoreAndDictionary(StoreAndDictionary.TestCase):

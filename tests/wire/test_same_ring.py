@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policies import ring as ours
@@ -14,7 +14,6 @@ FLEETS = st.dictionaries(NAMES, st.integers(1, 2**60), max_size=12)
 
 
 @given(FLEETS, st.lists(st.integers(0, 2**64 - 1), max_size=50))
-@settings(max_examples=100, deadline=None)
 def test_both_sides_compute_the_same_homes(fleet: dict[str, int], keys: list[int]) -> None:
     """Rule: for any nodes and any keys, homes and rankings of gateway and client are equal."""
     one, other = ours.Ring(fleet), theirs.Ring(fleet)
