@@ -11,19 +11,12 @@ lowest epoch, and in it the longest rest. A chunk that only the slowest rank sti
 that has nothing before it has ended, and is not waited for. Totals are the means over all ranks of the registration, items
 and hits the sums: a divisor that never changes keeps them growing when a rank comes late.
 
-The order of an epoch. Who asks first decides for all ranks. When the dataset's chunks are rotated for other jobs too, all of them
-use the same chunks at the same time (Quiver, section 5.1), so a job that opens an epoch
-
-- follows the others' sequence, beginning where the plan says, if one of them is in the middle of its epoch; or after that, if it
-  has been there just now, in the last two chunks of the epoch before: it goes on with the others;
-- takes it from its beginning if others have just begun it and are in its first chunk, whatever the plan says: it may not have
-  heard of them yet. Only if it says that they are nearer to the second one, the job begins there;
-- else, if it is alone, or the others have at most two chunks of their epochs left, what it proposes is the new sequence. The
-  others take that when they open theirs soon after, so the order of chunks changes from epoch to epoch for all of them.
-
-Where the others are is in ``places``: epoch, chunks left and chunks of an epoch of each job, as its ranks said last or as it
-was when it opened an epoch. The sequence is kept as it was given last, which is where those begin who are together with that job.
-Orders of the four newest epochs are kept: ranks are never further apart. Who asks for an older one has begun again.
+The order of an epoch is decided by ``gateway.policies.chunk_order`` and put into force by compare-and-set, so ranks that ask at
+the same time get the same answer. Of two jobs that open an epoch of one dataset at the same time, the second sees the sequence
+of the first: ``sequence`` keeps the last one given and, since a new one may be equal to it, counts new ones (``LEADS``). Older
+nodes decide in a script of their own, on the same keys but without the count. Between an old and a new node, two jobs that open
+an epoch in the same instant may therefore both set a sequence, if the first one sets the very sequence that was there. They
+then rotate apart until their next epochs; each job's own order is the same for all of its ranks in any case.
 
 Everything is bounded: jobs of a zone, ranks of a job, places in a heartbeat, orders of a job. Redis lost: every call raises
 (``DOWN``); jobs go on without.
@@ -34,11 +27,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
 
+from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import text_of
+from gateway.policies.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.plan import Phase
 from gateway.policies.probing import PhaseTotals
 
@@ -46,7 +42,8 @@ MOST_JOBS = 10_000
 """Jobs of one zone."""
 MOST_OF_TENANT = 1_000
 """Jobs of one tenant, so that nobody takes the places of all others."""
-_KEPT_ORDERS = 4
+LEADS = " leads"
+"""After a dataset's id, the field that counts the sequences that jobs have begun."""
 _AT_ONCE = 200
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -104,8 +101,7 @@ if rank < record.ranks then
   redis.call('ZADD', K .. 'using:' .. record.dataset, 'XX', now, name)
   local places = K .. 'places:' .. record.dataset
   local opened, _, count = string.match(redis.call('HGET', places, name) or '', '^(%d+) (%d+) (%d+)$')
-  -- A rank that was heard late in the epoch before the one that its job has opened says nothing new.
-  if opened and epoch ~= tonumber(opened) - 1 then
+  if opened and opened ~= ARGV[7] then
     redis.call('HSET', places, name, string.format('%.0f', epoch) .. ' ' .. left .. ' ' .. count)
   end
 end
@@ -125,70 +121,23 @@ end
 return {string.format('%.0f', now), found}
 """
 _NOW = "return string.format('%.0f', now)"
-_ORDER = """
-local name, epoch, proposal, active, kept, leads = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
-local record = record_of(redis.call('HGET', K .. 'jobs', name))
+_OPENING = """
+local name, epoch = ARGV[2], ARGV[3]
+local job = redis.call('HGET', K .. 'jobs', name)
+local record = record_of(job)
 if not record then return false end
-local epochs, using = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset
-local places, sequence = K .. 'places:' .. record.dataset, K .. 'sequence'
+local epochs, using, places = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset, K .. 'places:' .. record.dataset
 redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
 if redis.call('EXISTS', using) == 0 then redis.call('DEL', places) end
-local proposed = cjson.decode(proposal)
-local count = #proposed
--- 'middle': some other job is in the middle of an epoch; else 'begun': some have just begun theirs; else nil.
-local function others()
-  local found = nil
-  for _, other in ipairs(redis.call('ZRANGE', using, 0, -1)) do
-    local left, of = string.match(redis.call('HGET', places, other) or '', '^%d+ (%d+) (%d+)$')
-    if other ~= name and (not of or tonumber(of) == count) then
-      if not of then return 'middle' end
-      if tonumber(left) == count then found = 'begun' elseif tonumber(left) > 2 then return 'middle' end
-    end
-  end
-  return found
-end
-local function just_used(last)
-  local used, found = cjson.decode(last or '[]'), {}
-  for place = math.max(1, #used - 1), #used do found[used[place]] = true end
-  return found
-end
-local function followed(there, where)
-  if #there ~= count then return nil end
-  local wanted, start = {}, 1
-  for _, chunk in ipairs(proposed) do wanted[chunk] = true end
-  for place, chunk in ipairs(there) do
-    if not wanted[chunk] then return nil end
-    if chunk == tonumber(active) and (where == 'middle' or place == 2) then start = place end
-  end
-  if where == 'middle' and count > 2 then
-    local used = just_used(redis.call('HGET', epochs, string.format('%.0f', tonumber(epoch) - 1)))
-    while used[there[start]] do start = start % count + 1 end
-  end
-  local turned = {}
-  for place = 0, count - 1 do turned[place + 1] = there[(start - 1 + place) % count + 1] end
-  return cjson.encode(turned)
-end
-local order = redis.call('HGET', epochs, epoch)
-local opens = not order
-if opens then
-  local known = active ~= '' and redis.call('HGET', sequence, record.dataset)
-  local where = known and others()
-  local theirs = where and followed(cjson.decode(known), where)
-  order = theirs or proposal
-  if theirs or leads then redis.call('HSET', sequence, record.dataset, order) end
-  local fields = redis.call('HKEYS', epochs)
-  table.sort(fields, function(a, b) return tonumber(a) < tonumber(b) end)
-  if #fields >= kept then
-    if tonumber(epoch) < tonumber(fields[1]) then redis.call('DEL', epochs) else redis.call('HDEL', epochs, fields[1]) end
-  end
-  redis.call('HSET', epochs, epoch, order)
-end
-if opens or string.match(redis.call('HGET', places, name) or '', '^%d+') ~= epoch then
-  redis.call('HSET', places, name, epoch .. ' ' .. count .. ' ' .. count)
-end
 redis.call('ZADD', K .. 'jobs:seen', now, name)
-redis.call('ZADD', using, now, name)
-return order
+local order = redis.call('HGET', epochs, epoch)
+if order then
+  redis.call('ZADD', using, now, name)
+  return {string.format('%.0f', now), job, {epoch, order}, {name}, {name, redis.call('HGET', places, name)}}
+end
+local sequence = redis.call('HMGET', K .. 'sequence', record.dataset, record.dataset .. ARGV[4])
+return {string.format('%.0f', now), job, redis.call('HGETALL', epochs), redis.call('ZRANGE', using, 0, -1),
+  redis.call('HGETALL', places), sequence[1], sequence[2]}
 """
 
 
@@ -326,7 +275,8 @@ class Jobs:
         self._beat = redis.register_script(_COMMON + _BEAT)
         self._remove = redis.register_script(_COMMON + _REMOVE)
         self._list = redis.register_script(_COMMON + _LIST)
-        self._order = redis.register_script(_COMMON + _ORDER)
+        self._opening = redis.register_script(_COMMON + _OPENING)
+        self._swap = CompareAndSet(redis)
         self._now = redis.register_script(_COMMON + _NOW)
 
     async def register(self, record: JobRecord) -> bool:
@@ -349,7 +299,8 @@ class Jobs:
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
         """Take a rank's heartbeat; the job, or ``None`` when there is none. A rank that the job has not changes nothing."""
         document = json.dumps(beat.to_json(), separators=(",", ":"))
-        known = await self._call(self._beat, key, beat.rank, document, beat.epoch, beat.epoch_left)
+        late = late_under(beat.epoch)
+        known = await self._call(self._beat, key, beat.rank, document, beat.epoch, beat.epoch_left, late)
         return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
@@ -418,26 +369,49 @@ class Jobs:
         known = [text_of(dataset) for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
         if gone := [dataset for dataset in known if dataset not in needed]:
             await self._redis.hdel(f"{self._prefix}sizes", *gone)
-            await self._redis.hdel(f"{self._prefix}sequence", *gone)
+            await self._redis.hdel(f"{self._prefix}sequence", *gone, *(dataset + LEADS for dataset in gone))
 
-    async def order(
-        self, key: str, epoch: int, proposal: Sequence[int], active: int | None, *, leads: bool = True
-    ) -> list[int] | None:
-        """The order of chunks that a job's epoch takes, the same for whoever asks; ``None`` when there is no such job.
+    async def order(self, key: str, asked: Opening) -> tuple[int, ...] | None:
+        """The order of chunks that a job's epoch takes, the same for all ranks; ``None`` when there is no such job.
 
-        Args:
-            key: of the job.
-            epoch: from 0.
-            proposal: what the job would take: a permutation of its chunks.
-            active: the chunk with which a new job begins, by the plan, -1 for none, if the dataset's chunks are rotated; else
-                ``None``.
-            leads: whether others may follow; not a job that was cut into other chunks than the fleet rotates.
+        Raises:
+            Contended: too many jobs opened epochs of the dataset at the same time; one of ``DOWN``.
         """
-        wanted = json.dumps(list(proposal))
-        order = await self._call(
-            self._order, key, epoch, wanted, "" if active is None else active, _KEPT_ORDERS, int(leads)
+        return await self._swap(partial(self._open, key, asked))
+
+    async def _open(self, key: str, asked: Opening) -> Change[tuple[int, ...] | None]:
+        found = await self._call(self._opening, key, asked.epoch, LEADS)
+        record = None if found is None else _readable(found[1])
+        if record is None:
+            return Change(None)
+        now, job, orders, using, places, *last = found
+        places = _pairs(places)
+        sequence, led = last or (None, None)
+        state = OrderState(
+            {int(epoch): _chunks(order) for epoch, order in _pairs(orders).items()},
+            {text_of(name): _place(places.get(name)) for name in using},
+            _chunks(sequence),
         )
-        return None if order is None else [int(chunk) for chunk in json.loads(order)]
+        opened = open_epoch(asked, state)
+        of_job, dataset, prefix = f"{self._prefix}job:{key}:epochs", record.dataset, self._prefix
+        change = Change[tuple[int, ...] | None](opened.order, [(f"{prefix}jobs", key, job)])
+        change.unchanged.append((of_job, str(asked.epoch), _pairs(orders).get(str(asked.epoch).encode())))
+        if opened.place is not None:
+            place = f"{opened.place.epoch} {opened.place.left} {opened.place.chunks}"
+            change.commands.append(("HSET", f"{prefix}places:{dataset}", key, place))
+        if opened.opens:
+            change.unchanged += [
+                (f"{prefix}sequence", dataset, sequence),
+                (f"{prefix}sequence", dataset + LEADS, led),
+            ]
+            change.commands += [("HDEL", of_job, str(epoch)) for epoch in opened.forgotten]
+            change.commands.append(("HSET", of_job, str(asked.epoch), json.dumps(opened.order)))
+            change.commands.append(("ZADD", f"{prefix}using:{dataset}", int(now), key))
+        if opened.sequence is not None:
+            change.commands.append(("HSET", f"{prefix}sequence", dataset, json.dumps(opened.sequence)))
+            if not opened.follows:
+                change.commands.append(("HINCRBY", f"{prefix}sequence", dataset + LEADS, 1))
+        return change
 
     async def _call(self, script: Any, *arguments: object) -> Any:
         return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
@@ -473,3 +447,23 @@ def _readable(value: bytes | str) -> JobRecord | None:
 def _record(value: bytes | str) -> tuple[float, JobRecord]:
     joined, _, document = text_of(value).partition(" ")
     return int(joined) / 1000, JobRecord(**json.loads(document))
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """A hash as a script gives it."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _chunks(text: bytes | None) -> tuple[int, ...]:
+    """An order of chunks; empty for what another version wrote."""
+    try:
+        return tuple(map(int, json.loads(text or b"[]")))
+    except _UNREADABLE:
+        return ()
+
+
+def _place(text: bytes | None) -> Place | None:
+    try:
+        return None if text is None else Place(*map(int, text.split()))
+    except _UNREADABLE:
+        return None

@@ -22,7 +22,7 @@ load may start. So at most two chunks, complete or not, take space at any time. 
 - A chunk that is still being loaded falls under the same rules: what everyone has passed meanwhile is given up, so that an origin
   which cannot deliver some items does not stop the rotation.
 - At the end of its epoch a job names the first chunks of the order that it would take in the next. While another job is in the
-  middle of an epoch it is given that one's order instead (``gateway.fleet.jobs``), so what it named is not what it will need;
+  middle of an epoch it is given that one's order instead (``chunk_order``), so what it named is not what it will need;
   what follows its last chunk in the other's order is, if that is known.
 - *The next load* is what most jobs need next: the first chunk in a job's order that is not held; at a tie the one that is needed
   sooner, then the lower number.
@@ -44,7 +44,7 @@ from typing import Any
 
 from gateway.policies.plan import Chunks
 
-_ENDING = 2
+ENDING = 2
 """A job that has at most so many chunks left is at the end of its epoch."""
 
 
@@ -178,12 +178,12 @@ def _sane(job: JobView, units: int) -> JobView:
 
 def _following(jobs: Sequence[JobView], units: int) -> list[JobView]:
     """The jobs as they will go on, those at the end of an epoch with those that are in the middle of one."""
-    middle = [job.this_epoch for job in jobs if _ENDING < job.epoch_left < units]
+    middle = [job.this_epoch for job in jobs if ENDING < job.epoch_left < units]
     after: dict[int, tuple[int, ...]] = {}
     for order in middle:
         for place, chunk in enumerate(order):
             after[chunk] = max(after.get(chunk, ()), order[place + 1 : place + 3], key=len)
-    return [_going_on(job, after) if middle and job.epoch_left <= _ENDING else job for job in jobs]
+    return [_going_on(job, after) if middle and job.epoch_left <= ENDING else job for job in jobs]
 
 
 def _going_on(job: JobView, after: Mapping[int, tuple[int, ...]]) -> JobView:

@@ -60,6 +60,11 @@ class Chunks:
         """All that take space."""
         return self.complete if self.loading < 0 else (*self.complete, self.loading)
 
+    @property
+    def first(self) -> int:
+        """The chunk that an epoch opened now begins with: the active one, or the one being loaded; -1 for any."""
+        return self.active if self.active >= 0 else self.loading
+
 
 @dataclass(frozen=True, slots=True)
 class DatasetOrder:

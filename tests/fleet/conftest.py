@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
+from redis.asyncio import Redis
 
+from gateway.fleet.connection import commands
 from gateway.fleet.embedded import EmbeddedRedis
+from gateway.fleet.jobs import Jobs
+from tests.fleet.job_book import LONG
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin
 
@@ -56,3 +60,17 @@ def store() -> Iterator[Origin]:
     """A store behind nodes that are processes."""
     with Origin() as started:
         yield started
+
+
+@pytest.fixture
+async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
+    """A connection for commands."""
+    connection = commands(redis_server.url, 5.0)
+    yield connection
+    await connection.aclose()
+
+
+@pytest.fixture
+def jobs(redis: Redis) -> Jobs:
+    """The book of a zone in which nobody is silent for too long."""
+    return Jobs(redis, "larder:z:", LONG)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -12,41 +10,11 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from gateway.fleet import jobs as module
-from gateway.fleet.connection import commands
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.jobs import Beat, JobRecord, Jobs, OtherDataset, TooManyJobs, merged
+from gateway.fleet.jobs import Jobs, OtherDataset, TooManyJobs, merged
 from gateway.policies.plan import Phase
 from gateway.policies.probing import PhaseTotals
+from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, order, record
 from tests.fleet.waiting import eventually
-
-D1, D2 = "1" * 64, "2" * 64
-LONG = 1000.0
-SHORT = 0.2
-
-
-def record(job: str = "j", dataset: str = D1, tenant: str = "t", ranks: int = 2) -> JobRecord:
-    """A registration."""
-    return JobRecord(tenant, job, dataset, "name", 4, 32, ranks, "auto", "default", "key", 1000, 10, "auto")
-
-
-def beat(rank: int = 0, epoch: int = 0, upcoming: tuple[int, ...] = (1, 2, 0), left: int = 3, **totals: float) -> Beat:
-    """A heartbeat; totals are of the steady phase."""
-    counts = PhaseTotals(**totals) if totals else PhaseTotals()  # type: ignore[arg-type]
-    return Beat(rank, epoch, upcoming, left, {Phase.STEADY: counts})
-
-
-@pytest.fixture
-async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
-    """A connection for commands."""
-    connection = commands(redis_server.url, 5.0)
-    yield connection
-    await connection.aclose()
-
-
-@pytest.fixture
-def jobs(redis: Redis) -> Jobs:
-    """The book of a zone in which nobody is silent for too long."""
-    return Jobs(redis, "larder:z:", LONG)
 
 
 async def test_ranks_join_one_job(jobs: Jobs) -> None:
@@ -154,7 +122,7 @@ async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
     jobs = Jobs(redis, "larder:z:", SHORT)
     await jobs.register(record())
     await jobs.beat("t/j", beat())
-    await jobs.order("t/j", 0, [0, 1, 2], None)
+    await order(jobs, "t/j", 0, [0, 1, 2], None)
 
     async def gone() -> bool:
         return not (await jobs.all())[1]
@@ -195,19 +163,6 @@ def test_totals_never_shrink_while_ranks_only_go_on(said: list[tuple[int, int]])
         before = after
 
 
-# --- the order of an epoch
-
-
-async def test_every_rank_gets_the_order_of_the_first(jobs: Jobs) -> None:
-    """Rule: of all that ask for the order of an epoch at once, whatever they propose, everybody gets the same answer."""
-    await jobs.register(record(ranks=8))
-    proposals = [[*range(place, 8), *range(place)] for place in range(8)]
-    orders = await asyncio.gather(*(jobs.order("t/j", 0, proposal, None) for proposal in proposals))
-    assert orders[0] in proposals
-    assert all(order == orders[0] for order in orders)
-    assert await jobs.order("t/j", 0, [7, 6, 5, 4, 3, 2, 1, 0], None) == orders[0]
-
-
 async def test_what_a_job_registered_is_asked_for_without_its_ranks(jobs: Jobs, redis: Redis) -> None:
     """Rule: at the start of an epoch all ranks ask at once, and what each costs does not grow with how many they are."""
     await jobs.register(record(ranks=64))
@@ -236,159 +191,8 @@ async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: 
     assert await redis.hkeys("larder:z:jobs") == [b"t/good"]
     await redis.hset("larder:z:jobs", "t/j", text)
     if '"tenant"' not in text:
-        assert await jobs.order("t/j", 0, [0, 1], None) is None
+        assert await order(jobs, "t/j", 0, [0, 1], None) is None
         assert await jobs.register(record()) is True
-
-
-async def test_an_unknown_job_has_no_order(jobs: Jobs) -> None:
-    """Rule: nobody registered it, so nothing is decided for it."""
-    assert await jobs.order("t/j", 0, [0, 1], None) is None
-
-
-async def three(jobs: Jobs) -> None:
-    """Jobs a, b and c on one dataset, of one rank each."""
-    for name in "abc":
-        await jobs.register(record(name, ranks=1))
-
-
-async def at(jobs: Jobs, job: str, epoch: int, left: int) -> None:
-    """A job says that it has so many chunks left."""
-    assert await jobs.beat(f"t/{job}", beat(0, epoch, tuple(range(left)), left)) is not None
-
-
-async def test_who_joins_others_follows_their_sequence_from_the_active_chunk(jobs: Jobs) -> None:
-    """Rule: with chunks in rotation and others in the middle of theirs, a job takes their sequence, begun at the active chunk."""
-    await three(jobs)
-    assert await jobs.order("t/a", 0, [3, 1, 0, 2], -1) == [3, 1, 0, 2]
-    await at(jobs, "a", 0, 3)
-    assert await jobs.order("t/b", 0, [0, 1, 2, 3], 0) == [0, 2, 3, 1]
-    assert await jobs.order("t/b", 1, [0, 1, 2, 3], 2) == [2, 3, 1, 0]
-
-
-async def test_jobs_that_begin_together_begin_with_the_same_chunk(jobs: Jobs) -> None:
-    """Rule: while the others are in the first chunk of their epoch, told or not, their order is taken from its beginning,
-    whatever the plan says; a chunk that was left from before, or the one of the epoch before, is no place to begin."""
-    await three(jobs)
-    assert await jobs.order("t/a", 0, [4, 2, 0, 3, 1], 3) == [4, 2, 0, 3, 1]
-    assert await jobs.order("t/b", 7, [0, 1, 2, 3, 4], 3) == [4, 2, 0, 3, 1]
-    await at(jobs, "a", 0, 5)
-    assert await jobs.order("t/c", 0, [0, 1, 2, 3, 4], 0) == [4, 2, 0, 3, 1]
-
-
-async def test_who_is_nearer_to_the_second_chunk_begins_there(jobs: Jobs) -> None:
-    """Rule: when the plan says that those in the first chunk are more than half through it, the second is where to begin; and for
-    those who begin together with that job as well."""
-    await three(jobs)
-    await jobs.order("t/a", 0, [4, 2, 0, 3, 1], -1)
-    assert await jobs.order("t/b", 0, [0, 1, 2, 3, 4], 2) == [2, 0, 3, 1, 4]
-    await jobs.remove("t/a")
-    assert await jobs.order("t/c", 0, [0, 1, 2, 3, 4], 2) == [2, 0, 3, 1, 4]
-
-
-async def test_the_sequence_changes_when_all_open_a_new_epoch(jobs: Jobs) -> None:
-    """Rule: who opens an epoch while the others have at most two chunks left sets a new sequence, which the others take from its
-    beginning; also if nothing was heard of the first one in the meantime, and though it proposes something else."""
-    await three(jobs)
-    for name in "abc":
-        assert await jobs.order(f"t/{name}", 0, [4, 2, 0, 3, 1], -1) == [4, 2, 0, 3, 1]
-    for name, left in {"a": 0, "b": 1, "c": 2}.items():
-        await at(jobs, name, 0, left)
-    assert await jobs.order("t/a", 1, [0, 1, 2, 3, 4], 1) == [0, 1, 2, 3, 4]
-    assert await jobs.order("t/b", 1, [3, 1, 4, 0, 2], 3) == [0, 1, 2, 3, 4]
-    await at(jobs, "a", 1, 5)
-    assert await jobs.order("t/c", 1, [4, 3, 2, 1, 0], 0) == [0, 1, 2, 3, 4]
-
-
-async def test_who_opens_an_epoch_while_others_are_in_the_middle_follows_them(jobs: Jobs) -> None:
-    """Rule: one job with more than two chunks left is enough for the sequence to stay."""
-    await three(jobs)
-    for name in "abc":
-        await jobs.order(f"t/{name}", 0, [4, 2, 0, 3, 1], -1)
-    await at(jobs, "b", 0, 1)
-    await at(jobs, "c", 0, 3)
-    assert await jobs.order("t/a", 1, [0, 1, 2, 3, 4], 0) == [0, 3, 1, 4, 2]
-
-
-async def test_who_follows_others_does_not_begin_with_what_it_has_just_used(jobs: Jobs) -> None:
-    """Rule: a job that ends its epoch while others are in the middle of theirs goes on with them after the last chunk it used, if
-    the plan says that one or the one before; it is not sent back to it."""
-    await three(jobs)
-    for name in "ab":
-        await jobs.order(f"t/{name}", 0, [4, 2, 0, 3, 1], -1)
-    await at(jobs, "b", 0, 3)
-    for epoch, active in enumerate((1, 4), 1):
-        assert await jobs.order("t/a", epoch, [0, 1, 2, 3, 4], active) == [4, 2, 0, 3, 1]
-    assert await jobs.order("t/a", 3, [0, 1, 2, 3, 4], 3) == [4, 2, 0, 3, 1]
-    assert await jobs.order("t/a", 4, [0, 1, 2, 3, 4], 0) == [0, 3, 1, 4, 2]
-
-
-async def test_a_rank_that_is_late_in_the_epoch_before_changes_nothing(jobs: Jobs) -> None:
-    """Rule: a job that has opened an epoch is at its beginning, though the last heartbeat of one of its ranks comes after that;
-    one that begins again, epochs before, is where it says."""
-    await three(jobs)
-    await jobs.order("t/a", 7, [4, 2, 0, 3, 1], -1)
-    await at(jobs, "a", 6, 1)
-    assert await jobs.order("t/b", 7, [0, 1, 2, 3, 4], -1) == [4, 2, 0, 3, 1]
-    await at(jobs, "a", 2, 1)
-    await at(jobs, "b", 7, 2)
-    assert await jobs.order("t/c", 7, [0, 1, 2, 3, 4], -1) == [0, 1, 2, 3, 4]
-
-
-async def test_places_leave_with_their_jobs(jobs: Jobs, redis: Redis) -> None:
-    """Rule: nothing is kept of where a job was that is not there, whatever became of its registration."""
-    await three(jobs)
-    for name in "abc":
-        await jobs.order(f"t/{name}", 0, [1, 0, 2], -1)
-    await jobs.remove("t/a")
-    assert set(await redis.hkeys(f"larder:z:places:{D1}")) == {b"t/b", b"t/c"}
-    await redis.hset("larder:z:jobs", "t/b", "not a registration")
-    await redis.zrem(f"larder:z:using:{D1}", "t/b", "t/c")
-    await jobs.order("t/c", 1, [1, 0, 2], -1)
-    assert await redis.hkeys(f"larder:z:places:{D1}") == [b"t/c"]
-
-
-@pytest.mark.parametrize("why", ["alone", "not rotated", "cut otherwise", "the others ended"])
-async def test_who_joins_nobody_takes_its_own_order(jobs: Jobs, why: str) -> None:
-    """Rule: alone, with a dataset that is not rotated, or cut into another number of chunks, a job gets what it proposed."""
-    await jobs.register(record("a"))
-    await jobs.register(record("b"))
-    if why != "alone":
-        await jobs.order("t/a", 0, [2, 1, 0], 1)
-    if why == "the others ended":
-        await jobs.remove("t/a")
-    proposal = [3, 0, 2, 1] if why == "cut otherwise" else [0, 1, 2]
-    assert await jobs.order("t/b", 0, proposal, None if why == "not rotated" else 1) == proposal
-
-
-async def test_a_job_of_other_chunks_leads_nobody(jobs: Jobs) -> None:
-    """Rule: who was cut into other chunks than the fleet rotates takes its own order, and leaves the others theirs."""
-    for name in ("a", "odd", "b"):
-        await jobs.register(record(name))
-    assert await jobs.order("t/a", 0, [2, 0, 1], 0) == [2, 0, 1]
-    assert await jobs.order("t/odd", 0, [1, 0], 0, leads=False) == [1, 0]
-    assert await jobs.order("t/b", 0, [0, 2, 1], 0) == [0, 1, 2]
-    assert await jobs.order("t/odd", 1, [0, 1], 0, leads=False) == [0, 1]
-    for name in "ab":
-        await at(jobs, name, 0, 1)
-    assert await jobs.order("t/b", 1, [0, 2, 1], 0) == [0, 2, 1]
-
-
-async def test_other_datasets_have_sequences_of_their_own(jobs: Jobs) -> None:
-    """Rule: only jobs on the same dataset follow one another."""
-    await jobs.register(record("a"))
-    await jobs.register(record("b", D2))
-    await jobs.order("t/a", 0, [2, 1, 0], 1)
-    assert await jobs.order("t/b", 0, [0, 1, 2], 1) == [0, 1, 2]
-
-
-async def test_old_orders_are_forgotten(jobs: Jobs, redis: Redis) -> None:
-    """Rule: the four newest epochs of a job are kept; who asks for an older one has begun again, and decides anew."""
-    await jobs.register(record())
-    for epoch in range(20):
-        await jobs.order("t/j", epoch, [0, 1, 2], None)
-    assert sorted(map(int, await redis.hkeys("larder:z:job:t/j:epochs"))) == [16, 17, 18, 19]
-    assert await jobs.order("t/j", 3, [2, 1, 0], None) == [2, 1, 0]
-    assert await jobs.order("t/j", 3, [0, 1, 2], None) == [2, 1, 0]
 
 
 async def test_sizes_outlive_jobs_until_nobody_needs_them(jobs: Jobs) -> None:

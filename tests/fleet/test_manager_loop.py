@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pytest
 from redis.asyncio import Redis
 
 from gateway import metrics
 from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
-from gateway.fleet.connection import commands
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
@@ -54,14 +52,6 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
     )
     electorate = Electorate(lambda: [node], lambda: True)
     return Worker(Manager(parts, electorate, settings_of(0, 60.0), patience), parts, node)
-
-
-@pytest.fixture
-async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
-    """A connection for commands."""
-    connection = commands(redis_server.url, 5.0)
-    yield connection
-    await connection.aclose()
 
 
 async def join(redis: Redis, upcoming: tuple[int, ...] = ORDER) -> None:

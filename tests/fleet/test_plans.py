@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import commands
-from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import HISTORY, NodeReport, Plans, Reports
 from gateway.policies.datasets import CachingMode
@@ -21,14 +18,6 @@ Z = "larder:z:"
 LONG = 1000.0
 ORDER = DatasetOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 200, Chunks((1, 2), -1, 2, (1,)))
 PLAN = Plan(3, 0, {"d": ORDER}, {"t/j": JobOrder(False, Phase.PROBE_MISS)}, {"m": 1}, {"i": [1]})
-
-
-@pytest.fixture
-async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
-    """A connection for commands."""
-    connection = commands(redis_server.url, 5.0)
-    yield connection
-    await connection.aclose()
 
 
 def leadership(redis: Redis, me: str, lease: float = LONG) -> Leadership:

@@ -42,6 +42,7 @@ from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.model.problems import invalid_request
+from gateway.policies.chunk_order import Opening
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
 from gateway.policies.probing import PhaseTotals, times
@@ -136,16 +137,11 @@ class JobService:
         record = await self._jobs.record(key)
         if record is None:
             raise _unknown(job)
-        dataset = self._plans.dataset(record.dataset)
-        active, leads = None, True
-        if dataset is not None and dataset.caching is CachingMode.CHUNKED:
-            chunks = dataset.chunks
-            active = chunks.active if chunks.active >= 0 else chunks.loading
-            leads = len(proposal) == dataset.units
-        order = await self._jobs.order(key, epoch, proposal, active, leads=leads)
+        asked = Opening.under(self._plans.dataset(record.dataset), key, epoch, tuple(proposal))
+        order = await self._jobs.order(key, asked)
         if order is None:
             raise _unknown(job)
-        return EpochOrder(order=order)
+        return EpochOrder(order=list(order))
 
     async def remove(self, principal: Principal, job: str) -> None:
         """Forget a job."""
