@@ -66,8 +66,8 @@ from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
+from gateway.tasks import keep_running, repeat
 from gateway.wiring.admin import Administration
-from gateway.wiring.background import keep_running
 from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
@@ -203,7 +203,7 @@ class Larder:
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         add_pages(self._ops)
         describe_all(self._ops, self._admin.app.api)
-        self._loop(_every(_REFRESH, refresh))
+        self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
         await self._settle(keeper)
 
     async def _administrate(
@@ -345,11 +345,10 @@ async def _ready(keeper: Keeper, fleet: Fleet, known: asyncio.Event) -> None:
     fleet.membership.ready()
 
 
-async def _every(seconds: float, work: Callable[[], None]) -> None:
-    while True:
-        with late(seconds):
-            await asyncio.sleep(seconds)
-        work()
+async def _later(seconds: float, work: Callable[[], None]) -> None:
+    with late(seconds):
+        await asyncio.sleep(seconds)
+    work()
 
 
 def launch_environment(

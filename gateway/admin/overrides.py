@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,10 +17,10 @@ from gateway.admin.documents import moment
 from gateway.admin.fleet_view import size_of
 from gateway.engine.manager import Coordination
 from gateway.fleet.announcer import DOWN
-
-log = logging.getLogger("larder.admin")
+from gateway.tasks import repeat
 
 _LOOK = 5.0
+"""Seconds between two comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +112,17 @@ class Overrides:
 
     async def run(self) -> None:
         """Compare every few seconds, until cancelled."""
-        while True:
-            try:
-                if self._speaks():
-                    await self.turn()
-            except (*DOWN, CatalogUnavailable) as error:
-                log.debug("decisions about datasets cannot be compared: %r", error)
-            except Exception:
-                log.exception("decisions about datasets cannot be compared; trying again")
-            await asyncio.sleep(_LOOK)
+        await repeat("restoring overrides", self.turn, _LOOK, (*DOWN, CatalogUnavailable))
 
     async def turn(self) -> None:
-        """Compare once.
+        """Compare once, if this worker speaks for its node.
 
         Raises:
             CatalogUnavailable: the catalog cannot be reached.
             RedisError, OSError: Redis cannot be reached.
         """
+        if not self._speaks():
+            return
         async with self._catalog.database.reading() as connection:
             rows = (await connection.execute(select(overrides.c.dataset, overrides.c.mode, overrides.c.quota))).all()
         plans = self._together.plans

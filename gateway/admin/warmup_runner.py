@@ -20,6 +20,7 @@ from gateway.engine.warming import Progress, WarmupFailed, WarmupRefused, Work
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership
 from gateway.model.errors import LarderError
+from gateway.tasks import repeat
 
 log = logging.getLogger("larder.warmups")
 
@@ -59,15 +60,8 @@ class WarmupRunner:
 
     async def run(self) -> None:
         """Look every second for something to do, until cancelled."""
-        while True:
-            try:
-                await self.turn()
-            except CatalogUnavailable as failure:
-                # What is running goes on; how far it is, is written down when the catalog is back.
-                log.debug("the warm-ups cannot be read: %s", failure)
-            except Exception:
-                log.exception("the warm-ups could not be looked after; trying again")
-            await asyncio.sleep(_LOOK)
+        # Without the catalog, running warm-ups go on; their progress is written when it is back.
+        await repeat("warm-ups", self.turn, _LOOK, (CatalogUnavailable,))
 
     async def turn(self) -> None:
         """Lead, if it is this worker's turn: write down how far everything is, begin what is new, end what is not wanted.

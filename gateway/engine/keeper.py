@@ -11,6 +11,7 @@ from gateway.policies.breaker import BreakerState
 from gateway.policies.eviction import Watermarks
 from gateway.store.status import StoreStatus
 from gateway.store.store import Store
+from gateway.tasks import repeat
 
 log = logging.getLogger("larder.keeper")
 _PAUSE = 0.5
@@ -34,13 +35,7 @@ class Keeper:
         ``ready`` is set once recovery is done, or once another worker is known to do it; ``recovered`` only when it is done, and
         only in the worker that has done it.
         """
-        while True:
-            try:
-                await self.turn()
-            except Exception:
-                # The keeper must outlive whatever the disk does to it; the store's breaker has counted the cause.
-                log.exception("a keeper pass failed; trying again")
-            await asyncio.sleep(_PAUSE)
+        await repeat("keeper", self.turn, _PAUSE)
 
     async def turn(self) -> None:
         """One pass: take the lock if it is free, recover once, keep the store within its bounds."""

@@ -35,6 +35,7 @@ from gateway.store.datasets import parcel
 from gateway.store.datasets.announced import Known, Mark, inventory, read_marks, write_marks
 from gateway.store.datasets.registry import Registration, Registry
 from gateway.store.failures import disk_faults
+from gateway.tasks import repeat
 
 log = logging.getLogger("larder.datasets")
 
@@ -154,14 +155,8 @@ class Registrations:
 
     async def run(self) -> None:
         """Follow the table until cancelled."""
-        while self._shared is not None:
-            try:
-                await self._follow(self._shared)
-            except (*DOWN, LarderError, OSError) as failure:
-                log.debug("the table of datasets cannot be followed: %r", failure)
-            except Exception:
-                log.exception("the table of datasets cannot be followed; trying again")
-            await asyncio.sleep(EVERY)
+        if (shared := self._shared) is not None:
+            await repeat("following the table of datasets", lambda: self._follow(shared), EVERY, (*DOWN, LarderError))
 
     async def close(self) -> None:
         """Stop copying."""

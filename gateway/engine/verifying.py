@@ -8,7 +8,6 @@ is begun anew by whoever speaks next. What is found wrong is dropped by the stor
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,7 @@ from gateway.fleet.announcer import DOWN
 from gateway.fleet.errands import Errands, Verification
 from gateway.model.errors import LarderError
 from gateway.store.verify import VerifyReport, verify_cache
-
-log = logging.getLogger("larder.verify")
+from gateway.tasks import repeat
 
 _LOOK = 1.0
 _SAY = 0.5
@@ -46,18 +44,12 @@ class Verifications:
 
     async def run(self) -> None:
         """Do what is asked of this node, until cancelled."""
-        while True:
-            try:
-                if self._speaks():
-                    await self.turn()
-            except DOWN as error:
-                log.debug("verifications cannot be read: %r", error)
-            except Exception:
-                log.exception("a verification failed; trying again")
-            await asyncio.sleep(_LOOK)
+        await repeat("verification", self.turn, _LOOK, DOWN)
 
     async def turn(self) -> None:
-        """Do the oldest verification that waits for this node, if there is one."""
+        """Do the oldest verification that waits for this node, if there is one and this worker speaks for its node."""
+        if not self._speaks():
+            return
         waiting = [one for one in await self.errands.all() if self._is_due(one)]
         if waiting:
             await self._verify(waiting[-1].id)

@@ -8,7 +8,6 @@ from another goes on from what that one had said.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,13 +25,11 @@ from gateway.policies.rates import lately
 from gateway.policies.troubles import COUNTED, TURNOVER, NodeFacts, Trouble, troubles, worst_first
 from gateway.store.datasets.content import Content
 from gateway.store.store import Store
+from gateway.tasks import repeat
 
 _MINUTE = 60.0
 _SOON = 1.0
 _MOST_DATASETS = 500
-
-
-log = logging.getLogger("larder.watch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +98,7 @@ class Watch:
 
     async def run(self) -> None:
         """Look every ``EVERY`` seconds until cancelled."""
-        while True:
-            try:
-                await self.turn()
-            except Exception:
-                log.exception("this node could not be looked at; trying again")
-            await asyncio.sleep(EVERY if self.speaks else _SOON)
+        await repeat("collecting node status", self.turn, lambda: EVERY if self.speaks else _SOON)
 
     async def stop(self) -> None:
         """Let a sibling speak at once; of a node that stops nothing is to be missed. Never raises for Redis."""

@@ -34,6 +34,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from gateway import metrics
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
+from gateway.tasks import require_not_cancelled
 
 FORGET = "larder:forget"
 """The channel of announcements."""
@@ -189,6 +190,7 @@ class Announcer:
                 self._wake.clear()
                 while self._outbox:
                     await self._carry(self._next_batch())
+                    require_not_cancelled()
         finally:
             self._running = False
             self._stopped.set()

@@ -23,12 +23,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.model.errors import ConfigError
+from gateway.tasks import Tasks, repeat, require_not_cancelled
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_SOCKET_PATH = 107
 _START_WITHIN = 10.0
 _POLL = 0.005
-_RESTART_AFTER = (0.05, 2.0)
+_RESTART_AFTER = 0.05
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0) != 0:
@@ -69,7 +70,7 @@ class EmbeddedRedis:
             self._temporary = Path(tempfile.mkdtemp(prefix="larder-"))
         self._socket = (self._temporary or self._run_dir) / "redis.sock"
         self._process: asyncio.subprocess.Process | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
 
     @property
     def url(self) -> str:
@@ -89,14 +90,11 @@ class EmbeddedRedis:
         """
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._launch()
-        self._watcher = asyncio.create_task(self._watch())
+        self._tasks.start(repeat("embedded redis-server", self._watch))
 
     async def stop(self) -> None:
         """Stop the server and remove its socket."""
-        while self._watcher is not None and not self._watcher.done():
-            self._watcher.cancel()
-            # redis-py may turn a cancellation into a connection error, which the watcher takes for "not yet".
-            await asyncio.wait([self._watcher], timeout=0.1)
+        await self._tasks.stop()
         await self._end()
         self._socket.unlink(missing_ok=True)
         if self._temporary is not None:
@@ -133,6 +131,7 @@ class EmbeddedRedis:
                 while not await self._answers():
                     if self._process.returncode is not None:
                         raise ConfigError(f"{server} ended with status {self._process.returncode} at start")
+                    require_not_cancelled()
                     await asyncio.sleep(_POLL)
         except TimeoutError:
             await self._end()
@@ -150,18 +149,11 @@ class EmbeddedRedis:
         return False
 
     async def _watch(self) -> None:
-        pause = _RESTART_AFTER[0]
-        while self._process is not None:
+        if self._process is not None:
             await self._process.wait()
             _LOG.warning("the embedded redis-server ended with status %s; starting it again", self._process.returncode)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _RESTART_AFTER[1])
-            try:
-                await self._launch()
-            except (ConfigError, OSError):
-                _LOG.exception("the embedded redis-server cannot be started again")
-            else:
-                pause = _RESTART_AFTER[0]
+        await asyncio.sleep(_RESTART_AFTER)
+        await self._launch()
 
     async def _end(self) -> None:
         if self._process is not None and self._process.returncode is None:

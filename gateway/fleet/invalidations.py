@@ -44,6 +44,7 @@ from gateway.fleet.connection import NOT_REACHABLE, commands, why_down
 from gateway.fleet.subscription import Subscription, opened
 from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
+from gateway.tasks import Tasks, repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +119,8 @@ class Invalidations:
         self.unreachable = NOT_REACHABLE
         """What is wrong with Redis, while it is not ``healthy``."""
         self._announcer = Announcer(self._redis, self._me, timing, others, debts)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
+        self._missed = self._told = False
 
     @property
     def healthy(self) -> bool:
@@ -142,21 +144,19 @@ class Invalidations:
         run is for whoever opened the store to judge (gateway/app.py trusts nothing from before).
         """
         self._announcer.recall()
-        loops = (self._listen, self._beat, self._answer, self._announcer.run, self._settle)
-        self._tasks = [asyncio.create_task(run()) for run in loops]
+        start, heartbeat = self._tasks.start, self._timing.heartbeat
+        start(self._announcer.run())
+        start(repeat("invalidation channel", self._listen, lambda: self._timing.retry * random.uniform(0.5, 1.0)))  # noqa: S311
+        start(repeat("invalidation heartbeats", self._publish_beat, heartbeat, DOWN))
+        start(repeat("invalidation answers", self._answer, expected=DOWN))
+        start(repeat("unannounced writes", self._announcer.settle, heartbeat))
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._timing.connect):
                 await self._tried.wait()
 
     async def stop(self) -> None:
         """Stop listening. Works the same with Redis down."""
-        pending = set(self._tasks)
-        while pending:
-            for task in pending:
-                task.cancel()
-            # redis-py may turn a cancellation into a connection error, which a loop takes for a reason to go on.
-            _, pending = await asyncio.wait(pending, timeout=0.1)
-        self._tasks = []
+        await self._tasks.stop()
         self._subscribed = False
         await self._redis.aclose()
 
@@ -181,36 +181,31 @@ class Invalidations:
         return await self._announcer.by_redis(keys)
 
     async def _listen(self) -> None:
-        """Subscribe, listen, and subscribe again, for ever."""
-        missed = False
-        told = False
-        while True:
-            try:
-                async with opened(self._url, (FORGET, WORKER + self._me), self._timing.connect) as subscription:
-                    if missed:
-                        await self._on_gap()
-                    self._subscribed = True
-                    self.unreachable = NOT_REACHABLE
-                    await self._publish_beat()
-                    if told:
-                        _LOG.info("the invalidation channel is back")
-                    told = False
-                    await self._follow(subscription)
-            except DOWN as error:
-                self.unreachable = why_down(error)
-                if self._subscribed:
-                    # Commands may go on without a failure, on a new connection to a Redis that was started again.
-                    self._announcer.lost(time.monotonic())
-                if not told:
-                    _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)
-                told = True
-            except Exception:
-                _LOG.exception("an announcement could not be handled; subscribing again")
-            missed = True
+        """Subscribe, and listen until the connection is lost."""
+        try:
+            async with opened(self._url, (FORGET, WORKER + self._me), self._timing.connect) as subscription:
+                if self._missed:
+                    await self._on_gap()
+                self._subscribed = True
+                self.unreachable = NOT_REACHABLE
+                await self._publish_beat()
+                if self._told:
+                    _LOG.info("the invalidation channel is back")
+                self._told = False
+                await self._follow(subscription)
+        except DOWN as error:
+            self.unreachable = why_down(error)
+            if self._subscribed:
+                # Commands may go on without a failure, on a new connection to a Redis that was started again.
+                self._announcer.lost(time.monotonic())
+            if not self._told:
+                _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)
+            self._told = True
+        finally:
+            self._missed = True
             self._subscribed = False
             self._heard = float("-inf")
             self._tried.set()
-            await asyncio.sleep(self._timing.retry * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def _follow(self, subscription: Subscription) -> None:
         while True:
@@ -235,29 +230,14 @@ class Invalidations:
         self._answers.put_nowait((message["from"], message["number"]))
 
     async def _answer(self) -> None:
-        """Send answers, as many at a time as have gathered. With Redis down they are dropped: the announcer waits in vain."""
-        while True:
-            pending = [await self._answers.get()]
-            while not self._answers.empty():
-                pending.append(self._answers.get_nowait())
-            pipeline = self._redis.pipeline(transaction=False)
-            for worker, number in pending:
-                pipeline.publish(WORKER + worker, json.dumps({"answer": number}))
-            with suppress(*DOWN):
-                await pipeline.execute()
-
-    async def _beat(self) -> None:
-        """Publish heartbeats. With Redis down they wait for the next round."""
-        while True:
-            await asyncio.sleep(self._timing.heartbeat)
-            with suppress(*DOWN):
-                await self._publish_beat()
-
-    async def _settle(self) -> None:
-        """Announce what is owed, for ever."""
-        while True:
-            await asyncio.sleep(self._timing.heartbeat)
-            await self._announcer.settle()
+        """Send the answers that have gathered. They are dropped when Redis is down, and the announcer times out."""
+        pending = [await self._answers.get()]
+        while not self._answers.empty():
+            pending.append(self._answers.get_nowait())
+        pipeline = self._redis.pipeline(transaction=False)
+        for worker, number in pending:
+            pipeline.publish(WORKER + worker, json.dumps({"answer": number}))
+        await pipeline.execute()
 
     async def _publish_beat(self) -> None:
         await self._announcer.say(WORKER + self._me, {"beat": time.monotonic()})

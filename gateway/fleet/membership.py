@@ -40,6 +40,7 @@ from gateway.fleet.connection import NOT_REACHABLE, why_down
 from gateway.fleet.register import Entry, Heard, Register
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.ring import Ring
+from gateway.tasks import Tasks, repeat
 
 _LOG = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0
@@ -130,7 +131,7 @@ class Membership:
         self._moving_until = float("-inf")
         self._lost = False
         self._beating = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         self._speak_for_me()
 
     @property
@@ -253,7 +254,7 @@ class Membership:
     async def start(self) -> None:
         """Join, and go on saying so. With Redis down it returns all the same, and joins when Redis answers."""
         await self.beat()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(repeat("heartbeats", self._beat_later))
 
     async def leave(self) -> None:
         """Say that this node is leaving: nobody asks it for anything new. Never raises."""
@@ -262,11 +263,7 @@ class Membership:
 
     async def stop(self) -> None:
         """Stop saying that this node is there; if it is leaving, its id is free at once. Never raises."""
-        while self._task is not None and not self._task.done():
-            self._task.cancel()
-            # redis-py may turn a cancellation into a connection error, which the loop takes for a reason to go on.
-            await asyncio.wait([self._task], timeout=0.1)
-        self._task = None
+        await self._tasks.stop()
         async with self._beating:
             if self._state is NodeState.LEAVING and not self.conflict:
                 with suppress(*DOWN):
@@ -283,15 +280,11 @@ class Membership:
             else:
                 self._hear(heard)
 
-    async def _run(self) -> None:
+    async def _beat_later(self) -> None:
         # A heartbeat that Redis did not take is made up for before this node expires.
         soon = min(self._pace.heartbeat, self._pace.expire / 8)
-        while True:
-            await asyncio.sleep(self._pace.heartbeat if self.reachable else soon)
-            try:
-                await self.beat()
-            except Exception:
-                _LOG.exception("a heartbeat failed; trying again")
+        await asyncio.sleep(self._pace.heartbeat if self.reachable else soon)
+        await self.beat()
 
     def _missed(self, error: Exception) -> None:
         if not self._lost:

@@ -30,7 +30,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.purge import Forgetting
 from gateway.policies.troubles import Trouble
-from gateway.wiring.background import keep_running
+from gateway.tasks import keep_running
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 from gateway.wiring.purges import MissedPurges

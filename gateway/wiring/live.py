@@ -16,6 +16,7 @@ from gateway.engine.services import Services
 from gateway.model.errors import ConfigError
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
+from gateway.tasks import repeat
 from gateway.wiring.config_file import ConfigFile
 
 log = logging.getLogger("larder.app")
@@ -89,26 +90,27 @@ class Live:
         await self._apply()
 
     async def follow_file(self, file: ConfigFile) -> None:
-        """Take over what changes in the file, for ever; a bad file changes nothing and says so."""
-        while True:
-            await asyncio.sleep(_LOOK)
-            if not file.changed:
-                continue
-            try:
-                settings = file.load()
-            except ConfigError as error:
-                metrics.CONFIG_RELOADS.labels("refused").inc()
-                log.error("the changed configuration is not used; the last good one stays: %s", error)
-                self.refused = f"the changed configuration is not used: {error}"
-                continue
-            self.refused = ""
-            self.file = settings
-            await self._apply()
-            metrics.CONFIG_RELOADS.labels("loaded").inc()
-            log.info("rules, credentials and origins were reloaded")
-            changed = [name for name in _FIXED if getattr(settings, name) != getattr(self._started, name)]
-            if changed:
-                log.warning("changes of %s need a restart", ", ".join(changed))
+        """Reload the file whenever it changes, until cancelled; a file with errors changes nothing."""
+        await repeat("configuration file", lambda: self._reload(file), _LOOK)
+
+    async def _reload(self, file: ConfigFile) -> None:
+        if not file.changed:
+            return
+        try:
+            settings = file.load()
+        except ConfigError as error:
+            metrics.CONFIG_RELOADS.labels("refused").inc()
+            log.error("the changed configuration is not used; the last good one stays: %s", error)
+            self.refused = f"the changed configuration is not used: {error}"
+            return
+        self.refused = ""
+        self.file = settings
+        await self._apply()
+        metrics.CONFIG_RELOADS.labels("loaded").inc()
+        log.info("rules, credentials and origins were reloaded")
+        changed = [name for name in _FIXED if getattr(settings, name) != getattr(self._started, name)]
+        if changed:
+            log.warning("changes of %s need a restart", ", ".join(changed))
 
     async def close(self) -> None:
         """Stop what is done in the background."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import uuid
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -23,12 +20,10 @@ from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports
 from gateway.model.fleet import NodeState
 from gateway.store.store import Store
-from gateway.wiring.background import keep_running
+from gateway.tasks import keep_running, repeat
 
 _REPORTS_LAST = 3
 """A node's report counts for so many expiries of a node: evicting much at once takes it long to say the next."""
-
-log = logging.getLogger("larder.manager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     electorate = Electorate(lambda: membership.nodes.values(), may_lead)
     chosen = settings_of(settings.manager.probe_batches, settings.manager.force_eviction)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
-    keep_running(_turns(manager.turn, pace.heartbeat), stack, manager.stop)
+    keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership)
 
 
@@ -81,13 +76,4 @@ def keep_chunks(
     preloader = Preloader(batches.fetches, settings.manager.preload_bandwidth)
     told = Told(management.planned, parts.jobs, parts.reports, management.membership)
     keeper = ChunkKeeper(store, preloader, shelves, told)
-    keep_running(_turns(keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
-
-
-async def _turns(turn: Callable[[], Awaitable[None]], pause: float) -> None:
-    while True:
-        try:
-            await turn()
-        except Exception:
-            log.exception("a turn of the manager's loops failed; trying again")
-        await asyncio.sleep(pause)
+    keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)

@@ -35,8 +35,8 @@ from gateway.fleet.samples import Samples
 from gateway.model.keys import Principal
 from gateway.origin.client import OriginClient
 from gateway.policies.datasets import USABLE
+from gateway.tasks import keep_running
 from gateway.wiring.admin import Administration, has_catalog
-from gateway.wiring.background import keep_running
 from gateway.wiring.fleet import Fleet, Start
 from gateway.wiring.live import Live
 from gateway.wiring.manager import Management

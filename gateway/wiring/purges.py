@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.following import PAUSE
 from gateway.admin.catalog.purges import unseen
 from gateway.engine.purge import Forgetting, Unseen
-
-log = logging.getLogger("larder.admin")
+from gateway.tasks import repeat
 
 
 class MissedPurges:
@@ -44,20 +42,18 @@ class MissedPurges:
             self._news.set()
 
     async def run(self) -> None:
-        """Apply what is heard of, for ever; what could not be applied is tried again."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            try:
-                done = await self._catch_up()
-            except CatalogUnavailable:
-                done = False
-            except Exception:
-                log.exception("a purge could not be applied; trying again")
-                done = False
+        """Apply purges as they are announced, until cancelled; failed ones are tried again."""
+        await repeat("purges", self._apply, PAUSE, (CatalogUnavailable,))
+
+    async def _apply(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        done = False
+        try:
+            done = await self._catch_up()
+        finally:
             if not done:
                 self._news.set()
-                await asyncio.sleep(PAUSE)
 
     async def _catch_up(self) -> bool:
         return await self._forgetting.catch_up(self._newest, self._unseen)

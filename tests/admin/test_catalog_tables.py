@@ -101,7 +101,7 @@ async def test_migrate_says_which_tables_were_lost(catalog_url: str, catalog_key
             await migrating.migrate(world.catalog.database)
 
 
-class EndOfTest(Exception):
+class EndOfTest(BaseException):
     """Enough looks were taken."""
 
 

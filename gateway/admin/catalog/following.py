@@ -23,6 +23,7 @@ from gateway.fleet.connection import commands
 from gateway.fleet.subscription import opened
 from gateway.model.errors import ConfigError
 from gateway.policies.troubles import Trouble
+from gateway.tasks import repeat
 
 PAUSE = 0.5
 """Seconds between two looks."""
@@ -81,16 +82,18 @@ class Follower:
         self.trouble = None
 
     async def run(self) -> None:
-        """Look for ever; never ends with an error."""
-        while True:
-            try:
-                await self.look()
-            except ConfigError as error:
-                self._note("catalog-tables", str(error))
-            except Exception as error:
-                if self._note("catalog-tables", f"what is new in the catalog is not in force: {type(error).__name__}"):
-                    log.exception("what is new in the catalog could not be put into force; trying again")
-            await self._wait(PAUSE)
+        """Look at the catalog until cancelled."""
+        await repeat("catalog", self._turn)
+
+    async def _turn(self) -> None:
+        try:
+            await self.look()
+        except ConfigError as error:
+            self._note("catalog-tables", str(error))
+        except Exception as error:
+            if self._note("catalog-tables", f"what is new in the catalog is not in force: {type(error).__name__}"):
+                log.exception("what is new in the catalog could not be put into force; trying again")
+        await self._wait(PAUSE)
 
     def wake(self) -> None:
         """Look now."""
@@ -145,22 +148,23 @@ class Announcements:
             await self._redis.publish(self._channel, "changed")
 
     async def hear(self, wake: Callable[[], None], withdraw: Withdraw) -> None:
-        """Hear the others, for ever.
+        """Listen to the other workers until cancelled.
 
         Args:
             wake: called whenever somebody has said that the catalog has changed.
             withdraw: called with rights that were taken away, known ones included.
         """
-        while True:
-            with suppress(*_DOWN):
-                async with opened(self._url, (self._channel,), _PATIENCE) as subscription:
-                    # What was said before this subscription is seen by looking.
-                    await self._pay()
+
+        async def listen() -> None:
+            async with opened(self._url, (self._channel,), _PATIENCE) as subscription:
+                # What was said before this subscription is seen by looking.
+                await self._pay()
+                await self._hear_once(wake, withdraw)
+                while True:
+                    await subscription.next(_SILENCE)
                     await self._hear_once(wake, withdraw)
-                    while True:
-                        await subscription.next(_SILENCE)
-                        await self._hear_once(wake, withdraw)
-            await asyncio.sleep(PAUSE)
+
+        await repeat("catalog announcements", listen, PAUSE, _DOWN)
 
     async def _hear_once(self, wake: Callable[[], None], withdraw: Withdraw) -> None:
         wake()
