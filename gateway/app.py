@@ -164,7 +164,7 @@ class Larder:
         services.fleet = others_of(fleet)
         services.moved = Moves(fleet.membership, fleet.patient)
         channel = self._channel(services, fleet)
-        engine = Engine(services, channel, entries=settings.cache.entries, max_fills=settings.cache.max_fills)
+        engine = _engine(settings, services, channel)
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
         await engine.settle_origins(endpoints_of(settings))
@@ -271,7 +271,7 @@ class Larder:
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
         shelves = Shelves(find, registry.contents, origin.has)
-        keep_chunks(settings, management, store, engine.batches, shelves, self._stack)
+        keep_chunks(settings, management, engine, shelves, self._stack)
         return registrations
 
     def _serve_peers(self, ground: Ground, objects: PeerObjects, registrations: Registrations) -> Watch:
@@ -329,6 +329,16 @@ class Larder:
 
     def _loop(self, work: Coroutine[Any, Any, None]) -> None:
         keep_running(work, self._stack)
+
+
+def _engine(settings: Settings, services: Services, channel: Invalidations) -> Engine:
+    return Engine(
+        services,
+        channel,
+        entries=settings.cache.entries,
+        max_fills=settings.cache.max_fills,
+        preload_bandwidth=settings.manager.preload_bandwidth,
+    )
 
 
 def _spooling(settings: Settings, store: Store) -> Spooling:

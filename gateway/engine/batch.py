@@ -23,6 +23,7 @@ from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident, Room
 from gateway.engine.candidates import Candidates
 from gateway.engine.homes import Split, split_of
 from gateway.engine.items import ItemFetches
+from gateway.engine.lane import Lane
 from gateway.engine.neighbours import Scout
 from gateway.engine.prefetch import Prefetcher
 from gateway.engine.services import Services
@@ -58,20 +59,15 @@ class _Routes:
 class Batches:
     """The batches of this worker."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, fetches: ItemFetches, lane: Lane) -> None:
         self._services = services
         self._items = services.store.items
-        self.fetches = ItemFetches(services)
-        self._prefetcher = Prefetcher(services, self.fetches)
+        self.fetches = fetches
+        self._prefetcher = Prefetcher(services, fetches, lane)
         # A quarter: connections, blobs and whatever else there is need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._fullest: OrderedDict[str, tuple[float, int]] = OrderedDict()
         self._random = np.random.default_rng()
-
-    async def close(self) -> None:
-        """Stop fetching."""
-        await self._prefetcher.close()
-        await self.fetches.close()
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what is delivered, and open what is there."""

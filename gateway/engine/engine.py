@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 
 from gateway.engine.batch import Batches
@@ -14,6 +13,8 @@ from gateway.engine.body import Body
 from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.explain import Explainer
 from gateway.engine.grants import Grants
+from gateway.engine.items import ItemFetches
+from gateway.engine.lane import Lane, load_limits
 from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
 from gateway.engine.services import Services
 from gateway.engine.writes import WriteAnswer, Writes
@@ -21,15 +22,31 @@ from gateway.fleet.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.response import OriginResponse
+from gateway.policies.lane import LoadClass
 
 log = logging.getLogger("larder.engine")
-_WARM_LIMIT = 16
 
 
 class Engine:
-    """One per worker. ``services.rules`` may be replaced at any time."""
+    """One per worker. ``services.rules`` may be replaced at any time.
 
-    def __init__(self, services: Services, channel: InvalidationChannel, *, entries: int, max_fills: int) -> None:
+    Args:
+        services: of the worker.
+        channel: tells the fleet of writes.
+        entries: objects that are kept in memory.
+        max_fills: fills that run at once.
+        preload_bandwidth: bytes per second for chunks that are loaded ahead, 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        channel: InvalidationChannel,
+        *,
+        entries: int,
+        max_fills: int,
+        preload_bandwidth: int = 0,
+    ) -> None:
         self.services = services
         self._entries = EntryCache(entries)
         self.entries_kept = entries
@@ -37,9 +54,16 @@ class Engine:
         self._writes = Writes(services, self._entries, channel)
         self.changed = partial(self._writes.forget, source="origin")
         self.blocks = Blocks(services, max_fills, self._grants, self.changed)
-        self.batches = Batches(services)
+        self.fetches = ItemFetches(services)
+        self.lane = Lane(
+            load_limits(self.blocks.half, preload_bandwidth),
+            {
+                LoadClass.CHUNK: lambda running: self.fetches.active - len(running),
+                LoadClass.WARMUP: self.blocks.besides,
+            },
+        )
+        self.batches = Batches(services, self.fetches, self.lane)
         self._reads = Reads(services, self.blocks, self._entries, self._grants)
-        self._warming = asyncio.Semaphore(_WARM_LIMIT)
         services.forget_here = self._writes.forget_here
         self.owes = services.store.generations.owes
         self.hot = self._reads.hot
@@ -89,27 +113,32 @@ class Engine:
 
     def warm(self, key: ObjectKey, identity: OriginIdentity) -> None:
         """Read an object into the cache in the background, because a rule says warm_on_write."""
-        self.blocks.spawn(self._warm(Ask(key, identity)))
+        self.lane.add(LoadClass.REWRITTEN, (Ask(key, identity),), self._warm)
 
-    async def _warm(self, ask: Ask) -> None:
-        async with self._warming:
-            try:
-                found = await self.find(ask)
-                if isinstance(found, Relay):
-                    found.response.abort()
-                elif isinstance(found, Found):
-                    await self._read_through(ask, found.entry)
-            except LarderError:
-                return  # warming is a favour; the next reader meets the origin itself
+    async def _warm(self, ask: Ask) -> int:
+        with suppress(LarderError):  # best effort: the next read goes to the origin
+            found = await self.find(ask)
+            if isinstance(found, Relay):
+                found.response.abort()
+            elif isinstance(found, Found):
+                await self.read_through(ask, found.entry)
+        return 0
 
-    async def _read_through(self, ask: Ask, entry: Entry) -> None:
-        """Be a reader of the whole object: for nobody a fill would stop where it becomes long."""
+    async def read_through(self, ask: Ask, entry: Entry) -> bool | None:
+        """Read a whole object as its reader, because a fill without readers stops where it becomes long.
+
+        Returns:
+            Whether bytes came from the origin; ``None`` if the cache did not keep them.
+
+        Raises: see ``open``.
+        """
         body = await self.open(ask, entry, 0, entry.record.meta.size)
         try:
             async with aclosing(body.pieces()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, bytes):
-                        return  # the disk does not take it
+                        return None
+            return body.missed
         finally:
             body.close()
 
@@ -118,6 +147,7 @@ class Engine:
         return Explainer(self.services, self._reads, self._grants, me)
 
     async def close(self) -> None:
-        """Stop the fills."""
-        await self.batches.close()
+        """Stop the background loads, the fetches and the fills."""
+        await self.lane.close()
+        await self.fetches.close()
         await self.blocks.close()

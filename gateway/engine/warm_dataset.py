@@ -26,6 +26,7 @@ from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.content import UNKNOWN_LENGTH
 from gateway.store.datasets.registry import Registration
+from gateway.tasks import for_each
 
 _PART = 512
 _LOOK = 0.1
@@ -150,18 +151,14 @@ class WarmDataset:
     async def _ask_for(self, ask: BatchAsk, left: NDArray[np.uint32]) -> dict[int, str]:
         """Ask for items one by one, of which nothing has come; for those that cannot be had, why."""
         reasons: dict[int, str] = {}
-        waiting = iter(left.tolist())
 
-        async def work() -> None:
-            for index in waiting:
-                wanted = Wanted(ask.registration, index, ask.identity, ask.caching)
-                outcome = await self._shelf.batches.fetches.fetch(wanted)
-                if isinstance(outcome, FailedItem):
-                    reasons[index] = _why(outcome)
+        async def fetch(index: int) -> None:
+            wanted = Wanted(ask.registration, index, ask.identity, ask.caching)
+            outcome = await self._shelf.batches.fetches.fetch(wanted)
+            if isinstance(outcome, FailedItem):
+                reasons[index] = _why(outcome)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(_AT_ONCE, len(left))):
-                group.create_task(work())
+        await for_each(left.tolist(), fetch, _AT_ONCE)
         return reasons
 
 

@@ -1,9 +1,8 @@
-"""Reading objects into the cache of their homes, for an operator: nobody waits for the bytes, so readers come first.
+"""Reading objects into the cache of their homes, for an operator, in the background lane.
 
-An object is loaded by the node that is its home, as if a reader had asked for it, with that reader's rights; whoever runs the
-warm-up only asks, and hears how it ended. A home answers at once that it has begun, and then says every second that it goes on,
-so that a large object is not taken for a dead node. Loads yield to readers: while these have fills under way, only ``BESIDE``
-of ours go on beside them, and none is begun while half of the places for fills are taken.
+The home of an object loads it as if a reader had asked for it, with that reader's rights; the node that runs the warm-up
+asks, and hears how it ended. A home answers at once that it has begun, and then every second that it goes on,
+so that a large object is not taken for a dead node.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,14 +21,15 @@ from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, Ori
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
+from gateway.policies.lane import LoadClass
 from gateway.policies.ring import path_key
 
 WARM = f"{PREFIX}/warm"
 """Where a node is asked to load an object."""
 AT_ONCE = 16
-BESIDE = 2
-_LOOK = 0.05
+"""Objects that one warm-up has loaded at once, here and at other nodes."""
 _ALIVE = 1.0
+"""Seconds between two lines that say that a load goes on."""
 _ATTEMPTS = 3
 _HOMES = 3
 _LONGEST = 1 << 20
@@ -70,13 +69,6 @@ class WarmObjects:
     def __init__(self, engine: Engine, fleet: Fleet | None) -> None:
         self._engine = engine
         self._fleet = fleet
-        self._loading: list[ObjectKey] = []
-        self._places = asyncio.Semaphore(AT_ONCE)
-
-    @property
-    def running(self) -> int:
-        """How many loads are under way here."""
-        return len(self._loading)
 
     async def load(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> Warmed:
         """Have an object loaded at its home. Never raises but to be cancelled."""
@@ -94,9 +86,8 @@ class WarmObjects:
 
     async def here(self, key: ObjectKey, identity: OriginIdentity) -> Warmed:
         """Load an object into this node's cache. Never raises but to be cancelled."""
-        async with self._places:
-            await self._turn()
-            self._loading.append(key)
+
+        async def load(key: ObjectKey) -> Warmed:
             try:
                 return await self._load(Ask(key, identity))
             except IdentityGone:
@@ -107,8 +98,8 @@ class WarmObjects:
                 return Warmed(failure=_WHY.get(Reason(failure.reason), str(failure)))
             except LarderError as failure:
                 return Warmed(failure=str(failure))
-            finally:
-                self._loading.remove(key)
+
+        return await self._engine.lane.one(LoadClass.WARMUP, key, load)
 
     async def progress(self, key: ObjectKey, identity: OriginIdentity) -> AsyncGenerator[bytes]:
         """``here`` as another node hears it: a line every second while it goes on, and at the end one with how it ended."""
@@ -121,16 +112,6 @@ class WarmObjects:
         finally:
             loading.cancel()
 
-    async def _turn(self) -> None:
-        """Wait until readers leave room for one more of ours."""
-        blocks = self._engine.blocks
-        while True:
-            others = blocks.besides(self._loading)
-            # A load has no fill yet while the origin is asked, and counts all the same.
-            if self.running + others < blocks.half and (not others or self.running < BESIDE):
-                return
-            await asyncio.sleep(_LOOK)
-
     async def _load(self, ask: Ask) -> Warmed:
         for _ in range(_ATTEMPTS):
             found = await self._engine.find(ask)
@@ -139,24 +120,13 @@ class WarmObjects:
             if not isinstance(found, Found):
                 return Warmed(failure=_because(found))
             try:
-                return await self._read_through(ask, found)
+                missed = await self._engine.read_through(ask, found.entry)
             except ObjectChanged:
                 continue
+            if missed is None:
+                return Warmed(failure="the cache did not take it")
+            return Warmed(found.entry.record.meta.size, found.outcome is Outcome.HIT and not missed)
         return Warmed(failure=_WHY[Reason.WRITE_RACE])
-
-    async def _read_through(self, ask: Ask, found: Found) -> Warmed:
-        """Be a reader of the whole object, as for nobody a fill would stop where it becomes long."""
-        size = found.entry.record.meta.size
-        body = await self._engine.open(ask, found.entry, 0, size)
-        there = found.outcome is Outcome.HIT and not body.missed
-        try:
-            async with aclosing(body.pieces()) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, bytes):
-                        return Warmed(failure="the cache did not take it")
-        finally:
-            body.close()
-        return Warmed(size, there and not body.missed)
 
 
 def _because(found: Relay | Forward) -> str:

@@ -7,7 +7,6 @@ The order is the origin's, so a warm-up that was interrupted goes on after the l
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.units import format_size
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
+from gateway.tasks import for_each
 
 _PAGE = 1000
 _PART = 200
@@ -103,15 +103,7 @@ class WarmPrefix:
 
     async def _load(self, part: list[Listed], progress: Progress) -> None:
         principal = still(self._whose)
-        waiting = iter(part)
-
-        async def work() -> None:
-            for each in waiting:
-                await self._load_one(principal, each, progress)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(part))):
-                group.create_task(work())
+        await for_each(part, lambda each: self._load_one(principal, each, progress), AT_ONCE)
 
     async def _load_one(self, principal: Principal, each: Listed, progress: Progress) -> None:
         if why := self._excluded(principal, each.key):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gateway.api.v1.jobs import Find, JobParts
 from gateway.config import Settings
-from gateway.engine.batch import Batches
 from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
+from gateway.engine.engine import Engine
 from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
 from gateway.engine.planned import Planned
 from gateway.engine.preload import Preloader
@@ -19,7 +19,6 @@ from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports
 from gateway.model.fleet import NodeState
-from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 
 _REPORTS_LAST = 3
@@ -69,11 +68,11 @@ def job_parts(settings: Settings, management: Management, find: Find) -> JobPart
 
 
 def keep_chunks(
-    settings: Settings, management: Management, store: Store, batches: Batches, shelves: Shelves, stack: AsyncExitStack
+    settings: Settings, management: Management, engine: Engine, shelves: Shelves, stack: AsyncExitStack
 ) -> None:
     """Perform the plan on this node, in the worker whose turn it is; the stack ends it."""
     parts = management.parts
-    preloader = Preloader(batches.fetches, settings.manager.preload_bandwidth)
+    preloader = Preloader(engine.fetches, engine.lane)
     told = Told(management.planned, parts.jobs, parts.reports, management.membership)
-    keeper = ChunkKeeper(store, preloader, shelves, told)
+    keeper = ChunkKeeper(engine.services.store, preloader, shelves, told)
     keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)

@@ -52,7 +52,8 @@ class Bench:
         return await self.engine.open(ask, found.entry, start, found.entry.record.meta.size if stop is None else stop)
 
     async def settle(self) -> None:
-        """Wait until what the fills brought is in the index."""
+        """Wait until what the background loads and the fills brought is in the index."""
+        await self.engine.lane._tasks.join()
         await asyncio.gather(*self.engine.blocks._tasks)
 
     async def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -78,7 +79,9 @@ async def take(body: Body) -> bytes:
 
 
 @asynccontextmanager
-async def benched(cache: Path, capacity: int = 64 * 1024**2, check_timeout: float = 2.0) -> AsyncIterator[Bench]:
+async def benched(
+    cache: Path, capacity: int = 64 * 1024**2, check_timeout: float = 2.0, max_fills: int = 4
+) -> AsyncIterator[Bench]:
     """An engine over a cache directory; what an earlier one left there is found."""
     async with FakeOrigin() as origin:
         settings = CacheSettings(dir=str(cache), capacity=capacity, block_size=BLOCK, reserve=0)
@@ -99,7 +102,7 @@ async def benched(cache: Path, capacity: int = 64 * 1024**2, check_timeout: floa
         await store.try_lock()
         client = OriginClient([configured], [other], now=time.time)
         services = Services(store, client, Rules(), settings.capacity, settings.block_size, now=lambda: clock[0])
-        engine = Engine(services, NullInvalidations(), entries=1000, max_fills=4)
+        engine = Engine(services, NullInvalidations(), entries=1000, max_fills=max_fills)
         try:
             yield Bench(engine, store, origin, clock, OriginIdentity("default", ALICE.access_key_id))
         finally:

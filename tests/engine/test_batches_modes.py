@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.engine import items
-from gateway.engine.prefetch import PREFETCHES
+from gateway.engine.underway import FETCHES_PER_BATCH
 from gateway.engine.wanted import ItemStream
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
@@ -404,7 +404,7 @@ async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
         await asyncio.sleep(0)
         before, queued = queued, small.batches._prefetcher.queued_bytes
         most = max(most, before - queued)
-    assert most <= PREFETCHES * SIZE
+    assert most <= FETCHES_PER_BATCH * SIZE
 
 
 @pytest.mark.parametrize("turns", range(6))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gateway.engine import peer_items
 from gateway.engine.batch import Batches
 from gateway.engine.homes import Fleet
+from gateway.engine.items import ItemFetches
 from gateway.engine.neighbours import PAGE
 from gateway.engine.wanted import ItemStream, LargeItem, Memory, Wanted
 from gateway.fleet.peers import PeerUnavailable
@@ -160,8 +161,10 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         others = Others([A, B])
         services = shelf.bench.engine.services
         services.fleet = Fleet(others, others)
-        await shelf.bench.engine.batches.close()
-        shelf.bench.engine.batches = Batches(services)
+        engine = shelf.bench.engine
+        await engine.fetches.close()
+        engine.fetches = ItemFetches(services)
+        engine.batches = Batches(services, engine.fetches, engine.lane)
         yield Place(shelf, others)
 
 

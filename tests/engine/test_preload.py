@@ -14,8 +14,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.engine import chunk_keeper, preload
 from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
+from gateway.engine.lane import BESIDE
 from gateway.engine.planned import Planned
-from gateway.engine.preload import BESIDE, Pace, Preloader
+from gateway.engine.preload import Preloader
 from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
 from gateway.policies.chunk_cut import ChunkCut
@@ -49,7 +50,7 @@ class Desk:
         self.planned = Planned(lambda: self.plan, lambda: self.shelf.bench.store.status().capacity)
         self.shelf.bench.engine.services.keeps = self.planned.keeps
         shelves = Shelves(self.find, self.shelf.registry.contents, lambda identity: identity.access_key_id != "unknown")
-        self.preloader = Preloader(self.shelf.batches.fetches, 0)
+        self.preloader = Preloader(self.shelf.bench.engine.fetches, self.shelf.bench.engine.lane)
         self.keeper = ChunkKeeper(self.shelf.bench.store, self.preloader, shelves, Told(self.planned, self, self, self))
 
     async def find(self, tenant: str, name: str) -> Registration | None:
@@ -288,15 +289,6 @@ async def test_readers_come_first(desk: Desk) -> None:
         assert desk.shelf.batches.fetches.active <= 1 + BESIDE
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
-
-
-async def test_a_bandwidth_is_kept_to() -> None:
-    """Rule: bytes that were read are waited for at the configured rate; without one nothing is waited for."""
-    loop = asyncio.get_running_loop()
-    pace, began = Pace(1_000_000), loop.time()
-    await asyncio.gather(*(pace.read(50_000) for _ in range(4)))
-    assert loop.time() - began >= 0.19
-    await Pace(0).read(10**15)
 
 
 async def test_only_the_worker_with_the_lock_keeps_chunks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,26 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from gateway.engine.explain import expected
-from gateway.engine.warm_objects import BESIDE, Warmed, WarmObjects
+from gateway.engine.lane import BESIDE
+from gateway.engine.warm_objects import Warmed, WarmObjects
 from gateway.engine.warm_prefix import Prefix, WarmPrefix, read_page
 from gateway.engine.warming import Progress, WarmupFailed
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.origin.client import OriginClient
+from gateway.policies.lane import LoadClass
 from gateway.policies.rules import Caching, Rules
 from gateway.testing.origin_faults import Hang
-from tests.engine.conftest import BLOCK, Bench
+from tests.engine.conftest import BLOCK, Bench, benched
 from tests.fleet.conftest import until
 
 
 async def load(bench: Bench, objects: WarmObjects, key: str) -> Warmed:
     """Load one object."""
     return await objects.load(ObjectKey("default", "b", key), "t", bench.identity)
+
+
+def running(bench: Bench) -> int:
+    """Loads for warm-ups that are under way."""
+    return bench.engine.lane.running(LoadClass.WARMUP)
 
 
 async def test_an_object_is_loaded_whole_and_once(bench: Bench) -> None:
@@ -57,27 +65,27 @@ async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> No
     await bench.origin.start()
 
 
-async def test_readers_come_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_come_first(tmp_path: Path) -> None:
     """Rule: while a reader's fill is under way, few loads go on beside it; the others begin when it is over."""
-    monkeypatch.setattr(bench.engine.blocks, "_max_fills", 64)
-    bench.origin.put("b", "wanted", b"r" * BLOCK)
-    for number in range(8):
-        bench.origin.put("b", f"w/{number}", b"w" * 100)
-    reader = bench.origin.inject(Hang(path="/b/wanted", after=10))
-    loads_hang = bench.origin.inject(Hang(path="/b/w/", times=8, after=10))
-    reading = asyncio.create_task(bench.read("wanted"))
-    await reader.gate.reached()
-    objects = WarmObjects(bench.engine, None)
-    loads = [asyncio.create_task(load(bench, objects, f"w/{number}")) for number in range(8)]
-    await until(lambda: objects.running == BESIDE)
-    for _ in range(20):
-        await asyncio.sleep(0)
-        assert objects.running == BESIDE
-    reader.gate.open()
-    await reading
-    await until(lambda: objects.running > BESIDE)
-    loads_hang.gate.open()
-    assert [done.failure for done in await asyncio.gather(*loads)] == [""] * 8
+    async with benched(tmp_path / "cache", max_fills=64) as bench:
+        bench.origin.put("b", "wanted", b"r" * BLOCK)
+        for number in range(8):
+            bench.origin.put("b", f"w/{number}", b"w" * 100)
+        reader = bench.origin.inject(Hang(path="/b/wanted", after=10))
+        loads_hang = bench.origin.inject(Hang(path="/b/w/", times=8, after=10))
+        reading = asyncio.create_task(bench.read("wanted"))
+        await reader.gate.reached()
+        objects = WarmObjects(bench.engine, None)
+        loads = [asyncio.create_task(load(bench, objects, f"w/{number}")) for number in range(8)]
+        await until(lambda: running(bench) == BESIDE)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            assert running(bench) == BESIDE
+        reader.gate.open()
+        await reading
+        await until(lambda: running(bench) > BESIDE)
+        loads_hang.gate.open()
+        assert [done.failure for done in await asyncio.gather(*loads)] == [""] * 8
 
 
 async def test_loads_take_half_of_the_places_at_most(bench: Bench) -> None:
@@ -88,7 +96,7 @@ async def test_loads_take_half_of_the_places_at_most(bench: Bench) -> None:
     objects = WarmObjects(bench.engine, None)
     loads = [asyncio.create_task(load(bench, objects, f"w/{number}")) for number in range(8)]
     await hang.gate.reached()
-    assert objects.running == bench.engine.blocks.half == 2
+    assert running(bench) == bench.engine.blocks.half == 2
     hang.gate.open()
     assert [done.failure for done in await asyncio.gather(*loads)] == [""] * 8
 

@@ -1,0 +1,213 @@
+"""The background lane: everything that this worker loads into the cache while no client waits for it.
+
+A producer adds a load: units, in the order in which it wants them, and a callable that loads one. The lane runs them within the
+limits of their class, behind readers (gateway/policies/lane.py). Units are taken from the iterator when their turn comes, so a
+producer may name millions, or decide late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from gateway.engine.items import AT_ONCE
+from gateway.engine.underway import FETCHES_PER_BATCH
+from gateway.policies.lane import LoadClass, LoadLimits, LoadScheduler
+from gateway.tasks import Tasks
+
+BESIDE = 2
+"""Units of a class that yields which run beside readers."""
+_LOOK = 0.02
+"""Seconds after which a load that waits for readers or bandwidth is looked at again."""
+END = object()
+
+T = TypeVar("T")
+U = TypeVar("U")
+Others = Callable[[Collection[Any]], int]
+Work = Coroutine[Any, Any, int]
+
+
+def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
+    """The limits of one worker.
+
+    Args:
+        places: fills that warm-ups and readers may have under way before warm-ups wait.
+        bandwidth: bytes per second for chunks, 0 for no limit.
+    """
+    return {
+        # A job that announces its items is no slower than one that does not.
+        LoadClass.PREFETCH: LoadLimits(FETCHES_PER_BATCH),
+        LoadClass.REWRITTEN: LoadLimits(16),
+        LoadClass.CHUNK: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
+        LoadClass.WARMUP: LoadLimits(16, BESIDE, places),
+    }
+
+
+class BackgroundLoad:
+    """Units that one producer has loaded.
+
+    Attributes:
+        kind: why.
+        done: units that have ended.
+        size: bytes that they have read.
+    """
+
+    def __init__(self, kind: LoadClass, units: Iterator[Any], load: Callable[[Any], Work]) -> None:
+        self.kind = kind
+        self.done = 0
+        self.size = 0
+        self._units = units
+        self._load = load
+        self._exhausted = False
+        self._error: BaseException | None = None
+        self._tasks: set[asyncio.Task[int]] = set()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ended(self) -> None:
+        """Wait for the last unit. A caller that is cancelled cancels the load.
+
+        Raises the first error of a unit; the others are loaded all the same.
+        """
+        try:
+            await self._ended
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Begin no unit any more, and cancel those under way."""
+        self._units = iter(())
+        self._exhausted = True
+        for task in self._tasks:
+            task.cancel()
+        self._settle()
+
+    def next(self) -> Any:
+        """The next unit; ``END`` when there is none."""
+        unit, error = END, None
+        try:
+            unit = next(self._units, END)
+        except Exception as failure:
+            error = failure
+        if unit is END:
+            self._exhausted = True
+            self._settle(error)
+        return unit
+
+    def begin(self, unit: Any, tasks: Tasks) -> asyncio.Task[int]:
+        """Load a unit."""
+        task = tasks.start(self._load(unit))
+        self._tasks.add(task)
+        return task
+
+    def note(self, task: asyncio.Task[int]) -> int:
+        """Count the unit of a task that has ended; the bytes that it has read."""
+        self._tasks.discard(task)
+        self.done += 1
+        error = None if task.cancelled() else task.exception()
+        size = 0 if task.cancelled() or error is not None else task.result()
+        self.size += size
+        self._settle(error)
+        return size
+
+    def _settle(self, error: BaseException | None = None) -> None:
+        self._error = self._error or error
+        if not self._exhausted or self._tasks or self._ended.done():
+            return
+        if self._error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(self._error)
+
+
+class Lane:
+    """Runs the background loads of one worker.
+
+    Args:
+        limits: of the classes.
+        others: by class that yields, the reads under way that go before it, given its own units under way.
+    """
+
+    def __init__(self, limits: Mapping[LoadClass, LoadLimits], others: Mapping[LoadClass, Others]) -> None:
+        self._scheduler: LoadScheduler[BackgroundLoad] = LoadScheduler(limits)
+        self._others = others
+        self._units: dict[LoadClass, list[Any]] = {kind: [] for kind in limits}
+        self._tasks = Tasks()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._closed = self._settling = False
+
+    def running(self, kind: LoadClass) -> int:
+        """Units of a class that are under way."""
+        return len(self._units[kind])
+
+    def add(self, kind: LoadClass, units: Iterable[U], load: Callable[[U], Work]) -> BackgroundLoad:
+        """Load units in the background.
+
+        Args:
+            kind: why.
+            units: what, in the order in which it is wanted.
+            load: loads one unit, and returns the bytes that count against the bandwidth of the class.
+        """
+        added = BackgroundLoad(kind, iter(units), load)
+        self._scheduler.add(kind, added)
+        self._pump()
+        return added
+
+    async def one(self, kind: LoadClass, unit: U, load: Callable[[U], Awaitable[T]]) -> T:
+        """Load one unit when its turn comes, and return what ``load`` returns."""
+        results: list[T] = []
+
+        async def once(unit: U) -> int:
+            results.append(await load(unit))
+            return 0
+
+        await self.add(kind, (unit,), once).ended()
+        if not results:
+            raise asyncio.CancelledError  # the lane was closed
+        return results[0]
+
+    async def close(self) -> None:
+        """Cancel everything."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for load in self._scheduler.loads:
+            load.cancel()
+        await self._tasks.stop()
+
+    def _pump(self) -> None:
+        """Begin what may begin now, and look again later at what has to wait for readers or bandwidth."""
+        if self._closed or self._settling:
+            return
+        while (load := self._scheduler.next(self._loop.time(), self._reading)) is not None:
+            unit = load.next()
+            if unit is END:
+                self._scheduler.ended(load.kind, 0, self._loop.time())
+                self._scheduler.remove(load.kind, load)
+                continue
+            self._units[load.kind].append(unit)
+            load.begin(unit, self._tasks).add_done_callback(partial(self._ended, load, unit))
+            if load.kind in self._others:
+                # A unit counts as a read after its first step. Until then, ``others`` would return one too few.
+                self._settling = True
+                self._loop.call_soon(self._look_again)
+                return
+        if self._timer is None and self._scheduler.blocked:
+            self._timer = self._loop.call_later(_LOOK, self._look_again)
+
+    def _look_again(self) -> None:
+        self._settling = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pump()
+
+    def _ended(self, load: BackgroundLoad, unit: Any, task: asyncio.Task[int]) -> None:
+        self._units[load.kind].remove(unit)
+        self._scheduler.ended(load.kind, load.note(task), self._loop.time())
+        self._pump()
+
+    def _reading(self, kind: LoadClass) -> int:
+        return self._others[kind](self._units[kind])

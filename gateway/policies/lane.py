@@ -1,0 +1,122 @@
+"""Which background load goes on next, and whether it may go on now.
+
+No client waits for a background load, so readers come first. A class of loads yields to readers and to more urgent classes:
+while those are reading, only a few of its units run, and none when they take all places. Loads of one class take turns.
+
+A load is work of many units: the items of a chunk, the objects of a prefix. The scheduler knows neither; it hands out turns.
+The executor of the gateway is gateway/engine/lane.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+BURST = 0.1
+"""Seconds of unused bandwidth that a class may catch up on."""
+
+L = TypeVar("L")
+
+
+class LoadClass(IntEnum):
+    """Why something is loaded, the most urgent first."""
+
+    PREFETCH = 0
+    """A job has announced that it will read it."""
+    REWRITTEN = 1
+    """It was written, and a rule says ``warm_on_write``."""
+    CHUNK = 2
+    """It belongs to a chunk that the plan holds."""
+    WARMUP = 3
+    """An operator asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    """The limits of a class.
+
+    Attributes:
+        at_once: units that run at once.
+        beside: units that run beside more urgent reads; ``None`` for a class that does not yield.
+        places: reads under way, others and its own together, at which no unit begins.
+        bandwidth: bytes per second, 0 for no limit.
+    """
+
+    at_once: int
+    beside: int | None = None
+    places: float = float("inf")
+    bandwidth: float = 0.0
+
+
+@dataclass(slots=True)
+class _Queue(Generic[L]):
+    """The loads of one class; ``free_at`` is when the bytes that were read are paid for."""
+
+    kind: LoadClass
+    limits: LoadLimits
+    loads: deque[L] = field(default_factory=deque)
+    running: int = 0
+    free_at: float = float("-inf")
+
+    def may_begin(self, now: float, others: Callable[[LoadClass], int]) -> bool:
+        if not self.loads or self.running >= self.limits.at_once or now < self.free_at:
+            return False
+        if self.limits.beside is None:
+            return True
+        reading = others(self.kind)
+        if self.running + reading >= self.limits.places:
+            return False
+        return reading <= 0 or self.running < self.limits.beside
+
+
+class LoadScheduler(Generic[L]):
+    """Hands out turns to loads.
+
+    Args:
+        limits: of every class that is used.
+    """
+
+    def __init__(self, limits: Mapping[LoadClass, LoadLimits]) -> None:
+        self._queues: dict[LoadClass, _Queue[L]] = {kind: _Queue(kind, limits[kind]) for kind in sorted(limits)}
+
+    @property
+    def loads(self) -> list[L]:
+        """Every load that still gets turns."""
+        return [load for queue in self._queues.values() for load in queue.loads]
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a load waits for others or for bandwidth; both pass without an event that this scheduler hears of."""
+        return any(queue.loads and queue.running < queue.limits.at_once for queue in self._queues.values())
+
+    def add(self, kind: LoadClass, load: L) -> None:
+        """Give a load its turns, after those that wait already."""
+        self._queues[kind].loads.append(load)
+
+    def remove(self, kind: LoadClass, load: L) -> None:
+        """Give a load no more turns."""
+        self._queues[kind].loads.remove(load)
+
+    def next(self, now: float, others: Callable[[LoadClass], int]) -> L | None:
+        """The load whose next unit begins now; ``None`` when none may begin.
+
+        Args:
+            now: seconds, monotonic.
+            others: reads under way that go before a class: of readers, and of more urgent classes.
+        """
+        for queue in self._queues.values():
+            if queue.may_begin(now, others):
+                queue.running += 1
+                queue.loads.rotate(-1)
+                return queue.loads[-1]
+        return None
+
+    def ended(self, kind: LoadClass, size: int, now: float) -> None:
+        """A unit has ended after reading ``size`` bytes. They count afterwards, because lengths are claims."""
+        queue = self._queues[kind]
+        queue.running -= 1
+        if size and queue.limits.bandwidth:
+            queue.free_at = max(queue.free_at, now - BURST) + size / queue.limits.bandwidth

@@ -1,0 +1,92 @@
+"""Turns of background loads: urgent ones first, readers before all, and no more bytes than allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.policies.lane import BURST, LoadClass, LoadLimits, LoadScheduler
+
+LIMITS = {
+    LoadClass.PREFETCH: LoadLimits(3),
+    LoadClass.CHUNK: LoadLimits(4, beside=1, places=6),
+    LoadClass.WARMUP: LoadLimits(2, beside=1),
+}
+
+
+def reading(count: int) -> Callable[[LoadClass], int]:
+    """So many reads go before every class."""
+    return lambda _kind: count
+
+
+def turns(scheduler: LoadScheduler[str], others: int = 0) -> list[str]:
+    """Every turn that may be taken now."""
+    taken = []
+    while (load := scheduler.next(0.0, reading(others))) is not None:
+        taken.append(load)
+    return taken
+
+
+def scheduler(*loads: tuple[LoadClass, str]) -> LoadScheduler[str]:
+    """A scheduler with loads."""
+    made: LoadScheduler[str] = LoadScheduler(LIMITS)
+    for kind, load in loads:
+        made.add(kind, load)
+    return made
+
+
+def test_the_most_urgent_class_goes_first() -> None:
+    """Rule: a class has its turns before less urgent ones, whichever load was added first; each keeps its own limit."""
+    lane = scheduler((LoadClass.WARMUP, "w"), (LoadClass.CHUNK, "c"), (LoadClass.PREFETCH, "p"))
+    assert turns(lane) == [*"ppp", *"cccc", *"ww"]
+    lane.ended(LoadClass.CHUNK, 1, 0.0)
+    assert turns(lane) == ["c"]
+
+
+def test_loads_of_a_class_take_turns() -> None:
+    """Rule: no load waits until another of its class has ended."""
+    lane = scheduler((LoadClass.CHUNK, "a"), (LoadClass.CHUNK, "b"))
+    assert turns(lane) == ["a", "b", "a", "b"]
+    lane.remove(LoadClass.CHUNK, "a")
+    lane.ended(LoadClass.CHUNK, 1, 0.0)
+    lane.ended(LoadClass.CHUNK, 1, 0.0)
+    assert turns(lane) == ["b", "b"]
+
+
+def test_readers_go_first() -> None:
+    """Rule: beside readers a class that yields has ``beside`` units under way, and none where all places are taken."""
+    loads = (LoadClass.CHUNK, "c"), (LoadClass.PREFETCH, "p")
+    assert turns(scheduler(*loads), others=1) == ["p", "p", "p", "c"]
+    assert turns(scheduler(*loads), others=6) == ["p", "p", "p"]
+
+
+def test_what_waits_for_readers_is_blocked() -> None:
+    """Rule: a load at its own limit hears of the end that it waits for; one that waits for others is to be looked at again."""
+    lane = scheduler((LoadClass.CHUNK, "c"))
+    turns(lane)
+    assert not lane.blocked
+    behind = scheduler((LoadClass.CHUNK, "c"))
+    turns(behind, others=1)
+    assert behind.blocked
+
+
+def test_a_bandwidth_is_kept() -> None:
+    """Rule: over any time a class reads its bandwidth, a burst and what is under way at most; and it gets all of that."""
+    limits = {LoadClass.CHUNK: LoadLimits(2, bandwidth=1000.0)}
+    lane: LoadScheduler[str] = LoadScheduler(limits)
+    lane.add(LoadClass.CHUNK, "c")
+    now, read = 0.0, 0
+    while now < 10.0:
+        # Every 20 ms, as the executor looks; each unit ends at once.
+        while lane.next(now, reading(0)) is not None:
+            lane.ended(LoadClass.CHUNK, 10, now)
+            read += 10
+        now += 0.02
+    assert 10_000 - 20 <= read <= 10_000 + 1000 * BURST + 20
+
+
+def test_without_a_bandwidth_nothing_is_paid() -> None:
+    """Rule: 0 bytes per second is no limit."""
+    lane = scheduler((LoadClass.CHUNK, "c"))
+    turns(lane)
+    lane.ended(LoadClass.CHUNK, 10**15, 0.0)
+    assert turns(lane) == ["c"]
