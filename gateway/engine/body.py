@@ -7,12 +7,11 @@ that was promised may have failed. Only what the disk cannot give is read from t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.engine.entries import Entry
 from gateway.engine.fill import Fill, FillEnded
-from gateway.engine.growing import GrowingBlock
+from gateway.engine.growing import GrowingBlock, Span
 from gateway.engine.ranged import ReaderRefused
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
@@ -22,15 +21,6 @@ from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
 
 MAX_SPAN = 8 * 1024**2
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of a file that is ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
-
-    fd: int
-    offset: int
-    count: int
 
 
 class BlockSource(Protocol):
@@ -109,9 +99,11 @@ class Body:
                     yield Span(ready.fd, position - number * block_size, end - position)
                     position = end
                 else:
-                    async for span in self._follow(ready[1], position - number * block_size, end - number * block_size):
-                        yield span
-                        position += span.count
+                    block, first = ready[1], number * block_size
+                    while position < end:
+                        stop = min(first + await block.available(position - first), end, position + MAX_SPAN)
+                        yield block.part(position - first, stop - first)
+                        position = stop
             except FillEnded:
                 continue
             except ReaderRefused as refused:
@@ -123,14 +115,6 @@ class Body:
                 return
             finally:
                 self._release_ready()
-
-    async def _follow(self, block: GrowingBlock, offset: int, end: int) -> AsyncIterator[Span]:
-        while offset < end:
-            available = min(await block.available(offset), end)
-            assert block.writer is not None
-            count = min(available - offset, MAX_SPAN)
-            yield Span(block.writer.fd, offset, count)
-            offset += count
 
     async def _rest(self, position: int) -> AsyncIterator[bytes]:
         response = await self._source.direct(self, position, self.stop)

@@ -31,6 +31,7 @@ from gateway.model.outcomes import Reason
 from gateway.origin.response import OriginResponse
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
+from gateway.store.writer import SMALL
 
 LINGER = 64 * 1024**2
 RESUMES = 2
@@ -170,14 +171,14 @@ class Fill:
     async def _fill_block(self, block: GrowingBlock) -> None:
         if not await self._store.make_room(block.length):
             raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
-        writer = await self._store.begin(block.length)
+        writer = self._store.begin(block.length)
         writer.hold()
         block.writer = writer
         resumes = 0
         while block.ref is None:
             try:
                 if resumes:
-                    await self._resume(block.number * self.entry.record.block_size + writer.written)
+                    await self._resume(block.number * self.entry.record.block_size + block.received)
                 await self._pump(block)
             except OriginUnavailable:
                 resumes += 1
@@ -193,12 +194,17 @@ class Fill:
         writer = block.writer
         assert writer is not None
         while block.ref is None:
-            room = block.length - writer.written
+            room = block.length - block.received
             chunk = await self._next_chunk(room)
-            if len(chunk) < room:
-                await writer.write(chunk)
-            else:
+            if len(chunk) == room:
+                if block.gathered:
+                    chunk = block.gathered + chunk
                 self.entry.blobs[block.number] = block.ref = await writer.commit(chunk)
+                block.gathered = b""
+            elif block.length <= SMALL:
+                block.gathered += chunk
+            else:
+                await writer.write(chunk)
             block.progress()
 
     async def _next_chunk(self, room: int) -> bytes | memoryview:

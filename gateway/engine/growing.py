@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from gateway.model.errors import LarderError
 from gateway.model.objects import BlobRef
 from gateway.store.writer import BlobWriter
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a file that is ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
+
+    fd: int
+    offset: int
+    count: int
+
+
 class GrowingBlock:
     """One block on its way from the origin to the disk.
 
-    Readers call ``available`` for the number of bytes they may take through ``writer.fd``. The block ends *finished*
+    Readers call ``available`` for the number of bytes they may take by ``part``. The block ends *finished*
     (all bytes are there; ``ref`` names the blob once it is committed) or *failed* (no more bytes will come).
     """
 
@@ -20,6 +30,8 @@ class GrowingBlock:
         self.number = number
         self.length = length
         self.writer: BlobWriter | None = None
+        self.gathered = b""
+        """What has come of a small block, which is written in one step when it is whole."""
         self.ref: BlobRef | None = None
         self.failure: LarderError | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -36,14 +48,16 @@ class GrowingBlock:
             self.writer.release()
 
     @property
-    def written(self) -> int:
+    def received(self) -> int:
         """Bytes that can be read now."""
-        return self.writer.written if self.writer is not None else 0
+        return len(self.gathered) + (self.writer.written if self.writer is not None else 0)
 
-    @property
-    def whole(self) -> bool:
-        """Whether every byte is there."""
-        return self.writer is not None and self.writer.written >= self.length
+    def part(self, start: int, stop: int) -> Span | bytes:
+        """The bytes [start, stop) of those that are ``available``."""
+        if self.gathered:
+            return self.gathered[start:stop]
+        assert self.writer is not None
+        return Span(self.writer.fd, start, stop - start)
 
     def progress(self) -> None:
         """Wake the readers: bytes came, or the block ended."""
@@ -54,7 +68,7 @@ class GrowingBlock:
 
     def fail(self, failure: LarderError) -> None:
         """No more bytes will come; readers learn why."""
-        if not self.whole:
+        if self.received < self.length:
             self.failure = failure
         self.progress()
 
@@ -64,10 +78,10 @@ class GrowingBlock:
         Raises:
             LarderError: the failure of the fill, when it ended before that.
         """
-        while self.writer is None or self.writer.written <= beyond:
+        while self.received <= beyond:
             if self.failure is not None:
                 raise self.failure
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
-        return self.writer.written
+        return self.received

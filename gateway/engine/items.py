@@ -57,6 +57,7 @@ from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
 from gateway.store.failures import disk_faults
+from gateway.store.writer import SMALL, WrongDigest
 
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2
@@ -353,19 +354,19 @@ class ItemFetches:
     async def _into_store(
         self, digest: bytes, wanted: Wanted, length: int, next_chunk: Callable[[], Awaitable[bytes]]
     ) -> Outcome:
-        writer = await self._store.begin(length)
+        writer = self._store.begin(length)
         writer.hold()
         try:
-            while writer.written < length:
-                chunk = await next_chunk()
-                if not chunk:
-                    raise OriginUnavailable("the origin closed the connection early")
-                await writer.write(chunk)
-            if writer.digest != digest:
-                raise _changed()
-            ref = await writer.commit()
+            if length <= SMALL:
+                ref = await writer.commit(await _gathered(length, next_chunk), digest)
+            else:
+                while writer.written < length:
+                    await writer.write(await _some(next_chunk))
+                ref = await writer.commit(digest=digest)
             with disk_faults():
                 blob = OpenBlob(os.dup(writer.fd), ref, 0)
+        except WrongDigest:
+            raise _changed() from None
         finally:
             writer.abort()
             writer.release()
@@ -382,13 +383,7 @@ class ItemFetches:
 
     async def _into_memory(self, digest: bytes, length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> Outcome:
         share = Share(self._memory, length)
-        pieces, size = [], 0
-        while size < length and (chunk := await next_chunk()):
-            pieces.append(chunk)
-            size += len(chunk)
-        if size != length:
-            raise OriginUnavailable("the origin closed the connection early")
-        data = b"".join(pieces)
+        data = await _gathered(length, next_chunk)
         if hashlib.sha256(data).digest() != digest:
             raise _changed()
         return LooseItem(data, crc32(data), share)
@@ -451,6 +446,20 @@ def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:
 def _may_be_had_elsewhere(outcome: Outcome) -> bool:
     """Whether a failure is of one node's way to the origin, so that it says nothing of another's."""
     return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
+
+
+async def _gathered(length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> bytes:
+    pieces, size = [], 0
+    while size < length:
+        pieces.append(await _some(next_chunk))
+        size += len(pieces[-1])
+    return b"".join(pieces)
+
+
+async def _some(next_chunk: Callable[[], Awaitable[bytes]]) -> bytes:
+    if chunk := await next_chunk():
+        return chunk
+    raise OriginUnavailable("the origin closed the connection early")
 
 
 async def _nothing() -> bytes:

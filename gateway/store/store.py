@@ -30,7 +30,7 @@ from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
-from gateway.store.failures import DiskFault, disk_fault
+from gateway.store.failures import DiskFault
 from gateway.store.forgetting import Forgetter
 from gateway.store.item_room import ItemRoom
 from gateway.store.items import ItemBlobs
@@ -282,7 +282,7 @@ class Store:
             return False
         return self._disk.usable() and admits_for_good(space, size)
 
-    async def begin(self, expected: int) -> BlobWriter:
+    def begin(self, expected: int) -> BlobWriter:
         """Start writing a blob of ``expected`` bytes, which are counted as used until it is committed or aborted.
 
         Raises:
@@ -292,17 +292,7 @@ class Store:
         if not admits(self._space.current(), expected):
             raise DiskUnavailable("no-space", f"{expected} more bytes do not fit")
         self._space.filling += expected
-        try:
-            file = await self.on_disk(self.directory.create_temporary, _discard)
-        except BaseException as error:
-            self._space.filling -= expected
-            if isinstance(error, OSError):
-                fault = disk_fault(error)
-                assert fault is not None
-                self._disk.failed(fault)
-                raise fault from error
-            raise
-        return BlobWriter(self, expected, file)
+        return BlobWriter(self, expected)
 
     async def make_room(self, size: int) -> bool:
         """Whether capacity and reserve allow ``size`` more bytes, after evicting for them.
@@ -480,10 +470,3 @@ class Store:
             self._remove(())
             self._open.trim()
         self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)
-
-
-def _discard(file: tuple[int, str]) -> None:
-    """Remove a temporary file that nobody waits for any more. Runs in a thread."""
-    descriptor, path = file
-    os.close(descriptor)
-    os.unlink(path)

@@ -1,7 +1,10 @@
 """A blob while it is written: a file that grows, that readers may follow, and that gets its name when it is complete.
 
-What touches the file is done by threads of the disk, one call at a time; hashing too, as it costs more than writing. An ``abort``
-comes at any time and waits for nobody: what is under way ends first, and then the file is removed.
+Threads of the disk do what touches the file, one step at a time, and the hashing, which costs more than writing. A step costs
+a thread switch. So the first step creates the file, and a caller that has all bytes of a blob gives them to ``commit``, which
+creates, writes, hashes and names the file in one step.
+
+An ``abort`` may come at any time. It does not wait: the step under way ends first, and then the file is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 from zlib import crc32
 
-from gateway.model.errors import DiskUnavailable
+from gateway.model.errors import LarderError
 from gateway.model.objects import BlobRef
 from gateway.policies.breaker import Event, Failed, FailureKind, Wrote
 from gateway.store.blobs import OpenBlob
@@ -26,6 +29,13 @@ from gateway.store.failures import DiskFault, disk_fault
 from gateway.store.threads import closer
 
 T = TypeVar("T")
+
+SMALL = 256 * 1024
+"""Bytes up to which a blob is best gathered in memory and committed in one step: most objects of a training set are no larger."""
+
+
+class WrongDigest(LarderError):
+    """The bytes are not those of the digest that the caller named."""
 
 
 class WriterHost(Protocol):
@@ -63,13 +73,14 @@ class BlobWriter:
     Args:
         host: the store.
         expected: bytes that were reserved.
-        file: descriptor and path of a new temporary file.
         clock: seconds, monotonic.
+
+    Attributes:
+        fd: descriptor; -1 before the first step.
+        written: bytes in the file.
     """
 
-    def __init__(
-        self, host: WriterHost, expected: int, file: tuple[int, str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, host: WriterHost, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._host = host
         self._expected = expected
         self._clock = clock
@@ -77,8 +88,10 @@ class BlobWriter:
         self._crc32 = 0
         self._state = _State.OPEN
         self._holders = 0
+        self._closed = False
         self._using = threading.Lock()
-        self.fd, self.path = file
+        self.path = ""
+        self.fd = -1
         self.written = 0
 
     async def write(self, data: bytes | memoryview) -> None:
@@ -95,33 +108,36 @@ class BlobWriter:
 
     def _append(self, data: bytes | memoryview) -> None:
         """Runs in a thread."""
+        directory = self._host.directory
+        if self.fd < 0:
+            self.fd, self.path = directory.create_temporary()
         left = memoryview(data).cast("B")
         while left:
-            taken = self._host.directory.append(self.fd, left)
+            taken = directory.append(self.fd, left)
             if not taken:
                 raise DiskFault(FailureKind.IO, "the disk took no bytes")
             self._sha256.update(left[:taken])
             self._crc32 = crc32(left[:taken], self._crc32)
             left = left[taken:]
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of what was written so far."""
-        return self._sha256.digest()
-
-    async def commit(self, last: bytes | memoryview = b"") -> BlobRef:
+    async def commit(self, last: bytes | memoryview = b"", digest: bytes | None = None) -> BlobRef:
         """Append the last bytes and name the blob, in one step: who reads ``written`` bytes finds it by that name.
 
         Bytes that are here already and known to be right are kept.
 
+        Args:
+            last: of the blob's bytes.
+            digest: SHA-256 that the bytes must have; ``None``: any.
+
         Raises:
             DiskUnavailable: the file could not be written or renamed; it has been removed.
+            WrongDigest: the bytes have another digest; the file has been removed.
         """
         assert self._state is _State.OPEN
         began = self._clock()
         try:
-            ref, mtime_ns = await self._do(partial(self._complete, last))
-        except DiskUnavailable:
+            ref, mtime_ns = await self._do(partial(self._complete, last, digest))
+        except LarderError:
             self.abort()
             raise
         if last:
@@ -132,10 +148,12 @@ class BlobWriter:
         self._end(_State.COMMITTED)
         return ref
 
-    def _complete(self, last: bytes | memoryview) -> tuple[BlobRef, int | None]:
+    def _complete(self, last: bytes | memoryview, digest: bytes | None) -> tuple[BlobRef, int | None]:
         """The blob, and the modification time of its file; without one the blob was here already. Runs in a thread."""
         self._append(last)
         ref = BlobRef(self._sha256.digest(), self.written + len(last), self._crc32)
+        if digest not in (None, ref.digest):
+            raise WrongDigest("the bytes are not those of the digest")
         status = os.fstat(self.fd)
         if status.st_size != ref.size:
             raise DiskFault(FailureKind.IO, "the file is not as long as what was written")
@@ -154,7 +172,7 @@ class BlobWriter:
 
     def hold(self) -> None:
         """Keep ``fd`` open until ``release`` is called as often."""
-        assert self.fd >= 0, "held after it was closed"
+        assert not self._closed, "held after it was closed"
         self._holders += 1
 
     def release(self) -> None:
@@ -184,19 +202,21 @@ class BlobWriter:
         self._state = state
         self._host.settled(self._expected)
         if state is _State.ABORTED:
-            closer.submit(partial(_remove, self.path))
+            closer.submit(self._remove)
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._state is not _State.OPEN and not self._holders and self.fd >= 0:
-            descriptor, self.fd = self.fd, -1
-            closer.submit(partial(self._close, descriptor))
+        if self._state is not _State.OPEN and not self._holders and not self._closed:
+            self._closed = True
+            closer.submit(self._close)
 
-    def _close(self, descriptor: int) -> None:
+    def _close(self) -> None:
         with self._using:
-            os.close(descriptor)
+            if self.fd >= 0:
+                descriptor, self.fd = self.fd, -1
+                os.close(descriptor)
 
-
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+    def _remove(self) -> None:
+        with self._using, suppress(FileNotFoundError):
+            if self.path:
+                os.unlink(self.path)

@@ -35,7 +35,7 @@ async def fill(store: Store, name: str) -> None:
         for number, at in enumerate(range(0, max(1, len(content)), BLOCK)):
             piece = content[at : at + BLOCK]
             await store.make_room(len(piece))
-            writer = await store.begin(len(piece))
+            writer = store.begin(len(piece))
             await writer.write(piece[:1000])
             await asyncio.sleep(0)
             await writer.write(piece[1000:])

@@ -42,7 +42,7 @@ def meta_of(content: bytes, etag: str = '"e1"') -> ObjectMeta:
 
 async def write_blob(store: Store, content: bytes) -> BlobRef:
     """Write and commit one blob."""
-    writer = await store.begin(len(content))
+    writer = store.begin(len(content))
     await writer.write(content)
     return await writer.commit()
 

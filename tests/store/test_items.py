@@ -31,7 +31,7 @@ async def content_of(store: Store, root: Path, bodies: list[bytes] = BODIES) -> 
 
 async def keep(store: Store, body: bytes, now: float = 1.0) -> BlobRef:
     """Store a blob for its own sake."""
-    writer = await store.begin(len(body))
+    writer = store.begin(len(body))
     await writer.write(body)
     ref = await writer.commit()
     assert await store.keep_item(ref, now)
@@ -166,7 +166,7 @@ async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: P
 
 async def test_an_item_that_is_being_kept_takes_room(store: Store) -> None:
     """Rule: from its first byte until the index counts it a blob takes room, or more would be let in than there is room for."""
-    writer = await store.begin(6)
+    writer = store.begin(6)
     await writer.write(b"second")
     ref = await writer.commit()
     keeping = asyncio.create_task(store.keep_item(ref, 1.0))
@@ -182,7 +182,7 @@ async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_sto
     await keep(store, b"x" * 800)
     assert store.admits(100)
     assert not store.admits(101)
-    writer = await store.begin(150)
+    writer = store.begin(150)
     await writer.write(b"y" * 150)
     ref = await writer.commit()
     assert not await store.keep_item(ref, 1.0, for_good=True)

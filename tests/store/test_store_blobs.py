@@ -41,7 +41,7 @@ def is_open(fd: int, content: bytes) -> bool:
 
 async def test_a_committed_blob_is_named_by_what_was_written(store, root):
     """Digest, size and checksum are those of the bytes, in however many pieces they came."""
-    writer = await store.begin(6)
+    writer = store.begin(6)
     await writer.write(b"ab")
     await writer.write(memoryview(b"cdef"))
     ref = await writer.commit()
@@ -52,7 +52,7 @@ async def test_a_committed_blob_is_named_by_what_was_written(store, root):
 
 async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
     """What is below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
-    writer = await store.begin(6)
+    writer = store.begin(6)
     writer.hold()
     await writer.write(b"abc")
     assert os.pread(writer.fd, writer.written, 0) == b"abc"
@@ -61,12 +61,13 @@ async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
     fd = writer.fd
     assert os.pread(fd, 10, 3) == b"def"
     writer.release()
+    await closer.done()
     assert writer.fd == -1
 
 
 async def test_readers_of_an_aborted_blob_keep_their_descriptor(store, root):
     """Aborting removes the file, and the descriptor is closed when the last reader has left."""
-    writer = await store.begin(6)
+    writer = store.begin(6)
     await writer.write(b"abc")
     writer.hold()
     writer.abort()
@@ -304,7 +305,7 @@ async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, ro
     """A write or a commit that fails raises DiskUnavailable; after it there is no file and no reservation."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
-    writer = await store.begin(3)
+    writer = store.begin(3)
     directory.write_errno = code
     with pytest.raises(DiskUnavailable) as failure:
         await writer.write(b"abc")
@@ -317,7 +318,7 @@ async def test_a_commit_that_fails_leaves_nothing(open_store, root):
     """When the rename fails the temporary file is removed and the reservation ends."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
-    writer = await store.begin(3)
+    writer = store.begin(3)
     await writer.write(b"abc")
     directory.publish_errno = errno.EIO
     with pytest.raises(DiskUnavailable):

@@ -150,14 +150,14 @@ async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
 async def test_reservations_count_until_they_end(open_store):
     """Fills under way are counted by what they were promised; commit and abort end the reservation."""
     store = await open_store(capacity=10_000)
-    writers = [await store.begin(4000), await store.begin(4000)]
+    writers = [store.begin(4000), store.begin(4000)]
     with pytest.raises(DiskUnavailable) as refusal:
-        await store.begin(4000)
+        store.begin(4000)
     assert refusal.value.reason == "no-space"
     assert not await store.make_room(4000)
     for writer in writers:
         writer.abort()
-    (await store.begin(4000)).abort()
+    store.begin(4000).abort()
 
 
 async def test_a_blob_that_is_being_recorded_takes_room(open_store):
@@ -171,7 +171,7 @@ async def test_a_blob_that_is_being_recorded_takes_room(open_store):
     await asyncio.sleep(0)
     assert (store.status().filling, store.status().bytes) == (6000, 0)
     with pytest.raises(DiskUnavailable):
-        await store.begin(6000)
+        store.begin(6000)
     assert await recording is not None
     assert (store.status().filling, store.status().bytes) == (0, 6000)
 
@@ -181,7 +181,7 @@ async def test_refusing_for_lack_of_space_is_no_failure_of_the_disk(open_store):
     store = await open_store(capacity=10_000)
     for _ in range(10):
         with pytest.raises(DiskUnavailable):
-            await store.begin(20_000)
+            store.begin(20_000)
     assert store.status().state == "normal"
 
 
@@ -207,7 +207,7 @@ async def test_the_reserve_is_kept(open_store, root):
     await fill(store, 10)
     directory.free_bytes = 5500
     with pytest.raises(DiskUnavailable):
-        await store.begin(1000)
+        store.begin(1000)
     directory.free_bytes = 4000
     await store.sweep()
     assert await present(store, 10) == [6, 7, 8, 9]

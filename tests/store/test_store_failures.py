@@ -70,7 +70,7 @@ async def assert_bypassed(store, reason: str = "disk") -> None:
     await store.forget([key])
     assert not await store.make_room(1)
     with pytest.raises(DiskUnavailable) as refusal:
-        await store.begin(1)
+        store.begin(1)
     assert refusal.value.reason == reason
     touch(store, b"x" * 32, 1.0)
     assert not await store.try_lock()
@@ -169,7 +169,7 @@ async def test_a_full_disk_refuses_fills_and_keeps_reading(open_store, tmp_path)
     with mounted(tmp_path / "small", "size=3m"):
         store = await open_store(dir=str(tmp_path / "small" / "cache"))
         await put(store, "a", b"abc")
-        writer = await store.begin(1000)
+        writer = store.begin(1000)
         with pytest.raises(DiskUnavailable) as refusal:
             await write_much(writer)
         assert refusal.value.reason == "no-space"
@@ -256,7 +256,7 @@ async def test_a_file_system_that_turns_read_only_is_bypassed(open_store, tmp_pa
     await put(store, "a", b"abc")
     with mounted(root, "ro"):
         with pytest.raises(DiskUnavailable):
-            await store.begin(1)
+            await store.begin(1).write(b"x")
         await assert_bypassed(store)
     await come_back(store, clock)
     assert await get(store, "a") == b"abc"
@@ -269,7 +269,7 @@ async def test_input_output_errors_open_the_breaker(open_store, root, clock):
     await put(store, "a", b"abc")
     directory.break_everything(errno.EIO)
     for _ in range(5):
-        writer = await store.begin(3)
+        writer = store.begin(3)
         with pytest.raises(DiskUnavailable):
             await writer.write(b"abc")
         writer.abort()
@@ -290,7 +290,7 @@ async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store,
     _, (ref,) = await put(store, "a", b"abc")
     directory.break_everything(code)
     while store.usable:
-        writer = await store.begin(3)
+        writer = store.begin(3)
         with pytest.raises(DiskUnavailable):
             await writer.write(b"abc")
         writer.abort()
@@ -300,8 +300,7 @@ async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store,
 async def test_a_write_that_takes_seconds_makes_the_disk_unstable(store):
     """A disk that takes three seconds for three bytes is on its way out, although it took them."""
     moments = iter([10.0, 13.0])
-    file = store.directory.create_temporary()
-    writer = BlobWriter(store, 3, file, clock=lambda: next(moments))
+    writer = BlobWriter(store, 3, clock=lambda: next(moments))
     await writer.write(b"abc")
     assert (store.status().state, store.status().cause) == (BreakerState.UNSTABLE, "slow")
     writer.abort()
@@ -312,7 +311,7 @@ async def test_success_after_a_while_makes_the_disk_normal_again(open_store, roo
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
     directory.write_errno = errno.EIO
-    writer = await store.begin(3)
+    writer = store.begin(3)
     with pytest.raises(DiskUnavailable):
         await writer.write(b"abc")
     writer.abort()
@@ -424,7 +423,7 @@ async def test_what_was_forgotten_while_the_index_failed_stays_forgotten(open_st
     await put(broken, "b", b"kept")
     directory.break_everything(errno.EROFS)
     with pytest.raises(DiskUnavailable):
-        await (await broken.begin(1)).write(b"x")
+        await broken.begin(1).write(b"x")
     await assert_bypassed(broken)
     await broken.forget([key_of("a")])
     assert await healthy.lookup(key_of("a")) is None
@@ -446,7 +445,7 @@ async def test_a_prefix_forgotten_during_an_outage_hides_everything(open_store, 
     await put(store, "a", b"abc")
     directory.break_everything(errno.EROFS)
     with pytest.raises(DiskUnavailable):
-        await (await store.begin(1)).write(b"x")
+        await store.begin(1).write(b"x")
     assert await store.forget_prefix("default", "bucket", "") == 0
     directory.break_everything(0)
     await come_back(store, clock)

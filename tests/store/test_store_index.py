@@ -327,7 +327,7 @@ async def test_a_closed_store_answers_like_one_that_is_down(store):
     assert await store.lookup(key_of("a")) is None
     await store.forget([key_of("a")])
     with pytest.raises(DiskUnavailable):
-        await store.begin(1)
+        store.begin(1)
 
 
 async def test_nobody_else_on_the_machine_can_read_the_cache(store, root):

@@ -72,7 +72,7 @@ async def test_a_blob_whose_name_is_taken_is_refused_alone(open_store: Open, tmp
         store = await open_store(dir=str(disk / "cache"))
         try:
             for _ in range(6):
-                writer = await store.begin(3)
+                writer = store.begin(3)
                 await writer.write(b"abc")
                 with pytest.raises(DiskUnavailable):
                     await writer.commit()

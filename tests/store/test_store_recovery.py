@@ -161,7 +161,7 @@ async def test_recovery_counts_again(open_store, root):
 async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):
     """Another worker may be in the middle of a fill, before or after its blob got its name."""
     keeper, worker = await open_store(), await open_store()
-    growing = await worker.begin(6)
+    growing = worker.begin(6)
     await growing.write(b"abc")
     generation = worker.generations.of(key_of("a"))
     named = await write_blob(worker, b"named")
@@ -179,7 +179,8 @@ async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):
 async def test_a_fill_that_is_still_written_is_no_leftover_however_old(open_store, root):
     """The lock on a temporary file says that its writer is alive, whatever the file's age."""
     keeper, worker = await open_store(), await open_store()
-    growing = await worker.begin(6)
+    growing = worker.begin(6)
+    await growing.write(b"abc")
     os.utime(growing.path, ns=(1, 1))
     assert (await keeper.recover()).leftovers == 0
     await growing.write(b"abc")
