@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gateway import metrics
 from gateway.engine.chunk_eviction import outside, placeless
@@ -29,6 +30,7 @@ from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import JobRecord, Jobs
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport, Reports
+from gateway.flight import SingleFlight
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
@@ -36,6 +38,7 @@ from gateway.policies.plan import DatasetOrder
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.registry import Registration
 from gateway.store.store import Store
+from gateway.tasks import stop
 
 _SWEEP_EVERY = 10
 _PATIENCE = 10
@@ -109,7 +112,7 @@ class ChunkKeeper:
         self._told = told
         self._rotated: dict[str, _Rotated] = {}
         self._loads: dict[Part, _Load] = {}
-        self._finding: dict[tuple[str, str], asyncio.Task[Registration | None]] = {}
+        self._finding: SingleFlight[tuple[str, str], Registration | None] = SingleFlight()
         self._records: list[JobRecord] | None = None
         self._placed: dict[str, Registration] = {}
         self._wanted: frozenset[str] = frozenset()
@@ -136,11 +139,10 @@ class ChunkKeeper:
 
     async def stop(self) -> None:
         """Load no more."""
-        tasks = [*(load.task for load in self._loads.values()), *self._finding.values()]
+        loads = [load.task for load in self._loads.values()]
         self._loads.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(loads)
+        await self._finding.stop()
         self._rotated.clear()
         self._placed.clear()
         self._wanted = frozenset()
@@ -211,11 +213,8 @@ class ChunkKeeper:
 
     async def _found(self, tenant: str, name: str) -> Registration | None:
         """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
-        finding, within = self._finding.get((tenant, name)), 0.0
-        if finding is None:
-            finding, within = asyncio.get_running_loop().create_task(self._find(tenant, name)), _SOON
-            self._finding[tenant, name] = finding
-            finding.add_done_callback(lambda _: self._finding.pop((tenant, name), None))
+        within = _SOON if self._finding.get((tenant, name)) is None else 0.0
+        finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
         done, _ = await asyncio.wait([finding], timeout=within)
         return finding.result() if done else None
 

@@ -23,6 +23,7 @@ from gateway.engine.entries import Entry, EntryCache
 from gateway.engine.grants import Grants
 from gateway.engine.moves import Moved
 from gateway.engine.services import Services
+from gateway.flight import SingleFlight
 from gateway.metrics import CHECKS
 from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
@@ -104,7 +105,7 @@ class Reads:
         self._blocks = blocks
         self._entries = entries
         self._grants = grants
-        self._cold: dict[tuple[ObjectKey, int], asyncio.Task[Found | Relay | Forward | None]] = {}
+        self._cold: SingleFlight[tuple[ObjectKey, int], Found | Relay | Forward | None] = SingleFlight()
         self._checks: Checks[ObjectMeta | Forward | None] = Checks()
 
     # -- the path of a repeated hit: no await, no thread, no database
@@ -343,9 +344,7 @@ class Reads:
         return Found(entry, Outcome.MISS, Reason.COLD)
 
     async def _cold_read(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
-        task = asyncio.get_running_loop().create_task(self._open_cold(ask, rule, generation))
-        self._cold[ask.key, generation] = task
-        task.add_done_callback(lambda _: self._cold.pop((ask.key, generation), None))
+        task = self._cold.begin((ask.key, generation), self._open_cold(ask, rule, generation))
         try:
             if ask.hasty:
                 return await self._services.origin.reach(ask.identity).result(task)

@@ -23,10 +23,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.engine.homes import PREFIX, Fleet, Node
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.datasets import DatasetTable, Listed, Name, State
+from gateway.flight import SingleFlight
 from gateway.model.datasets import ApiError, is_dataset_id, is_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
@@ -81,7 +83,7 @@ class Registrations:
         self._looks = 0
         self._looking = asyncio.Lock()
         self._blind_until = float("-inf")
-        self._copies: dict[Name, asyncio.Task[None]] = {}
+        self._copies: SingleFlight[Name, None] = SingleFlight()
         self._resting: dict[Name, tuple[Listed, float]] = {}
 
     # --- looking
@@ -160,10 +162,7 @@ class Registrations:
 
     async def close(self) -> None:
         """Stop copying."""
-        tasks = list(self._copies.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._copies.stop()
 
     async def _follow(self, shared: Shared) -> None:
         for name in list(self.registry.expired):
@@ -226,16 +225,13 @@ class Registrations:
     # --- copying
 
     async def _copy(self, shared: Shared, name: Name) -> None:
-        task = self._copies.get(name)
-        if task is None:
+        if self._copies.get(name) is None:
             listed, until = self._resting.get(name, (None, 0.0))
             if listed is not None and listed == self._listed.get(name) and self._clock() < until:
                 return
-            task = self._copies[name] = asyncio.get_running_loop().create_task(self._copy_from_any(shared.fleet, name))
-            task.add_done_callback(lambda _: self._copies.pop(name, None))
         try:
             async with asyncio.timeout(_PATIENCE):
-                await asyncio.shield(task)
+                await self._copies.result(name, partial(self._copy_from_any, shared.fleet, name))
         except TimeoutError:
             raise ApiError(
                 "SlowDown", "The dataset is being copied from another gateway; try again.", headers={"Retry-After": "5"}

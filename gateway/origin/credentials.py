@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError
 from botocore.session import Session
 
 from gateway.config import Credential, Origin
+from gateway.flight import SingleFlight
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
 
@@ -65,7 +66,7 @@ class CredentialChain:
         self._source: Any = None
         self._keys: Keys | None = None
         self._asked_at = float("-inf")
-        self._asking: asyncio.Task[None] | None = None
+        self._asking: SingleFlight[None, None] = SingleFlight()
         self._problem = ""
 
     async def current(self) -> Keys | None:
@@ -77,10 +78,9 @@ class CredentialChain:
         age = self._now() - self._asked_at
         if age < _TRUSTED_FOR:
             return self._keys
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
+        asking = self._asking.join(None, self._ask)
         if age >= _USABLE_FOR:
-            await asyncio.shield(self._asking)
+            await asyncio.shield(asking)
             if self._problem:
                 raise OriginUnavailable(f"the AWS credential chain failed: {self._problem}")
         return self._keys

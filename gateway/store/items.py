@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.flight import SingleFlight
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.store import blob_rows
@@ -54,7 +56,7 @@ class ItemBlobs:
         self._disk = disk
         self._opener = opener
         self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
-        self._surveys: dict[Content, asyncio.Task[None]] = {}
+        self._surveys: SingleFlight[Content, None] = SingleFlight()
 
     # --- what stores and evictions tell
 
@@ -84,10 +86,8 @@ class ItemBlobs:
         if self._contents.get(content.tag) is not content:
             self._contents[content.tag] = content
         # A survey that an ill disk ended is begun again by whoever asks next.
-        if not content.states.surveyed and content not in self._surveys and self._disk.usable():
-            task = asyncio.get_running_loop().create_task(self._survey(content))
-            self._surveys[content] = task
-            task.add_done_callback(lambda _: self._surveys.pop(content, None))
+        if not content.states.surveyed and self._disk.usable():
+            self._surveys.join(content, partial(self._survey, content))
 
     async def ready(self, content: Content) -> None:
         """Wait for the survey of a small dataset; that of a large one goes on in the background."""
@@ -97,10 +97,7 @@ class ItemBlobs:
 
     async def close(self) -> None:
         """Stop the surveys."""
-        tasks = list(self._surveys.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._surveys.stop()
         self._contents.clear()
 
     async def _survey(self, content: Content) -> None:

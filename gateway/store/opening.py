@@ -7,11 +7,11 @@ modification time changes. What is wrong is dropped, with all its rows, before a
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from functools import partial
 
+from gateway.flight import SingleFlight
 from gateway.metrics import VERIFIED_BLOBS
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
@@ -43,7 +43,7 @@ class Opener:
         self.missing_dropped = 0
         self._disk = disk
         self._cache = cache
-        self._under_way: dict[bytes, asyncio.Task[OpenBlob]] = {}
+        self._flight: SingleFlight[bytes, OpenBlob] = SingleFlight()
 
     async def open(self, ref: BlobRef) -> OpenBlob:
         """The open, verified blob, which is also put into the cache of open files.
@@ -51,22 +51,11 @@ class Opener:
         Raises:
             BlobGone: it cannot be had from this disk; ask the origin.
         """
-        task = self._under_way.get(ref.digest)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._open(ref))
-            self._under_way[ref.digest] = task
-            task.add_done_callback(partial(self._done, ref.digest))
-        return await asyncio.shield(task)
+        return await self._flight.result(ref.digest, partial(self._open, ref))
 
     async def close(self) -> None:
         """Wait for what is under way."""
-        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
-
-    def _done(self, digest: bytes, task: asyncio.Task[OpenBlob]) -> None:
-        del self._under_way[digest]
-        if not task.cancelled():
-            # Everybody who waited may have left; an exception that nobody fetches would be logged as a mistake.
-            task.exception()
+        await self._flight.drain()
 
     async def _open(self, ref: BlobRef) -> OpenBlob:
         patience = HUNG_AFTER + ref.size / SLOWEST_READ

@@ -1,0 +1,70 @@
+"""One call in flight per key: callers that need the same at the same moment share the work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gateway.tasks import retrieve, stop
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class _Call(NamedTuple):
+    task: asyncio.Task[Any]
+    began: float
+
+
+class SingleFlight(Generic[K, T]):
+    """Calls in flight, by key. A call belongs to no caller: it goes on when they leave."""
+
+    def __init__(self) -> None:
+        self._calls: dict[K, _Call] = {}
+        self._tasks: set[asyncio.Task[T]] = set()
+
+    def get(self, key: K) -> asyncio.Task[T] | None:
+        """The call in flight for a key."""
+        call = self._calls.get(key)
+        return None if call is None else call.task
+
+    def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """The call in flight for a key, begun if there is none. A caller that awaits the task itself shields it."""
+        return self.get(key) or self.begin(key, call())
+
+    def begin(self, key: K, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin the call that later callers join, in place of one in flight."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(call)
+        self._calls[key] = _Call(task, loop.time())
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._end, key))
+        return task
+
+    async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the call for a key returns or raises."""
+        return await asyncio.shield(self.join(key, call))
+
+    def began(self, key: K) -> float:
+        """When the call in flight for a key began, by the clock of the event loop."""
+        return self._calls[key].began
+
+    def forget(self, key: K) -> None:
+        """Have later callers begin anew; those that have joined get their result."""
+        self._calls.pop(key, None)
+
+    def _end(self, key: K, task: asyncio.Task[T]) -> None:
+        self._tasks.discard(task)
+        if self.get(key) is task:
+            del self._calls[key]
+        retrieve(task)
+
+    async def drain(self) -> None:
+        """Wait for the calls in flight."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Cancel the calls in flight."""
+        await stop(tuple(self._tasks))

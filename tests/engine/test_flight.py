@@ -1,0 +1,91 @@
+"""One call in flight per key, which belongs to no caller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.flight import SingleFlight
+
+
+class Work:
+    """Calls that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.gate = asyncio.Event()
+
+    async def __call__(self) -> int:
+        """Count the call, and wait."""
+        self.begun += 1
+        number = self.begun
+        await self.gate.wait()
+        return number
+
+
+async def test_callers_of_a_key_share_one_call() -> None:
+    """Rule: who comes while a call is in flight gets its result; who comes later begins another one."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    work = Work()
+    both = asyncio.gather(flight.result("a", work), flight.result("a", work))
+    other = asyncio.create_task(flight.result("b", work))
+    await asyncio.sleep(0)
+    work.gate.set()
+    assert (await both, await other) == ([1, 1], 2)
+    assert await flight.result("a", work) == 3
+
+
+async def test_a_call_outlives_its_callers() -> None:
+    """Rule: a caller that is cancelled leaves the call to those that come after it."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    work = Work()
+    caller = asyncio.create_task(flight.result("a", work))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait([caller])
+    work.gate.set()
+    assert await flight.result("a", work) == 1
+
+
+async def test_a_forgotten_call_is_joined_by_nobody_else() -> None:
+    """Rule: after ``forget`` or ``begin`` later callers get another call; the end of the former one does not hide it."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    first, second = Work(), Work()
+    one = flight.join("a", first)
+    flight.forget("a")
+    two = flight.join("a", second)
+    first.gate.set()
+    await one
+    await asyncio.sleep(0)
+    assert flight.get("a") is two
+    three = flight.begin("a", first())
+    assert flight.get("a") is three
+    await flight.stop()
+
+
+async def test_an_error_that_no_caller_takes_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: an error is raised to every caller, and not logged by asyncio when all have left."""
+
+    async def fail() -> int:
+        raise ValueError
+
+    flight: SingleFlight[str, int] = SingleFlight()
+    with pytest.raises(ValueError):
+        await flight.result("a", fail)
+    flight.join("a", fail)
+    await flight.drain()
+    assert flight.get("a") is None
+    assert caplog.records == []
+
+
+async def test_stopping_cancels_what_is_in_flight() -> None:
+    """Rule: at the end every call is cancelled, forgotten ones too."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    work = Work()
+    tasks = [flight.join("a", work)]
+    flight.forget("a")
+    tasks.append(flight.join("a", work))
+    await asyncio.sleep(0)
+    await flight.stop()
+    assert [task.cancelled() for task in tasks] == [True, True]
