@@ -9,6 +9,7 @@ And for what was purged: a node that was away has it still. The same holds for g
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ class Lately:
         self._clock = clock
         self._when: OrderedDict[ObjectKey, float] = OrderedDict()
         self._prefixes: dict[tuple[str, str], float] = {}
-        self._all_until = float("-inf")
+        self._all_until = -math.inf
 
     def note(self, keys: Iterable[ObjectKey]) -> None:
         """These are forgotten now."""
@@ -63,9 +64,10 @@ class Lately:
         now = self._clock()
         if now < self._all_until:
             return True
-        if any(now - self._when.get(each, float("-inf")) < WITHIN for each in (key, rights_in(key))):
+        when = self._when
+        if when and now - max(when.get(key, -math.inf), when.get(rights_in(key), -math.inf)) < WITHIN:
             return True
-        return any(
-            now - when < WITHIN and bucket == key.bucket and key.key.startswith(prefix)
-            for (bucket, prefix), when in self._prefixes.items()
-        )
+        for (bucket, prefix), noted in self._prefixes.items():
+            if now - noted < WITHIN and bucket == key.bucket and key.key.startswith(prefix):
+                return True
+        return False

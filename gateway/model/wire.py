@@ -23,16 +23,13 @@ class WireRequest:
     query: bytes
     headers: list[RawHeader]
     scheme: str = "http"
-    _fields: dict[bytes, bytes] | None = field(default=None, repr=False)
+    fields: dict[bytes, bytes] = field(init=False, repr=False)
+    """The value of each header, by lower-case name; several lines of one name are joined by "," (RFC 9110, 5.3)."""
     _parameters: Query | None = field(default=None, repr=False)
 
-    @property
-    def fields(self) -> dict[bytes, bytes]:
-        """The value of each header, by lower-case name; several lines of one name are joined by "," (RFC 9110, 5.3)."""
-        if self._fields is None:
-            fields = dict(self.headers)
-            self._fields = fields if len(fields) == len(self.headers) else _combined(self.headers)
-        return self._fields
+    def __post_init__(self) -> None:
+        fields = dict(self.headers)
+        self.fields = fields if len(fields) == len(self.headers) else _combined(self.headers)
 
     @property
     def parameters(self) -> Query:

@@ -18,6 +18,7 @@ from gateway.model.objects import Header
 from gateway.origin.credentials import Keys
 
 _KEPT_KEYS = 1024
+_SIGNED = ("host", "content-type", "content-md5")
 
 
 class Signer:
@@ -57,7 +58,7 @@ class Signer:
         if keys.session_token:
             headers.append(("x-amz-security-token", keys.session_token))
         signing_key = self._signing_key(keys, stamp[:8], region)
-        signed = [pair for pair in headers if _is_signed(pair[0].lower())]
+        signed = [pair for pair in headers if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
         value = sigv4.sign(
             method, raw_path, query, signed, payload_hash, keys.access_key_id, signing_key, stamp, region
         )
@@ -79,7 +80,3 @@ class Signer:
             found = sigv4.signing_key(keys.secret_access_key, day, region)
             self._signing_keys[name] = found
         return found
-
-
-def _is_signed(name: str) -> bool:
-    return name.startswith("x-amz-") or name in ("host", "content-type", "content-md5")

@@ -84,6 +84,8 @@ class Disk:
         """Whether the disk may be used now. While it may not, this starts the probe that is due."""
         if self._closed:
             return False
+        if self.breaker.state is not BreakerState.DOWN:
+            return True
         step = self.breaker.decide(self.now())
         if step is Step.PROBE:
             self._probe = asyncio.get_running_loop().create_task(self._run_probe())
@@ -103,6 +105,8 @@ class Disk:
     def note(self, event: Event) -> None:
         """Tell the breaker how the disk behaved, and the log when that changes its state."""
         before = self.breaker.state
+        if before is BreakerState.NORMAL and isinstance(event, Ok):
+            return
         if self.breaker.handle(event, self.now()) is before:
             return
         state, root, cause = self.breaker.state, self.directory.root, self.breaker.cause

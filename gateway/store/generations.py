@@ -32,6 +32,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
@@ -53,6 +54,7 @@ def slot_of(key: ObjectKey) -> int:
     return crc32(f"{key.origin}\0{key.bucket}\0{key.key}".encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
+@lru_cache(maxsize=1024)
 def slots_of(key: ObjectKey) -> tuple[int, int]:
     """The slots of a key and of its bucket."""
     return slot_of(key), slot_of(rights_in(key))
@@ -124,7 +126,7 @@ class Generations:
 
     def trusts(self, key: ObjectKey) -> bool:
         """Whether the index may be believed about this key."""
-        return not self._marks[slot_of(key)]
+        return not self._marks[slots_of(key)[0]]
 
     def distrust(self, key: ObjectKey) -> None:
         """Hide the key's row from every worker until a keeper has deleted it."""

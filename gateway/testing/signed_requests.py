@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from gateway.model.wire import WireRequest
+from gateway.model.wire import RawHeader, WireRequest
 
 
 @dataclass(frozen=True)
@@ -69,3 +69,8 @@ def arrived(request: AWSRequest) -> WireRequest:
         for name, value in prepared.headers.items()
     ]
     return WireRequest(str(prepared.method), parts.path.encode(), parts.query.encode(), headers, parts.scheme)
+
+
+def with_headers(request: WireRequest, *headers: RawHeader) -> WireRequest:
+    """The request with header lines that its signer did not see."""
+    return replace(request, headers=[*request.headers, *headers])

@@ -110,5 +110,5 @@ def resource_of(request: WireRequest, signature: frozenset[str]) -> tuple[WireRe
             )
     if moved:
         headers = [*request.headers, *((name, value) for name, value in moved.items() if name not in fields)]
-        request = replace(request, headers=headers, _fields=None)
+        request = replace(request, headers=headers)
     return request, query.text, query.names

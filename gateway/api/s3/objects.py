@@ -141,7 +141,7 @@ class EntityHead:
         self.meta = meta
         self.base = _raw(meta.headers)
         self.base.append((b"etag", meta.etag.encode("latin-1")))
-        if not any(name == b"accept-ranges" for name, _ in self.base):
+        if b"accept-ranges" not in dict(self.base):
             self.base.append((b"accept-ranges", b"bytes"))
         self._hits: dict[bool, bytes] = {}
 
