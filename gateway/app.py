@@ -55,7 +55,6 @@ from gateway.engine.watch import Watch
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
 from gateway.fleet.invalidations import Invalidations
-from gateway.fleet.node_id import new_boot
 from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
@@ -68,7 +67,7 @@ from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.admin import Administration
-from gateway.wiring.config_file import ConfigFile
+from gateway.wiring.config_file import LAUNCH, ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import Fleet, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
@@ -82,7 +81,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-CONFIG_VARIABLE = "_LARDER_LAUNCH"
 _RECOVERY_PATIENCE = 2.0
 _REFRESH = 0.5
 
@@ -361,24 +359,11 @@ async def _later(seconds: float, work: Callable[[], None]) -> None:
     work()
 
 
-def launch_environment(
-    config: Path | None, flags: dict[str, Any], redis_url: str, shared: Path | None
-) -> dict[str, str]:
-    """What a worker process needs to build the same application as its siblings.
-
-    ``shared`` is an empty directory for what several workers count together; ``None`` for a single one.
-    """
-    launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url, "boot": new_boot()}
-    environment = {CONFIG_VARIABLE: json.dumps(launch)}
-    # prometheus_client looks for this when it is imported, so only processes started from here on heed it.
-    return environment | ({"PROMETHEUS_MULTIPROC_DIR": str(shared)} if shared else {})
-
-
 def create() -> Larder:
     """Build the application of one worker from the environment that ``larder-gateway serve`` prepared."""
-    launch = json.loads(os.environ[CONFIG_VARIABLE])
+    launch = json.loads(os.environ[LAUNCH])
     path = Path(launch["config"]) if launch["config"] else None
-    environ = {name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE}
+    environ = {name: value for name, value in os.environ.items() if name != LAUNCH}
 
     def load() -> Settings:
         return load_settings(path, environ, launch["flags"])

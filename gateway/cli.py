@@ -9,19 +9,17 @@ refused admin token and the address of something else than a Larder are too; 130
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from io import TextIOWrapper
-from types import ModuleType
 
 from gateway import __version__
 from gateway.commands.grammar import Help
+from gateway.imports import imported
 from gateway.model.errors import ConfigError, LarderError
 
 PROBLEM, USAGE, INTERRUPTED = 1, 2, 130
@@ -119,25 +117,9 @@ def parser(*named: str) -> ArgumentParser:
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.summary, formatter_class=Help)
         if command.name in named:
-            _imported(command.module).add(own)
+            imported(command.module).add(own)
     commands.add_parser("help", help="explain a command: help warm")
     return top
-
-
-def _imported(module: str) -> ModuleType:
-    """The module of a command. What is imported stays for good; searching it for garbage, again and again while it grows,
-    would be a quarter of what the start of a gateway costs."""
-    if module in sys.modules:
-        return sys.modules[module]
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        found = import_module(module)
-        gc.freeze()
-        return found
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _complain(message: str, status: int) -> int:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(["gateway.cli", "gateway.app", __name__])
+_FORKING.set_forkserver_preload(["gateway.cli", "gateway.commands.serving", "gateway.app", __name__])
 
 
 class Forked:

@@ -14,13 +14,13 @@ from typing import Any
 
 from gateway import __version__
 from gateway.api.s3.access_log import AccessLog
-from gateway.app import launch_environment
 from gateway.commands.grammar import describe
 from gateway.config import load_settings, sections
 from gateway.config_environment import lookalikes
 from gateway.fleet.background import BackgroundRedis
 from gateway.logs import set_up
 from gateway.server.run import Launch, serve
+from gateway.wiring.config_file import launch_environment
 
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"

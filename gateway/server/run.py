@@ -30,11 +30,11 @@ from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import Config
-from uvicorn.importer import import_from_string
 from uvicorn.server import Server
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from gateway.config import ServerSettings
+from gateway.imports import imported
 from gateway.model.errors import ConfigError
 
 LISTENING = "_LARDER_LISTENING"
@@ -201,7 +201,8 @@ def _load(factory: str, supervisor: int) -> Any:
     if supervisor:
         _raise_file_limit()
         _end_with(supervisor)
-    return import_from_string(factory)()
+    module, _, function = factory.partition(":")
+    return getattr(imported(module), function)()
 
 
 def _end_with(supervisor: int) -> None:

@@ -1,1 +1,1 @@
-"""Parts of the composition root; only gateway/app.py uses them."""
+"""Parts of the composition root, for gateway/app.py and the command that starts it."""

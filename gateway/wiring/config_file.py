@@ -1,12 +1,18 @@
-"""The file that a worker's settings come from."""
+"""The file that a worker's settings come from, and the variables that name it to the worker."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gateway.config import Settings
+from gateway.fleet.node_id import new_boot
+
+LAUNCH = "_LARDER_LAUNCH"
+"""The environment variable with what the workers of one start share, as JSON."""
 
 _Stamp = tuple[int, int, int]
 
@@ -45,3 +51,15 @@ class ConfigFile:
         except OSError:
             return (0, 0, 0)
         return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def launch_environment(
+    config: Path | None, flags: dict[str, Any], redis_url: str, shared: Path | None
+) -> dict[str, str]:
+    """The variables from which each worker builds the same application.
+
+    ``shared`` is an empty directory for the metrics of several workers; ``None`` for a single one.
+    """
+    launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url, "boot": new_boot()}
+    # prometheus_client reads its variable when it is imported, so only processes started from here on heed it.
+    return {LAUNCH: json.dumps(launch)} | ({"PROMETHEUS_MULTIPROC_DIR": str(shared)} if shared else {})

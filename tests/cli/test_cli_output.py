@@ -191,6 +191,12 @@ def test_a_command_that_asks_loads_no_server():
     assert ran.out == "True True\nset()\n"
 
 
+def test_the_command_that_starts_workers_loads_no_application():
+    """Rule: with several workers, the process that only starts and replaces them costs no import of what they serve with."""
+    code = "import sys, gateway.commands.serving; print({'gateway.app', 'fastapi', 'aiohttp'} & set(sys.modules))"
+    assert run("-c", code, program=(OPERATOR[0],)).out == "set()\n"
+
+
 def test_variables_of_the_commands_are_no_settings(tmp_path):
     """Rule: who has set LARDER_ENDPOINT and LARDER_ADMIN_TOKEN for commands can check and start a gateway all the same."""
     config = tmp_path / "larder.toml"
