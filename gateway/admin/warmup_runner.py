@@ -20,7 +20,7 @@ from gateway.engine.warming import Progress, WarmupFailed, WarmupRefused, Work
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership
 from gateway.model.errors import LarderError
-from gateway.tasks import repeat
+from gateway.tasks import repeat, stop
 
 log = logging.getLogger("larder.warmups")
 
@@ -137,8 +137,7 @@ class WarmupRunner:
 
     async def _stop(self, name: str) -> None:
         running = self._running.pop(name)
-        running.task.cancel()
-        await asyncio.gather(running.task, return_exceptions=True)
+        await stop([running.task])
 
     async def _stop_all(self) -> None:
         for name in list(self._running):

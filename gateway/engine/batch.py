@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections import OrderedDict, deque
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from cachetools import TTLCache
 from numpy.typing import NDArray
 
 from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident, Room
@@ -43,6 +45,7 @@ _LOOK = 0.25
 _AT_A_TIME = 4096
 _HOMES = 3
 _COUNTED_FOR = 2.0
+"""Seconds that the fullest chunk of a dataset is remembered, for ``_COUNTED`` datasets."""
 _COUNTED = 256
 
 
@@ -66,7 +69,7 @@ class Batches:
         self._prefetcher = Prefetcher(services, fetches, lane)
         # A quarter: connections, blobs and whatever else there is need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._fullest: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._fullest: TTLCache[str, int] = TTLCache(_COUNTED, _COUNTED_FOR, time.monotonic)
         self._random = np.random.default_rng()
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
@@ -96,16 +99,12 @@ class Batches:
 
     def fullest_chunk(self, content: Content, cut: ChunkCut) -> int:
         """The chunk with most resident items, as of a moment ago; -1 when there is none."""
-        now = self._services.now()
-        known = self._fullest.get(content.tag)
-        if known is None or not 0 <= now - known[0] < _COUNTED_FOR:
+        chunk = self._fullest.get(content.tag)
+        if chunk is None:
             flags = content.states.flags
-            resident = np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED))
-            known = self._fullest[content.tag] = (now, fullest_chunk(resident, cut))
-            self._fullest.move_to_end(content.tag)
-            if len(self._fullest) > _COUNTED:
-                self._fullest.popitem(last=False)
-        return known[1]
+            chunk = fullest_chunk(np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED)), cut)
+            self._fullest[content.tag] = chunk
+        return chunk
 
     async def _prepare(self, ask: BatchAsk) -> None:
         self._items.adopt(ask.registration.content)

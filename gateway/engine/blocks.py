@@ -22,6 +22,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.origin.response import OriginResponse
 from gateway.store.blobs import OpenBlob
+from gateway.tasks import Tasks
 
 Slot = tuple[ObjectKey, str, int]
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
@@ -49,7 +50,7 @@ class Blocks:
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
         self._fills: set[Fill] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     @property
     def active(self) -> int:
@@ -72,15 +73,11 @@ class Blocks:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that belongs to the node, not to a client."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
     async def close(self) -> None:
         """Stop every fill; what was not whole is thrown away."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def start_fill(
         self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None

@@ -32,6 +32,7 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.peer_principal import principal_header
 from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.registry import Registration
+from gateway.tasks import Tasks
 
 LARGEST = 8 * 1024**2
 """Bytes of an item that is sent from node to node within a batch."""
@@ -80,15 +81,12 @@ class PeerItems:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._groups: dict[_Key, _Group] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.memory = Memory()
 
     async def close(self) -> None:
         """Stop asking."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     # --- bodies
 
@@ -122,9 +120,7 @@ class PeerItems:
         if self._groups.get(key) is group:
             del self._groups[key]
         if group.readers:
-            group.task = asyncio.get_running_loop().create_task(self._run(group))
-            self._tasks.add(group.task)
-            group.task.add_done_callback(self._tasks.discard)
+            group.task = self._tasks.start(self._run(group))
 
     async def _run(self, group: _Group) -> None:
         try:

@@ -9,9 +9,9 @@ most two chunks take space, whoever reads what.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gateway.model.datasets import is_job_name
 from gateway.policies.chunk_cut import ChunkCut
@@ -20,7 +20,7 @@ from gateway.policies.plan import Phase, Plan
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.registry import Registration
 
-_CUTS = 256
+_cut = lru_cache(maxsize=256)(ChunkCut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,6 @@ class Planned:
     def __init__(self, plan: Callable[[], Plan], capacity: Callable[[], int]) -> None:
         self._plan = plan
         self._capacity = capacity
-        self._cuts: OrderedDict[tuple[str, int, int], ChunkCut] = OrderedDict()
 
     @property
     def plan(self) -> Plan:
@@ -89,10 +88,4 @@ class Planned:
 
     def cut(self, content: Content, partitions: int, units: int) -> ChunkCut:
         """How a dataset is cut into chunks."""
-        key = (content.id, partitions, units)
-        cut = self._cuts.get(key)
-        if cut is None:
-            cut = self._cuts[key] = ChunkCut(content.id, content.items, partitions, units)
-            if len(self._cuts) > _CUTS:
-                self._cuts.popitem(last=False)
-        return cut
+        return _cut(content.id, content.items, partitions, units)

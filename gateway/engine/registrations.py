@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+
+from cachetools import TLRUCache
 
 from gateway.engine.homes import PREFIX, Fleet, Node
 from gateway.fleet.announcer import DOWN
@@ -84,7 +87,7 @@ class Registrations:
         self._looking = asyncio.Lock()
         self._blind_until = float("-inf")
         self._copies: SingleFlight[Name, None] = SingleFlight()
-        self._resting: dict[Name, tuple[Listed, float]] = {}
+        self._resting: TLRUCache[Name, tuple[Listed, float]] = TLRUCache(math.inf, lambda _, rest, __: rest[1], clock)
 
     # --- looking
 
@@ -226,8 +229,8 @@ class Registrations:
 
     async def _copy(self, shared: Shared, name: Name) -> None:
         if self._copies.get(name) is None:
-            listed, until = self._resting.get(name, (None, 0.0))
-            if listed is not None and listed == self._listed.get(name) and self._clock() < until:
+            rest = self._resting.get(name)
+            if rest is not None and rest[0] == self._listed.get(name):
                 return
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -250,7 +253,6 @@ class Registrations:
             except LarderError as failure:
                 log.info("a registration could not be copied from node %s: %s", node.id, failure)
         now = self._clock()
-        self._resting = {other: rest for other, rest in self._resting.items() if now < rest[1]}
         self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
 
     async def _copy_from(self, fleet: Fleet, node: Node, name: Name, listed: Listed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -55,7 +54,7 @@ class Bench:
     async def settle(self) -> None:
         """Wait until what the background loads and the fills brought is in the index."""
         await self.engine.lane._tasks.join()
-        await asyncio.gather(*self.engine.blocks._tasks)
+        await self.engine.blocks._tasks.join()
 
     async def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """The bytes of an object."""
