@@ -62,10 +62,11 @@ def run() -> None:
 def _intro() -> str:
     return (
         "`larder-gateway simulate NAME` runs jobs, a fleet and an origin under a virtual clock, with the policies of the "
-        "gateways themselves. These are the scenarios that come with it. The job model is calibrated with two numbers per "
-        "workload, both from Quiver's Table 3: its time per mini-batch with a cache is what a job computes, and the time "
-        "without one, less that, is what it waits for the store. Everything else below follows from the model and the "
-        "policies.\n\nColumns: time for so many mini-batches of one job; speedup over the run without a cache; share of its "
+        "gateways and the planner of the loader themselves. These are the scenarios that come with it. The job model is "
+        "calibrated with two numbers per workload, both from Quiver's Table 3: its time per mini-batch with a cache is what "
+        "a job computes, and the time without one, less that, is what it waits for the store. Everything else below follows "
+        "from the model and the policies.\n\nColumns: time for so many mini-batches of one job; speedup over the run without "
+        "a cache; share of its "
         'items that a job found in the cache, and that it fetched itself (the rest came with what others fetched). A row "all" '
         "is the whole cluster: the mean over its jobs of each one's speedup, and what the origin sent to all of them. It "
         "is there when a run has several kinds of job."

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gateway.policies.plan import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.items import Items, Numbers, Space
-from gateway.sim.job import JobRun
-from gateway.sim.order import Order, shuffled
+from gateway.sim.job import JobRun, shuffled
+from larder.planner import EpochOrder
 
 LUMP = 0.01
 """Share of the cache that is freed at a time; never less than what is needed."""
@@ -37,9 +37,9 @@ class NoCache:
     def touch(self, items: Items, numbers: Numbers) -> None:
         """Nothing is hit."""
 
-    def order(self, job: JobRun, epoch: int) -> Order:
+    def order(self, job: JobRun, epoch: int) -> EpochOrder:
         """Uniform."""
-        return shuffled(job.items.count, job.generator(epoch))
+        return shuffled(job.items.count, job.seed, epoch)
 
     def phase(self, job: JobRun) -> Phase:
         """Nothing is found out."""

@@ -8,17 +8,19 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
+from gateway.model.errors import LarderError
 from gateway.sim.figures import PlotsUnavailable
-from gateway.sim.plots import draw
-from gateway.sim.report import as_json, as_text
-from gateway.sim.run import simulate
 from gateway.sim.scenario import built_in, load_scenario
+
+
+class PlannerUnavailable(LarderError):
+    """The client, whose planner the simulator runs, is not installed."""
 
 
 def add(command: ArgumentParser) -> None:
     """Say what the command takes."""
     command.description = (
-        "Run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies.\n\n"
+        "Run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies and the loader's planner.\n\n"
         f"Built-in scenarios: {', '.join(built_in())}. docs/evaluation/scenarios.md says how to write one."
     )
     command.epilog = (
@@ -45,7 +47,16 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: the scenario is wrong.
+        PlannerUnavailable: the client is not installed; the message says how to get it.
     """
+    try:
+        from gateway.sim.plots import draw
+        from gateway.sim.report import as_json, as_text
+        from gateway.sim.run import simulate
+    except ImportError as error:
+        raise PlannerUnavailable(
+            f"no simulation without the client, whose planner it runs ({error}); pip install ./clients/python in a clone"
+        ) from error
     scenario = load_scenario(options.scenario)
     results = simulate(scenario, options.seed)
     if options.json:

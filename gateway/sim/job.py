@@ -1,8 +1,9 @@
 """One training job: a loader that makes mini-batches ahead, and a GPU that uses them up.
 
-The loader makes one mini-batch at a time: it takes what the cache gives it, joins what others fetch, and fetches the rest itself.
-With ``prefetch`` of 0 it begins when the GPU has finished, so that nothing of the loading is hidden; otherwise it is up to so
-many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
+The loader makes one mini-batch at a time. Which items it asks for is decided by the client's own planner (``larder.planner``),
+which of them it gets by the gateway's (``policies.batch.choose``): it takes hits, joins what others fetch, and fetches the rest
+itself. With ``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to
+so many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.policies.batch import choose
 from gateway.policies.plan import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.items import Items, Numbers
-from gateway.sim.order import Order, Window
 from gateway.sim.scenario import JobSpec
+from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Progress, Shard
+from larder.planner.upcoming import Outlook, Upcoming
+
+ALONE = Shard(0, 1, 0, 1)
+"""One rank with one worker: a simulated job is all of its ranks together."""
 
 
 @dataclass(slots=True)
@@ -50,8 +56,8 @@ class Way(Protocol):
     def touch(self, items: Items, numbers: Numbers) -> None:
         """These were hit."""
 
-    def order(self, job: JobRun, epoch: int) -> Order:
-        """The order of a job's epoch."""
+    def order(self, job: JobRun, epoch: int) -> EpochOrder:
+        """The order of a job's epoch; asked for once, when the epoch begins, and by Belady one epoch ahead."""
 
     def phase(self, job: JobRun) -> Phase:
         """What is being found out about a job."""
@@ -75,11 +81,12 @@ class Surroundings:
 
 @dataclass(slots=True)
 class _Loading:
-    """A mini-batch that is being made: how many parts of it are still to come."""
+    """A mini-batch that is being made; ``number`` is the plan's, ``parts`` are still to come."""
 
-    size: int
-    hits: int
-    reads: int
+    number: int
+    size: int = 0
+    hits: int = 0
+    reads: int = 0
     parts: int = 0
 
 
@@ -95,6 +102,26 @@ class _Made:
     waited: float = 0.0
 
 
+def shuffled(items: int, seed: int, epoch: int) -> EpochOrder:
+    """The order of a loader that knows of no cache: everything in random order."""
+    return EpochOrder(Layout(items, 1, 1, "shuffled"), seed=seed, epoch=epoch)
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """An epoch under way: its number, order and plan, and what says which chunks come next."""
+
+    number: int
+    order: EpochOrder
+    plan: EpochPlan
+    outlook: Outlook
+
+    @property
+    def taken(self) -> int:
+        """How many items were taken."""
+        return len(self.plan.progress().done) if len(self.plan) else self.order.layout.items
+
+
 class JobRun:
     """A job of a run. ``number`` tells it from the others of the run, and with the seed decides the order of its data."""
 
@@ -102,28 +129,19 @@ class JobRun:
         self.spec = spec
         self.name = f"{spec.name}-{index}" if spec.count > 1 else spec.name
         self.items = items
+        self.seed = around.seed * 2**16 + number
+        """Of its orders."""
         self.joined_at = self.ended_at = 0.0
         self.running = False
-        self.epoch = 0
         self.steps = 0
         """Mini-batches that are finished."""
         self.totals: dict[Phase, Totals] = {}
         self._around = around
-        self._number = number
         self._take = max(1, round(spec.batch * spec.grouped / items.size))
         self._generator = np.random.default_rng([around.seed, number, 0])
         self._made = _Made()
-        self._window = Window(Order(np.zeros(0, np.int64), (0,), (0,)))
-        self._ahead: tuple[int, Order] | None = None
-
-    @property
-    def window(self) -> Window:
-        """What of the epoch is pending."""
-        return self._window
-
-    def generator(self, epoch: int) -> np.random.Generator:
-        """Random numbers that belong to this job and epoch."""
-        return np.random.default_rng([self._around.seed, self._number, 1 + epoch])
+        self._epoch: _Epoch | None = None
+        self._sequences: dict[int, NDArray[np.uint32]] = {}
 
     def begin(self) -> None:
         """Join the others and load the first mini-batch."""
@@ -131,15 +149,23 @@ class JobRun:
         self.running = True
         self.joined_at = self._made.idle_since = self._made.step_began = now
         self._around.way.joined(self)
-        self._window = Window(self._order(0))
         self._load()
 
-    def next_uses(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def upcoming(self) -> Upcoming:
+        """Which chunks come next, as a rank's heartbeat says it."""
+        if self._epoch is None:
+            return Upcoming()
+        progress = self._epoch.plan.progress()
+        if not len(self._epoch.plan):
+            return self._epoch.outlook.after(self.items.count)
+        return self._epoch.outlook.after(int(progress.done.nth_missing(np.zeros(1, np.int64))[0]))
+
+    def next_uses(self) -> NDArray[np.float64]:
         """Seconds until this job reads each item, if it goes on at its pace so far: the order of this epoch and of the next."""
-        order = self._window.order.items
-        position, count = self._window.position, len(order)
+        epoch, position = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
+        order, following = self._sequence(epoch), self._sequence(epoch + 1)
+        count = len(order)
         until = np.empty(count)
-        following = self._order(self.epoch + 1).items
         until[following] = np.arange(count) + (count - position)
         until[order[position:]] = np.arange(count - position)
         return until * (self.pace() / self._take)
@@ -151,28 +177,49 @@ class JobRun:
             return self.spec.compute * self.spec.grouped
         return sum(totals.seconds for totals in self.totals.values()) / steps
 
-    def _order(self, epoch: int) -> Order:
-        if self._ahead is None or self._ahead[0] != epoch:
-            self._ahead = (epoch, self._around.way.order(self, epoch))
-        return self._ahead[1]
+    def _sequence(self, epoch: int) -> NDArray[np.uint32]:
+        """All items of an epoch in order."""
+        if epoch not in self._sequences:
+            order = self._around.way.order(self, epoch)
+            kept = {number: items for number, items in self._sequences.items() if number >= epoch - 1}
+            self._sequences = {**kept, epoch: order.items(0, self.items.count)}
+        return self._sequences[epoch]
 
     # --- loading
 
     def _load(self) -> None:
-        if not self._window.left:
-            self.epoch += 1
-            if self.epoch == self.spec.epochs:
+        epoch = self._epoch
+        if epoch is None or not len(epoch.plan):
+            number = 0 if epoch is None else epoch.number + 1
+            if epoch is not None and number == self.spec.epochs:
                 self._finish_if_idle()
                 return
-            self._window = Window(self._order(self.epoch))
+            epoch = self._epoch = self._begin_epoch(number)
         self._made.loading = True
+        offered = epoch.plan.candidates()
+        assert offered is not None
+        self._ask(_Loading(offered.batch), offered)
+
+    def _begin_epoch(self, number: int) -> _Epoch:
         way = self._around.way
-        serves = way.serves(self)
-        candidates = self._window.candidates(self._take * (self.spec.substitute if way.substitutes else 1))
-        take = min(self._take, len(candidates))
-        hits, missing = self._pick(candidates, take, serves)
-        self._window.take(np.concatenate([hits, missing]))
-        self._fetch(candidates[hits], candidates[missing], serves)
+        order = way.order(self, number)
+        plan = EpochPlan(
+            order,
+            ALONE,
+            batch_size=self._take,
+            substitute=self.spec.substitute if way.substitutes else 1,
+            reach=0 if order.layout.kind == "striped" else 1,
+        )
+        return _Epoch(number, order, plan, Outlook(Progress.start("", order, ALONE.rank, ALONE.world)))
+
+    def _ask(self, loading: _Loading, offered: Candidates) -> None:
+        """One request for a batch; what it brings may not complete the batch."""
+        assert self._epoch is not None
+        serves = self._around.way.serves(self)
+        candidates = offered.indices.astype(np.int64)
+        hits, missing = self._pick(candidates, offered.take, serves)
+        self._epoch.plan.deliver(offered.indices[np.concatenate([hits, missing])])
+        self._fetch(loading, candidates[hits], candidates[missing], serves)
 
     def _pick(self, candidates: Numbers, take: int, serves: bool) -> tuple[Numbers, Numbers]:
         """Which candidates are hits, and which are to be fetched or joined."""
@@ -188,18 +235,20 @@ class JobRun:
         hits = choice.resident[:take]
         return hits, choice.others[: take - len(hits)]
 
-    def _fetch(self, hits: Numbers, missing: Numbers, serves: bool) -> None:
+    def _fetch(self, loading: _Loading, hits: Numbers, missing: Numbers, serves: bool) -> None:
         around, items = self._around, self.items
         shared = items.fetching[missing] if around.way.shares else np.zeros(len(missing), np.bool_)
         own = missing[~shared]
-        loading = _Loading(len(hits) + len(missing), len(hits), len(own))
+        loading.size += len(hits) + len(missing)
+        loading.hits += len(hits)
+        loading.reads += len(own)
         others = items.fetches(missing[shared])
         loading.parts = len(others) + bool(len(own)) + 1
 
         def came() -> None:
             loading.parts -= 1
             if not loading.parts:
-                self._loaded(loading)
+                self._came(loading)
 
         for fetch in others:
             fetch.waiting.append(came)
@@ -233,7 +282,13 @@ class JobRun:
         seconds = (spec.miss - (0.0 if spec.prefetch else spec.compute)) * spec.grouped
         return self._take * self.items.size / seconds
 
-    def _loaded(self, loading: _Loading) -> None:
+    def _came(self, loading: _Loading) -> None:
+        """A request is answered: the batch is complete, or the rest of it is asked for."""
+        assert self._epoch is not None
+        offered = self._epoch.plan.candidates()
+        if offered is not None and offered.batch == loading.number:
+            self._ask(loading, offered)
+            return
         made = self._made
         made.loading = False
         made.ready.append(loading)
@@ -251,7 +306,7 @@ class JobRun:
         made.computing = True
         seconds = self.spec.compute * self.spec.grouped * batch.size / self._take
         clock.after(seconds, lambda: self._computed(batch))
-        if self.spec.prefetch and not made.loading and (self._window.left or self._more()):
+        if self.spec.prefetch and not made.loading and self._more():
             self._load()
 
     def _computed(self, batch: _Loading) -> None:
@@ -273,7 +328,9 @@ class JobRun:
             self._load()
 
     def _more(self) -> bool:
-        return self.epoch + 1 != self.spec.epochs
+        """Whether there is anything left to load."""
+        epoch = self._epoch
+        return epoch is None or bool(len(epoch.plan)) or epoch.number + 1 != self.spec.epochs
 
     def _finish_if_idle(self) -> None:
         if not self._made.computing and not self._made.ready:

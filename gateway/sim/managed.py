@@ -2,7 +2,8 @@
 
 Every ``interval`` the manager gets what jobs and nodes would have reported, and ``policies.manager.decide`` makes a plan of it.
 As on the nodes, what is stored and what leaves follows from the plan: items of a dataset that is held whole, of chunks that are
-held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave.
+held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave. The order of an epoch is decided by
+``policies.chunk_order`` from what jobs propose and where they are, as the gateways do with Redis (gateway/fleet/jobs.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gateway.policies.chunk_order import ChunkNumbers, Opening, OrderState, Place, open_epoch
 from gateway.policies.datasets import CachingMode, decide
 from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings
 from gateway.policies.manager import decide as decide_plan
@@ -20,7 +22,7 @@ from gateway.policies.probing import PhaseTotals
 from gateway.sim.clock import Clock
 from gateway.sim.items import Items, Numbers, Space, chunk_numbers, dataset_id
 from gateway.sim.job import JobRun
-from gateway.sim.order import Order, striped
+from larder.planner import EpochOrder, Layout
 
 TENANT = "sim"
 LUMP = 4
@@ -35,7 +37,6 @@ class Managing:
     interval: float
     preload: float
     requested: Mapping[str, str]
-    follow: bool
     seed: int
 
 
@@ -59,7 +60,10 @@ class Managed:
         self._jobs = jobs
         self._cuts: dict[str, tuple[tuple[int, int], Numbers]] = {}
         self._preloading: set[str] = set()
-        self._sequences: dict[str, tuple[int, ...]] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._orders: dict[str, dict[int, ChunkNumbers]] = {}
+        self._places: dict[str, dict[str, Place | None]] = {name: {} for name in space.datasets}
+        self._sequences: dict[str, ChunkNumbers] = {}
         self._generator = np.random.default_rng([managing.seed, 10**6])
 
     # --- what jobs ask
@@ -89,28 +93,33 @@ class Managed:
     def touch(self, items: Items, numbers: Numbers) -> None:
         """The plan does not ask when something was used."""
 
-    def order(self, job: JobRun, epoch: int) -> Order:
-        """Who joins others goes on in their sequence of chunks, from the active one on; who is alone begins a new one."""
-        items = job.items
-        sequence = self._sequence(items, epoch)
-        current = self._sequences.get(items.spec.name, ())
-        others = any(other.running and other.items is items and other is not job for other in self._jobs)
-        if others and self._caching(items) is CachingMode.CHUNKED and len(current) == len(sequence):
-            first = self._first(items)
-            start = current.index(first) if first in current else 0
-            sequence = (*current[start:], *current[:start])
-        else:
-            self._sequences[items.spec.name] = sequence
+    def order(self, job: JobRun, epoch: int) -> EpochOrder:
+        """The chunks in the order that the fleet gives to the job."""
+        dataset = job.items.spec.name
+        layout = self._layouts.setdefault(job.name, self._layout(job.items))
+        proposal = EpochOrder(layout, seed=job.seed, epoch=epoch).numbers
+        orders, places = self._orders.setdefault(job.name, {}), self._places[dataset]
+        asked = Opening.under(self.plan.datasets.get(dataset), job.name, epoch, proposal)
+        opened = open_epoch(asked, OrderState(orders, places, self._sequences.get(dataset, ())))
+        for forgotten in opened.forgotten:
+            del orders[forgotten]
+        orders[epoch] = opened.order
+        places[job.name] = opened.place or places[job.name]
+        self._sequences[dataset] = opened.sequence or self._sequences.get(dataset, ())
         if not epoch:
-            self.starts.setdefault(job.name, sequence[0])
-        return striped(self._chunk_of(items), sequence, job.generator(epoch))
+            self.starts.setdefault(job.name, opened.order[0])
+        return EpochOrder(layout, seed=job.seed, epoch=epoch, chunks=opened.order)
+
+    def _layout(self, items: Items) -> Layout:
+        return Layout(items.count, *self._cut(items), order_seed=int(dataset_id(items.spec.name)[:16], 16))
 
     def joined(self, job: JobRun) -> None:
         """A new job: the plan is made anew."""
         self.decide()
 
     def left(self, job: JobRun) -> None:
-        """Seen with the next decision."""
+        """Its place is forgotten; the rest is seen with the next decision."""
+        self._places[job.items.spec.name].pop(job.name, None)
 
     # --- the manager
 
@@ -127,15 +136,6 @@ class Managed:
             self._observe(items)
         for items in self._space.datasets.values():
             self._preload(items)
-        if self._managing.follow:
-            self._follow()
-
-    def _follow(self) -> None:
-        """Jobs that have fallen behind turn to the active chunk, if it is still before them and out of their reach."""
-        for job in self._jobs:
-            active = self._first(job.items)
-            if job.running and job.window.left and active in job.window.upcoming()[2:]:
-                job.window.turn_to(active)
 
     def _facts(self) -> Facts:
         datasets = {
@@ -152,15 +152,17 @@ class Managed:
         return Facts(capacity=int(self._space.capacity), datasets=datasets, jobs=jobs)
 
     def _job_facts(self, job: JobRun) -> JobFacts:
-        upcoming = job.window.upcoming() if job.window.left else ()
-        following = self._sequence(job.items, job.epoch + 1)[:2] if len(job.window.order.items) else ()
+        upcoming = job.upcoming()
+        place = self._places[job.items.spec.name].get(job.name)
+        if place is not None:
+            self._places[job.items.spec.name][job.name] = place.after(upcoming.epoch, upcoming.epoch_left)
         return JobFacts(
             tenant=TENANT,
             job=job.name,
             dataset=job.items.spec.name,
             gpus=job.spec.gpus,
-            upcoming=(*upcoming, *following),
-            epoch_left=len(upcoming),
+            upcoming=upcoming.chunks,
+            epoch_left=upcoming.epoch_left,
             totals={
                 phase: PhaseTotals(of.steps, of.seconds, of.waited, of.items, of.hits)
                 for phase, of in job.totals.items()
@@ -246,22 +248,9 @@ class Managed:
         plan = decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity))
         return plan.partitions, plan.units
 
-    def _first(self, items: Items) -> int:
-        """The chunk that a job begins with: the active one, or the one that is being loaded; -1 if there is none."""
-        order = self.plan.datasets.get(items.spec.name)
-        if order is None:
-            return -1
-        return order.chunks.active if order.chunks.active >= 0 else order.chunks.loading
-
     def _chunk_of(self, items: Items) -> Numbers:
         cut = self._cut(items)
         known = self._cuts.get(items.spec.name)
         if known is None or known[0] != cut:
             known = self._cuts[items.spec.name] = (cut, chunk_numbers(dataset_id(items.spec.name), items.count, *cut))
         return known[1]
-
-    def _sequence(self, items: Items, epoch: int) -> tuple[int, ...]:
-        """The order of the chunks that any job of the dataset would take."""
-        place = list(self._space.datasets).index(items.spec.name)
-        generator = np.random.default_rng([self._managing.seed, 10**6 + 1, place, epoch])
-        return tuple(generator.permutation(self._cut(items)[1]).tolist())

@@ -140,7 +140,6 @@ class _Run:
             scenario.manager.interval,
             float(preload),
             requested,
-            scenario.manager.follow,
             seed,
         )
 

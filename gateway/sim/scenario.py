@@ -85,7 +85,6 @@ class ManagerSpec(_Table):
         int, Field(ge=0, description="Mini-batches that a new job is refused hits; 0: no probes")
     ] = 100
     probe_every: Annotated[Seconds, Field(gt=0, description="Seconds from one probe of a job to its next")] = 1800.0
-    follow: Annotated[bool, Field(description="Whether jobs that have fallen behind turn to the active chunk")] = False
     force_eviction: Annotated[Seconds, Field(gt=0, description="Seconds after the first job has finished a chunk")] = (
         60.0
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gateway.model.errors import ConfigError
-from gateway.sim.order import shuffled
+from gateway.sim.job import shuffled
 from tests.sim.conftest import dataset, job, run
 
 ONE = (dataset("d", "4GB"), job("j", "d", substitute=1))
@@ -70,7 +70,7 @@ def test_belady_with_one_job_hits_what_min_does(simulated):
     """Rule: with one job it is MIN itself, but for evicting a hundredth of the cache at a time."""
     tables = (dataset("d", "1GB"), job("j", "d", batch="10MB", epochs=8), run("belady", "belady"))
     belady = simulated(*tables, capacity="500MB", duration=100_000)["belady"]
-    trace = np.concatenate([shuffled(100, np.random.default_rng([0, 0, 1 + epoch])).items for epoch in range(8)])
+    trace = np.concatenate([shuffled(100, 0, epoch).items(0, 100) for epoch in range(8)])
     assert belady.jobs[0].hits == pytest.approx(_min_hits(trace.tolist(), 50), abs=0.02)
 
 

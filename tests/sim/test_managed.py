@@ -89,7 +89,7 @@ def test_a_compute_bound_job_leaves_the_cache(simulated):
         run("larder", "larder", capacity="1100MB"),
         duration=1500,
         measure_from=700,
-        probe_batches=20,
+        probe_batches=40,
     )["larder"]
     assert {each.kind: each.cached for each in found.jobs} == {"io-bound": True, "compute-bound": False}
     assert kinds(found, "benefit")["io-bound"] == pytest.approx(4, rel=0.15)

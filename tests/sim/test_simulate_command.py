@@ -19,6 +19,7 @@ def file(tmp_path):
         job("late", "d", start=20),
         run("none", "none"),
         run("larder", "larder", caching="chunked", capacity="1GB"),
+        run("lru", "lru", capacity="1GB"),
     )
     path.write_text(scenario(*tables, duration=120))
     return path
@@ -58,6 +59,18 @@ def test_without_matplotlib_it_says_how_to_get_it(file, tmp_path, capsys, monkey
     printed = capsys.readouterr()
     assert "larder-gateway[plots]" in printed.err
     assert "speedup" in printed.out
+
+
+def test_without_the_client_it_says_how_to_get_it(file, capsys, monkeypatch):
+    """Rule: the simulator runs the client's planner, so a gateway alone cannot simulate; the message has the remedy."""
+    for name in [
+        name for name in sys.modules if name.startswith(("gateway.sim.run", "gateway.sim.plots", "gateway.sim.job"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "larder", None)
+    monkeypatch.setitem(sys.modules, "larder.planner", None)
+    assert main(["simulate", str(file)]) == 1
+    assert "pip install ./clients/python" in capsys.readouterr().err
 
 
 def test_a_wrong_scenario_is_refused_by_the_name_of_the_field(file, capsys):
