@@ -1,32 +1,29 @@
-"""The application under ``/-/admin``: a gate that judges heads and bounds bodies, and behind it FastAPI.
+"""The application under ``/-/admin``: a gate that judges heads and bounds bodies, and FastAPI behind it.
 
-The gate is plain ASGI because FastAPI reads a body before it asks who sent it: a stranger's body is never read here.
+The gate is plain ASGI because FastAPI reads a body before it asks who sent it. Here the body of a stranger is never read.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from re import Pattern
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
-from starlette.routing import compile_path
 
 from gateway import __version__
 from gateway.admin.documents import PROBLEMS
-from gateway.admin.parts import AdminParts
-from gateway.admin.problems import answer, handle_problems
+from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import ACTOR, Tokens
+from gateway.edge.asgi import Edge, Headers
+from gateway.edge.problems import handle_problems, include
 from gateway.model.datasets import ApiError
-from gateway.model.errors import ClientGone
-from gateway.server.problems import send_document
 from gateway.server.received import too_large, whole_body
+from gateway.server.refusals import Message, Receive, Scope, Send
 from gateway.server.strangers import authenticated
 
 PREFIX = "/admin"
@@ -36,12 +33,10 @@ _OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"])
 LARGEST_BODY = 1024 * 1024
 """Bytes of a request's body."""
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+log = logging.getLogger("larder.admin")
 
 
-class AdminApp:
+class AdminApp(Edge):
     """Answers what is under ``/-/admin``.
 
     Args:
@@ -50,6 +45,7 @@ class AdminApp:
     """
 
     def __init__(self, tokens: Tokens, parts: AdminParts | None) -> None:
+        super().__init__(log)
         self._tokens = tokens
         self._parts = parts
         self.api = FastAPI(
@@ -65,50 +61,34 @@ class AdminApp:
             responses=PROBLEMS,
         )
         self.api.state.parts = parts
-        self._methods: list[tuple[Pattern[str], set[str]]] = []
-        handle_problems(self.api, self._methods_of)
+        handle_problems(self.api, log)
 
     def include(self, router: APIRouter) -> None:
         """Add endpoints; their paths begin below ``/-/admin``."""
-        self.api.include_router(router, prefix=PREFIX)
-        for route in router.routes:
-            if isinstance(route, APIRoute):
-                self._methods.append((compile_path(PREFIX + route.path)[0], set(route.methods or ())))
+        include(self.api, router, PREFIX)
 
     @staticmethod
     def handles(path: str) -> bool:
         """Whether a path below ``/-`` is this application's."""
         return path == PREFIX or path.startswith(PREFIX + "/")
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Judge the head, take the body, and have the rest answered by FastAPI."""
-        try:
-            actor = self._tokens.admit(scope)
-            authenticated(scope)
-            body = await _body_of(scope, receive)
-            _refuse_doubles(body)
-        except ApiError as error:
-            await send_document(send, answer(error))
+        scope[ACTOR] = self._tokens.admit(scope)
+        authenticated(scope)
+        body = await _body_of(scope, receive)
+        _refuse_doubles(body)
+        await self.api(scope, _replay(body, receive), send)
+
+    def headers(self, scope: Scope, status: int) -> Headers:
+        """The request's id, which the audit log has too; and whether the answer may be old."""
+        if ACTOR not in scope:
             return
-        except ClientGone:
-            return
-        scope[ACTOR] = actor
-        await self.api(scope, _replay(body, receive), self._with_headers(scope["path"], send, actor.request_id))
-
-    def _with_headers(self, path: str, send: Send, request_id: str) -> Send:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                own = [(b"x-larder-request-id", request_id.encode()), (b"cache-control", b"no-store")]
-                of_catalog = path.split("/")[2:3] in _OF_CATALOG
-                if of_catalog and message["status"] < 300 and self._parts is not None and self._parts.catalog.away:
-                    own.append((STALE, b"catalog"))
-                message = {**message, "headers": [*message.get("headers", ()), *own]}
-            await send(message)
-
-        return sending
-
-    def _methods_of(self, path: str) -> set[str]:
-        return {method for pattern, methods in self._methods if pattern.match(path) for method in methods}
+        yield b"x-larder-request-id", scope[ACTOR].request_id.encode()
+        yield b"cache-control", b"no-store"
+        of_catalog = scope["path"].split("/")[2:3] in _OF_CATALOG
+        if of_catalog and status < 300 and self._parts is not None and self._parts.catalog.away:
+            yield STALE, b"catalog"
 
 
 async def _body_of(scope: Message, receive: Receive) -> bytes:

@@ -11,10 +11,8 @@ from sqlalchemy import select
 
 from gateway.admin.catalog.schema import audit
 from gateway.admin.documents import Answer, Text, moment
-from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
-from gateway.admin.parts import Parts
+from gateway.admin.requests import Cursor, Limit, Page, Parts, cursor_of, invalid_cursor, place_of
 from gateway.admin.tokens import Reader
-from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["audit"])
 
@@ -49,7 +47,7 @@ async def read_audit(
     """Changes, the last one first."""
     before = place_of(cursor, int)
     if before is not None and not 0 <= before < 2**63:
-        raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+        raise invalid_cursor()
     query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
     if before is not None:
         query = query.where(audit.c.id < before)

@@ -1,107 +1,143 @@
-"""``/-/admin/credentials``: access keys of the gateway. A secret is told once, in the answer that made it, and nowhere else.
+"""``/-/admin/credentials``: access keys of the gateway. A secret is shown once, in the answer that made it.
 
-A key that is revoked is refused by every gateway within a second, and for ever: it can be deleted from the list, and never be
-made again. Keys of the configuration file can be revoked here too, and are edited there.
+Every gateway refuses a revoked key within a second, and forever: it can be deleted from the list, and never be made again. Keys
+of the configuration file can be revoked here too, and are edited there.
 """
 
 from __future__ import annotations
 
-import base64
-import os
-import secrets as random_secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
-from sqlalchemy import delete, insert, update
+from fastapi import Body, Response
+from pydantic import Field, create_model
+from sqlalchemy import insert
 
+from gateway import config
 from gateway.admin.catalog.changes import Change
-from gateway.admin.catalog.schema import credentials, revocations
-from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
+from gateway.admin.catalog.merging import View, tenant_of
+from gateway.admin.catalog.records import CredentialRecord, OwnSecret, new_secret
+from gateway.admin.catalog.schema import revocations
+from gateway.admin.catalog.snapshot import RevocationRow
 from gateway.admin.catalog.withdrawals import KEY, Withdrawal
-from gateway.admin.credential_documents import (
-    Credential,
-    CredentialChange,
-    NewCredential,
-    NewSecret,
-    Rotation,
-    audited,
-    credential_document,
-    credential_documents,
-    described,
-    ended,
-    row_values,
-)
-from gateway.admin.once import Idempotent, change_once
-from gateway.admin.paging import Cursor, Limit, Page, paged
-from gateway.admin.parts import AdminParts, Parts
-from gateway.admin.preconditions import IfMatch, check_if_match
-from gateway.admin.tenants import tenant_documents
-from gateway.admin.tokens import Admin, Reader
-from gateway.config import Credential as Configured
+from gateway.admin.documents import Answer, Asked, Source, moment
+from gateway.admin.requests import AdminParts, Idempotent, IfMatch, Parts, change_once, etag_of
+from gateway.admin.resources import Resource, view_in
+from gateway.admin.tokens import Admin
 from gateway.model.datasets import ApiError
 
-router = APIRouter(tags=["credentials"])
+
+class Rotation(Asked):
+    """How to rotate."""
+
+    grace: float = Field(
+        0.0, ge=0, le=30 * 86_400, description="seconds that the old secret is accepted too", examples=[3600]
+    )
+    secret_access_key: OwnSecret | None = Field(
+        None, description="made by the gateway when left out", examples=["a long random string"]
+    )
+
+    def applied(self, record: CredentialRecord, now: float) -> dict[str, Any]:
+        """What it changes."""
+        old, end = record.secret_access_key, datetime.fromtimestamp(now + self.grace, UTC).isoformat()
+        return {
+            "secret_access_key": self.secret_access_key or new_secret(),
+            "previous_secret_access_key": old if self.grace else type(old)(""),
+            "previous_expires": end if self.grace else "",
+            "rotated_at": now,
+        }
 
 
-@router.get("/credentials", summary="List credentials")
-async def list_credentials(_caller: Reader, parts: Parts, limit: Limit = 100, cursor: Cursor = "") -> Page[Credential]:
-    """Credentials by access key, without secrets: those of the configuration file and those of the catalog."""
-    found = credential_documents(parts.file(), await parts.catalog.latest())
-    items, following = paged(found.values(), lambda document: document.access_key_id, limit, cursor)
-    return Page(items=items, next=following)
+class CredentialState(Answer):
+    """A credential, without its secret."""
+
+    revoked: bool = Field(examples=[False])
+    revoked_at: str | None = Field(description="ISO 8601", examples=[None])
+    source: Source = Field(examples=["catalog"])
+    problem: str = Field(description="why it is not in force; empty when it is", examples=[""])
+    etag: str = Field(description="for If-Match", examples=['"17"'])
 
 
-@router.post("/credentials", summary="Create a credential", status_code=201, response_model=NewSecret)
-async def create_credential(
-    caller: Admin, parts: Parts, asked: NewCredential, once: Idempotent, response: Response
-) -> Any:
-    """Create an access key. The secret is in this answer only: keep it now, or rotate it later."""
+class Credentials(Resource[CredentialRecord]):
+    """Credentials of the catalog and of the configuration file."""
 
-    async def work(change: Change) -> dict[str, Any]:
-        configured = asked.configured(asked.access_key_id or _new_key(), asked.secret_access_key or _new_secret())
-        change.target = configured.access_key_id
-        snapshot = await parts.catalog.read(change.connection)
-        _check_new(configured, parts, snapshot)
-        row = CredentialRow(configured, asked.description, parts.catalog.now(), None, change.revision)
-        await change.connection.execute(insert(credentials).values(**row_values(row, parts.catalog.vault)))
-        change.after = audited(row)
-        return _with_secret(row, parts, snapshot)
+    kind, state = CredentialRecord, CredentialState
+    removal = "delete"
+    taken = "choose another, or rotate that one."
+    filed = "edit it there. It can be revoked here."
+    about: Mapping[str, str] = {
+        "list": "Credentials by access key, without secrets: those of the configuration file and those of the catalog.",
+        "create": "Create an access key. The secret is in this answer only: keep it now, or rotate it later.",
+        "show": "One credential, without its secret.",
+        "change": "Change what is given; what is left out stays.",
+        "delete": "Revoke a key of the catalog, and remove its record. Its access key is never given again.",
+    }
 
-    return _answered(await change_once(parts.catalog, caller, "credentials.create", once, work), response)
+    def records(self, view: View) -> Mapping[str, CredentialRecord]:
+        """The catalog's credentials."""
+        return view.catalog.credentials
+
+    def of_file(self, view: View) -> Mapping[str, config.Credential]:
+        """The file's credentials."""
+        return view.filed_credentials
+
+    def describe(self, record: CredentialRecord, view: View) -> Answer:
+        """A credential of the catalog."""
+        state = {**_revocation(record.id, record.revision, view), "source": "catalog", "problem": view.unusable(record)}
+        return self.answer(**record.shown(), **state)
+
+    def describe_filed(self, name: str, view: View) -> Answer:
+        """A credential of the file."""
+        filed = view.filed_credentials[name]
+        shown = {field: getattr(filed, field, None) for field in self.kind.fields(show=True)}
+        shown |= {"tenant": tenant_of(filed), "allow": list(filed.allow), "description": ""}
+        return self.answer(**shown, **_revocation(name, 0, view), source="file", problem=view.refused(filed))
+
+    def created_answer(self) -> type[Answer]:
+        """A credential with its secret."""
+        secret = (str, Field(examples=["vQ0GgT5yZ1uK8nWcE2rXbA7dJ4hLfM9sPoRiNt3q"]))
+        about = "A credential with its secret: shown in this answer only."
+        return create_model("NewSecret", __doc__=about, __base__=self.answer, secret_access_key=secret)
+
+    def answer_created(self, record: CredentialRecord, view: View) -> Answer:
+        """The credential with its secret."""
+        document = self.describe(record, view).model_dump()
+        return self.created(**document, secret_access_key=record.secret_access_key.get_secret_value())
+
+    def check(self, record: CredentialRecord, view: View) -> None:
+        """A credential names an origin, and a tenant if any, that exist."""
+        if record.origin not in view.origins:
+            known = ", ".join(sorted(view.origins)[:20])
+            raise ApiError("InvalidRequest", f"origin: there is no origin named {record.origin!r}; known: {known}.")
+        if record.tenant and record.tenant not in view.tenants:
+            raise ApiError(
+                "InvalidRequest",
+                f"tenant: there is no tenant {record.tenant!r}; create it by POST /-/admin/tenants, or leave it out.",
+            )
+
+    def check_new(self, record: CredentialRecord, view: View, now: float) -> None:
+        """A new key has not been revoked before, and can be valid."""
+        if record.ended(now):
+            raise ApiError("InvalidRequest", f"expires: {record.expires} is past; the key would never be valid.")
+        if record.id in view.catalog.revocations:
+            raise ApiError("Conflict", f"access_key_id: {record.id!r} was revoked once, and stays so; choose another.")
+
+    async def withdraw(
+        self, before: CredentialRecord, after: CredentialRecord | None, change: Change, parts: AdminParts, view: View
+    ) -> None:
+        """A key that is deleted is revoked first."""
+        if after is None and before.id not in view.catalog.revocations:
+            await _revoke(before.id, parts, change)
 
 
-@router.get("/credentials/{access_key_id:path}", summary="Show a credential")
-async def show_credential(access_key_id: str, _caller: Reader, parts: Parts, response: Response) -> Credential:
-    """One credential, without its secret."""
-    document = credential_document(access_key_id, parts.file(), await parts.catalog.latest())
-    if document is None:
-        raise _unknown(access_key_id)
-    response.headers["ETag"] = document.etag
-    return document
+CREDENTIALS = Credentials()
+_ONE = "/credentials/{access_key_id"
 
 
-@router.patch("/credentials/{access_key_id}", summary="Change a credential")
-async def change_credential(
-    access_key_id: str,
-    caller: Admin,
-    parts: Parts,
-    asked: CredentialChange,
-    response: Response,
-    if_match: IfMatch = None,
-) -> Credential:
-    """Change what is given; what is left out stays."""
-    async with parts.catalog.changes.change(caller, "credentials.change", access_key_id) as change:
-        row, snapshot = await _editable(access_key_id, parts, change, if_match)
-        after = asked.applied(row, change.revision)
-        _check_references(after.credential, parts, snapshot)
-        change.before, change.after = audited(row), audited(after)
-        await _store(after, parts, change)
-    document = described(after, parts.file(), snapshot)
-    response.headers["ETag"] = document.etag
-    return document
-
-
-@router.post("/credentials/{access_key_id}/rotate", summary="Give a credential a new secret", response_model=NewSecret)
+@CREDENTIALS.router.post(
+    f"{_ONE}}}/rotate", summary="Give a credential a new secret", response_model=CREDENTIALS.created
+)
 async def rotate_credential(
     access_key_id: str,
     caller: Admin,
@@ -113,124 +149,46 @@ async def rotate_credential(
 ) -> Any:
     """Make a new secret. With ``grace``, the old one is accepted beside it for so many seconds; without, not at all."""
 
-    async def work(change: Change) -> dict[str, Any]:
+    async def work(change: Change) -> Answer:
         change.target = access_key_id
-        row, snapshot = await _editable(access_key_id, parts, change, if_match)
-        if access_key_id in snapshot.revocations:
+        record, view = await CREDENTIALS.editable(access_key_id, parts, change, if_match)
+        if access_key_id in view.catalog.revocations:
             raise ApiError("Conflict", f"{access_key_id!r} was revoked, and stays so; create another credential.")
-        after = asked.applied(row, _new_secret(), parts.catalog.now(), change.revision)
-        change.before, change.after = audited(row), audited(after)
-        await _store(after, parts, change)
-        return _with_secret(after, parts, snapshot)
+        after = await CREDENTIALS.replace(record, asked.applied(record, parts.catalog.now()), change, parts, view)
+        return CREDENTIALS.answer_created(after, view)
 
-    return _answered(await change_once(parts.catalog, caller, "credentials.rotate", once, work), response)
-
-
-@router.post("/credentials/{access_key_id:path}/revoke", summary="Revoke a credential")
-async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, response: Response) -> Credential:
-    """Refuse a key from now on, everywhere and for ever; also one of the configuration file. Repeating it changes nothing."""
-    async with parts.catalog.changes.change(caller, "credentials.revoke", access_key_id) as change:
-        snapshot = await parts.catalog.read(change.connection)
-        document = credential_document(access_key_id, parts.file(), snapshot)
-        if document is None:
-            raise _unknown(access_key_id)
-        if document.revoked:
-            change.done = False
-        else:
-            change.before, change.after = {"revoked": False}, {"revoked": True}
-            await _revoke(access_key_id, parts, change)
-            after = await parts.catalog.read(change.connection)
-            document = credential_document(access_key_id, parts.file(), after) or document
-    response.headers["ETag"] = document.etag
+    document = await change_once(parts.catalog, caller, "credentials.rotate", once, CREDENTIALS.created, work)
+    CREDENTIALS.locate(document, response)
     return document
 
 
-@router.delete("/credentials/{access_key_id}", summary="Delete a credential", status_code=204)
-async def delete_credential(access_key_id: str, caller: Admin, parts: Parts, if_match: IfMatch = None) -> None:
-    """Revoke a key of the catalog, and forget the rest of it. Its access key is never given again."""
-    async with parts.catalog.changes.change(caller, "credentials.delete", access_key_id) as change:
-        row, snapshot = await _editable(access_key_id, parts, change, if_match)
-        change.before = audited(row)
-        if access_key_id not in snapshot.revocations:
+@CREDENTIALS.router.post(f"{_ONE}:path}}/revoke", summary="Revoke a credential", response_model=CREDENTIALS.answer)
+async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, response: Response) -> Any:
+    """Refuse a key from now on, everywhere and forever; also one of the configuration file. Repeating it changes nothing."""
+    async with parts.catalog.changes.change(caller, "credentials.revoke", access_key_id) as change:
+        view = await view_in(parts, change)
+        document = CREDENTIALS.document(access_key_id, view)
+        if document is None:
+            raise CREDENTIALS.unknown(access_key_id)
+        change.done = access_key_id not in view.catalog.revocations
+        if change.done:
+            change.before, change.after = {"revoked": False}, {"revoked": True}
             await _revoke(access_key_id, parts, change)
-        await change.connection.execute(delete(credentials).where(credentials.c.access_key_id == access_key_id))
-
-
-def _new_key() -> str:
-    """As long as AWS's, of the letters and digits that people do not confuse."""
-    return "LK" + base64.b32encode(os.urandom(12)).decode().rstrip("=")[:18]
-
-
-def _new_secret() -> str:
-    return random_secrets.token_urlsafe(30)
-
-
-def _check_new(configured: Configured, parts: AdminParts, snapshot: Snapshot) -> None:
-    key = configured.access_key_id
-    if ended(configured, parts.catalog.now()):
-        raise ApiError("InvalidRequest", f"expires: {configured.expires} is past; the key would never be valid.")
-    if key in snapshot.revocations:
-        raise ApiError("Conflict", f"access_key_id: {key!r} was revoked once, and stays so; choose another.")
-    if credential_document(key, parts.file(), snapshot) is not None:
-        raise ApiError(
-            "Conflict", f"access_key_id: there is a credential {key!r} already; choose another, or rotate that one."
-        )
-    _check_references(configured, parts, snapshot)
-
-
-def _check_references(configured: Configured, parts: AdminParts, snapshot: Snapshot) -> None:
-    """A credential names an origin, and a tenant if any, that exist."""
-    known = {origin.name for origin in parts.file().origins} | snapshot.origins.keys()
-    if configured.origin not in known:
-        raise ApiError(
-            "InvalidRequest",
-            f"origin: there is no origin named {configured.origin!r}; known: {', '.join(sorted(known)[:20])}.",
-        )
-    if configured.tenant and configured.tenant not in tenant_documents(parts.file(), snapshot):
-        raise ApiError(
-            "InvalidRequest",
-            f"tenant: there is no tenant {configured.tenant!r}; create it by POST /-/admin/tenants, or leave it out.",
-        )
-
-
-async def _editable(
-    key: str, parts: AdminParts, change: Change, if_match: str | None
-) -> tuple[CredentialRow, Snapshot]:
-    """A credential of the catalog that is what the caller thinks it is."""
-    file = parts.file()
-    snapshot = await parts.catalog.read(change.connection)
-    if credential_document(key, file, snapshot) is None:
-        raise _unknown(key)
-    if key not in snapshot.credentials:
-        raise ApiError(
-            "Conflict", f"{key!r} is a credential of the configuration file: edit it there. It can be revoked here."
-        )
-    row = snapshot.credentials[key]
-    check_if_match(if_match, described(row, file, snapshot).etag)
-    return row, snapshot
-
-
-async def _store(row: CredentialRow, parts: AdminParts, change: Change) -> None:
-    where = credentials.c.access_key_id == row.credential.access_key_id
-    await change.connection.execute(update(credentials).where(where).values(**row_values(row, parts.catalog.vault)))
+            document = CREDENTIALS.document(access_key_id, await view_in(parts, change)) or document
+    CREDENTIALS.locate(document, response)
+    return document
 
 
 async def _revoke(key: str, parts: AdminParts, change: Change) -> None:
-    row: dict[str, Any] = {"access_key_id": key, "revoked_at": parts.catalog.now(), "revision": change.revision}
-    await change.connection.execute(insert(revocations).values(**row))
-    change.withdrawn.append(Withdrawal(KEY, key, change.revision, row["revoked_at"]))
+    at = parts.catalog.now()
+    await change.connection.execute(
+        insert(revocations).values(access_key_id=key, revoked_at=at, revision=change.revision)
+    )
+    change.withdrawn.append(Withdrawal(KEY, key, change.revision, at))
 
 
-def _with_secret(row: CredentialRow, parts: AdminParts, snapshot: Snapshot) -> dict[str, Any]:
-    document = described(row, parts.file(), snapshot)
-    return NewSecret(**document.model_dump(), secret_access_key=row.credential.secret_access_key).model_dump()
-
-
-def _answered(document: dict[str, Any], response: Response) -> dict[str, Any]:
-    response.headers["Location"] = f"/-/admin/credentials/{document['access_key_id']}"
-    response.headers["ETag"] = document["etag"]
-    return document
-
-
-def _unknown(key: str) -> ApiError:
-    return ApiError("NotFound", f"There is no credential {key[:140]!r}; GET /-/admin/credentials lists them.")
+def _revocation(key: str, revision: int, view: View) -> dict[str, Any]:
+    """What the catalog says of a key's revocation; the entity tag follows from the later change."""
+    found = view.catalog.revocations.get(key) or RevocationRow(0.0, 0)
+    at = moment(found.revoked_at) if found.revision else None
+    return {"revoked": bool(found.revision), "revoked_at": at, "etag": etag_of(max(revision, found.revision))}

@@ -26,9 +26,7 @@ from gateway.admin.fleet_view import (
 from gateway.admin.operations import Operations, Ops, unreachable
 from gateway.admin.overrides import Decision, decision_of, note_sizes, write_decision
 from gateway.admin.overview_documents import ChunkHeld, DatasetSummary, JobDocument
-from gateway.admin.paging import Cursor, Limit, Page, paged
-from gateway.admin.parts import AdminParts, Parts
-from gateway.admin.preconditions import IfMatch, check_if_match, etag_of
+from gateway.admin.requests import AdminParts, Cursor, IfMatch, Limit, Page, Parts, check_if_match, etag_of, paged
 from gateway.admin.tokens import Admin, Reader
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
@@ -94,8 +92,7 @@ async def list_datasets(
 ) -> Page[DatasetSummary]:
     """The datasets of all tenants, by id."""
     found = datasets_of(await operations.board.look())
-    items, following = paged(found, lambda dataset: dataset.id, limit, cursor)
-    return Page(items=items, next=following)
+    return paged(found, lambda dataset: dataset.id, limit, cursor)
 
 
 @router.get("/datasets/{dataset}", summary="Show a dataset")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from gateway.edge.problems import refusals
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and halves of characters, which no encoding has."""
@@ -22,23 +24,8 @@ class Answer(BaseModel):
     """What an answer says."""
 
 
-class ProblemDocument(Answer):
-    """An error (RFC 9457)."""
-
-    type: str = Field(examples=["about:blank"])
-    title: str = Field(examples=["At least one of the preconditions you specified did not hold."])
-    status: int = Field(examples=[412])
-    code: str = Field(description="for programs; it does not change", examples=["PreconditionFailed"])
-    detail: str = Field(description="what was wrong, and what to do about it", examples=["It was changed meanwhile."])
-
-
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": codes,
-        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
-        "model": ProblemDocument,
-    }
-    for status, codes in {
+PROBLEMS = refusals(
+    {
         400: "InvalidRequest",
         401: "Unauthorized",
         403: "AdminDisabled, ReadOnlyToken, CrossSite",
@@ -47,8 +34,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         412: "PreconditionFailed",
         413: "TooLarge",
         503: "ServiceUnavailable; try again after Retry-After seconds",
-    }.items()
-}
+    }
+)
 """What any address may answer beside what it is for."""
 
 

@@ -22,9 +22,9 @@ from gateway.admin import (
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
-    tenants.router,
-    credentials.router,
-    origins.router,
+    tenants.TENANTS.router,
+    credentials.CREDENTIALS.router,
+    origins.ORIGINS.router,
     rules.router,
     rules_check.router,
     audit.router,

@@ -11,8 +11,7 @@ from gateway.admin.documents import Answer
 from gateway.admin.fleet_view import jobs_of
 from gateway.admin.operations import Ops, unreachable
 from gateway.admin.overview_documents import JobDocument
-from gateway.admin.paging import Cursor, Limit, Page, paged
-from gateway.admin.parts import Parts
+from gateway.admin.requests import Cursor, Limit, Page, Parts, paged
 from gateway.admin.tokens import Admin, Reader
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
@@ -65,8 +64,7 @@ class PlanShown(Answer):
 async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[JobDocument]:
     """The jobs of all tenants, by tenant and name."""
     found = jobs_of(await operations.board.look())
-    items, following = paged(found, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
-    return Page(items=items, next=following)
+    return paged(found, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
 
 
 @router.delete("/jobs/{tenant:path}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)

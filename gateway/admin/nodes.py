@@ -11,8 +11,7 @@ from gateway.admin.documents import Asked
 from gateway.admin.fleet_view import nodes_of
 from gateway.admin.operations import Operations, Ops, through_redis
 from gateway.admin.overview_documents import NodeDocument
-from gateway.admin.paging import Cursor, Limit, Page, paged
-from gateway.admin.parts import Parts
+from gateway.admin.requests import Cursor, Limit, Page, Parts, paged
 from gateway.admin.tokens import Admin, Reader
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
@@ -35,8 +34,7 @@ async def list_nodes(
     if reading.lost:
         response.headers["X-Larder-Stale"] = "redis"
     found = nodes_of(reading)
-    items, following = paged(found, lambda node: node.id, limit, cursor)
-    return Page(items=items, next=following)
+    return paged(found, lambda node: node.id, limit, cursor)
 
 
 @router.post("/nodes/{node}/drain", summary="Take a node out of the ring")

@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.board import Reading
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.documents import moment
 from gateway.admin.fleet_view import size_of
 from gateway.engine.manager import Coordination
 from gateway.fleet.announcer import DOWN
+from gateway.model.errors import CatalogUnavailable
 from gateway.tasks import repeat
 
 _LOOK = 5.0

@@ -24,10 +24,9 @@ from gateway.admin.fleet_view import (
 )
 from gateway.admin.operations import Operations, Ops, unreachable
 from gateway.admin.overview_documents import DatasetSummary, History, Overview, ProblemSeen
-from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
+from gateway.admin.requests import Cursor, Limit, Page, cursor_of, invalid_cursor, place_of
 from gateway.admin.tokens import Reader
 from gateway.fleet.announcer import DOWN
-from gateway.model.datasets import ApiError
 from gateway.policies.rates import history
 
 MOST_POINTS = 720
@@ -103,6 +102,6 @@ async def problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor:
     found = problems_of(await board.look(), board.lost_for)
     first = place_of(cursor, int) or 0
     if not 0 <= first <= len(found):
-        raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+        raise invalid_cursor()
     last = first + limit
     return Page(items=found[first:last], next=cursor_of(last) if last < len(found) else None)

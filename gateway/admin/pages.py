@@ -17,7 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from starlette.exceptions import HTTPException
+
+from gateway.model.datasets import ApiError
 
 STATIC = Path(__file__).resolve().parent / "static"
 SWAGGER_UI = "swagger-ui-5.35.0"
@@ -85,7 +86,7 @@ async def docs(request: Request) -> Response:
 async def static(request: Request, name: str) -> Response:
     """A file of the pages."""
     if name not in _names():
-        raise HTTPException(404, "There is no such file")
+        raise ApiError("NotFound", "There is no such file.")
     kept = _FOR_A_YEAR if name.startswith(f"{SWAGGER_UI}/") else _ASK_FIRST
     return await _page(request, name, _FILE_POLICY, kept)
 

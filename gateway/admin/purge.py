@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from gateway.admin.catalog.purges import remember
 from gateway.admin.documents import Answer, Asked
 from gateway.admin.operations import Operations, Ops
-from gateway.admin.parts import AdminParts, Parts
+from gateway.admin.requests import AdminParts, Parts
 from gateway.admin.tokens import Admin
 from gateway.engine.purge import Purge, Purged
 from gateway.model.keys import is_bucket_name

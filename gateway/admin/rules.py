@@ -18,8 +18,7 @@ from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.schema import rules as table
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.documents import Answer, Asked, Source, Text
-from gateway.admin.parts import Parts
-from gateway.admin.preconditions import IfMatch, check_if_match, etag_of
+from gateway.admin.requests import IfMatch, Parts, check_if_match, etag_of
 from gateway.admin.tokens import Admin, Reader
 from gateway.config import Rule as Configured
 from gateway.config import Settings

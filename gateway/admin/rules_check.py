@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field, model_validator
 
 from gateway.admin.documents import Answer, Asked, Source, Text
-from gateway.admin.parts import Parts
 from gateway.admin.reach import Found, Reach
+from gateway.admin.requests import Parts
 from gateway.admin.rules import MOST_RULES, NewRule
 from gateway.admin.tokens import Reader
 from gateway.config import Origin

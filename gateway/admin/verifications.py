@@ -8,11 +8,21 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
+from gateway.admin.catalog.changes import Change
 from gateway.admin.documents import Answer, Asked, moment
-from gateway.admin.once import Idempotent, change_once
 from gateway.admin.operations import Operations, Ops, unreachable
-from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
-from gateway.admin.parts import Parts
+from gateway.admin.requests import (
+    Cursor,
+    Idempotent,
+    Limit,
+    Page,
+    Parts,
+    change_once,
+    cursor_of,
+    invalid_cursor,
+    located,
+    place_of,
+)
 from gateway.admin.tokens import Admin, Reader
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.errands import MOST, Verification
@@ -59,7 +69,7 @@ class VerificationDocument(Answer):
     nodes: list[NodeVerified] = Field(description="by id")
 
 
-@router.post("/verifications", summary="Verify caches", status_code=202, response_model=VerificationDocument)
+@router.post("/verifications", summary="Verify caches", status_code=202)
 async def verify(
     caller: Admin,
     operations: Ops,
@@ -67,7 +77,7 @@ async def verify(
     once: Idempotent,
     response: Response,
     asked: VerificationRequest | None = None,
-) -> Any:
+) -> VerificationDocument:
     """Have nodes read every blob and compare it with its digest, and the index with the disk. It only looks, and costs reads."""
     there = operations.board.parts.membership.nodes
     wanted = sorted(set(asked.nodes if asked is not None and asked.nodes else there))
@@ -75,7 +85,7 @@ async def verify(
     if unknown:
         raise ApiError("InvalidRequest", f"nodes: there is no node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
 
-    async def work(change: Any) -> dict[str, Any]:
+    async def work(change: Change) -> VerificationDocument:
         try:
             name = await operations.verifications.errands.add(wanted)
             found = await operations.verifications.errands.find(name)
@@ -83,10 +93,10 @@ async def verify(
             raise unreachable() from None
         change.target, change.after = name, {"nodes": wanted}
         assert found is not None
-        return _document(found, operations).model_dump()
+        return _document(found, operations)
 
-    document = await change_once(parts.catalog, caller, "verifications.start", once, work)
-    response.headers["Location"] = f"/-/admin/verifications/{document['id']}"
+    document = await change_once(parts.catalog, caller, "verifications.start", once, VerificationDocument, work)
+    located(response, f"verifications/{document.id}")
     return document
 
 
@@ -97,7 +107,7 @@ async def list_verifications(
     """The last hundred of the last week, newest first."""
     first = place_of(cursor, int) or 0
     if not 0 <= first <= MOST:
-        raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+        raise invalid_cursor()
     try:
         found = await operations.verifications.errands.all()
     except DOWN:

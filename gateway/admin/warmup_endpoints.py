@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
@@ -12,16 +12,26 @@ from gateway.admin.board import Reading
 from gateway.admin.catalog.changes import Change
 from gateway.admin.documents import Answer, Asked, Text, moment
 from gateway.admin.fleet_view import dataset_ids
-from gateway.admin.once import Idempotent, change_once
 from gateway.admin.operations import Operations, Ops, principal_of
-from gateway.admin.paging import Cursor, Limit, Page, cursor_of, place_of
-from gateway.admin.parts import Parts
-from gateway.admin.preconditions import IfMatch, check_if_match, etag_of
 from gateway.admin.purge import Bucket, Prefix
+from gateway.admin.requests import (
+    Cursor,
+    Idempotent,
+    IfMatch,
+    Limit,
+    Page,
+    Parts,
+    change_once,
+    check_if_match,
+    cursor_of,
+    etag_of,
+    invalid_cursor,
+    located,
+    place_of,
+)
 from gateway.admin.tokens import Admin, Reader
 from gateway.admin.warmup_table import Request, Warmup
 from gateway.admin.warmups import not_found
-from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["warm-ups"])
 
@@ -86,10 +96,10 @@ class WarmupDocument(Answer):
     etag: str = Field(description="for If-Match; progress does not change it", examples=['"17"'])
 
 
-@router.post("/warmups", summary="Start a warm-up", status_code=202, response_model=WarmupDocument)
+@router.post("/warmups", summary="Start a warm-up", status_code=202)
 async def start(
     asked: WarmupRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
-) -> Any:
+) -> WarmupDocument:
     """Have the fleet read a prefix or a dataset into its caches, behind its readers. One gateway runs it (`node`);
     when that one dies, another goes on. What is larger than all caches together is refused: a dataset at once, a prefix when it
     has been counted.
@@ -99,11 +109,11 @@ async def start(
     request = Request(asked.access_key_id, asked.bucket or "", asked.prefix, dataset)
     await operations.warmups.judge(request)
 
-    async def work(change: Change) -> dict[str, Any]:
-        return _document(await operations.warmups.add(change, request)).model_dump()
+    async def work(change: Change) -> WarmupDocument:
+        return _document(await operations.warmups.add(change, request))
 
-    document = await change_once(parts.catalog, caller, "warmups.start", once, work)
-    response.headers["Location"] = f"/-/admin/warmups/{document['id']}"
+    document = await change_once(parts.catalog, caller, "warmups.start", once, WarmupDocument, work)
+    located(response, f"warmups/{document.id}")
     return document
 
 
@@ -117,7 +127,7 @@ async def list_warmups(
     if place is not None:
         ours = len(place) == 2 and isinstance(place[0], float) and isinstance(place[1], str)
         if not ours or not _HEX.issuperset(place[1]):
-            raise ApiError("InvalidRequest", "cursor: take it from `next` of the page before, as it is.")
+            raise invalid_cursor()
         before = (place[0], place[1])
     found = await operations.warmups.table.page(before, limit + 1)
     last = found[limit - 1] if len(found) > limit else None

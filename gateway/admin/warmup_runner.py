@@ -14,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway import metrics
-from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.warmup_table import Warmup, WarmupTable
 from gateway.engine.warming import Progress, WarmupFailed, WarmupRefused, Work
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership
-from gateway.model.errors import LarderError
+from gateway.model.errors import CatalogUnavailable, LarderError
 from gateway.tasks import repeat, stop
 
 log = logging.getLogger("larder.warmups")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -11,11 +12,9 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from gateway import __version__
+from gateway.edge.problems import handle_problems
 from gateway.policies.troubles import Trouble
 
 _TAGS: list[str | Enum] = ["operations"]
@@ -61,8 +60,8 @@ def ops_app() -> FastAPI:
         servers=[{"url": "/-"}],
         # A redirect would lead out of "/-", to a bucket.
         redirect_slashes=False,
-        exception_handlers={HTTPException: _problem},
     )
+    handle_problems(app, logging.getLogger("larder.v1"))
 
     @app.get("/healthz", summary="Liveness", tags=_TAGS)
     async def healthz() -> Health:
@@ -70,13 +69,6 @@ def ops_app() -> FastAPI:
         return Health()
 
     return app
-
-
-async def _problem(request: Request, error: Exception) -> JSONResponse:
-    """An error of these addresses as a problem document (RFC 9457)."""
-    assert isinstance(error, HTTPException)
-    content = {"type": "about:blank", "title": error.detail, "status": error.status_code}
-    return JSONResponse(content, error.status_code, error.headers, media_type="application/problem+json")
 
 
 def add_monitoring(

@@ -134,6 +134,14 @@ class IdentityGone(OriginUnavailable):
     """The origin, or the keys to sign with, are not of this configuration (any more): they were taken away meanwhile."""
 
 
+class CatalogUnavailable(LarderError):
+    """The catalog cannot be read or written at the moment; the message says what is wrong, without secrets."""
+
+
+class CatalogUnusable(CatalogUnavailable):
+    """The database answers, but not with this catalog: tables are missing, of another version, or closed to this user."""
+
+
 class DiskUnavailable(LarderError):
     """The cache disk cannot take or give bytes right now; ``reason`` is ``disk`` or ``no-space``."""
 

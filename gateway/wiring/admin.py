@@ -23,8 +23,8 @@ from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
 from gateway.admin.endpoints import ROUTERS
-from gateway.admin.parts import AdminParts
 from gateway.admin.reach import Reach
+from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings

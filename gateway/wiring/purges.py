@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.following import PAUSE
 from gateway.admin.catalog.purges import unseen
 from gateway.engine.purge import Forgetting, Unseen
+from gateway.model.errors import CatalogUnavailable
 from gateway.tasks import repeat
 
 

@@ -18,11 +18,10 @@ from gateway.admin.actor import Actor
 from gateway.admin.catalog import database, migrating
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Changes
-from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.following import PAUSE, Follower
 from gateway.admin.catalog.schema import audit, credentials, meta, metadata, revocations, tenants
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.model.errors import ConfigError
+from gateway.model.errors import CatalogUnavailable, ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
 

@@ -14,11 +14,11 @@ import pytest
 from redis import Redis
 
 from gateway.admin.catalog import database
-from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.following import Announcements
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.withdrawals import KEY, TENANT, Withdrawal
 from gateway.config import load_settings
+from gateway.model.errors import CatalogUnavailable
 from gateway.wiring.admin import has_catalog
 from tests.admin.admin_world import AdminWorld
 from tests.admin.asked import TOKEN, ask, refusal

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
 
-from gateway.api.v1.problems import handle_problems, problem_of
+from gateway.edge.problems import handle_problems, include, problem_of
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone, OriginUnavailable
 
@@ -22,8 +23,8 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() 
     async def refused() -> None:
         raise ApiError("InvalidRequest", "no")
 
-    app.include_router(router)
-    handle_problems(app, router)
+    handle_problems(app, logging.getLogger(__name__))
+    include(app, router)
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}

@@ -19,13 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes, Told
 from gateway.admin.catalog.database import Database, witnesses
-from gateway.admin.catalog.errors import CatalogUnavailable, CatalogUnusable
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
-from gateway.model.errors import ConfigError
+from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
 
 log = logging.getLogger("larder.admin")
 

@@ -29,7 +29,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from gateway.admin.catalog.errors import CatalogUnavailable, CatalogUnusable
+from gateway.model.errors import CatalogUnavailable, CatalogUnusable
 
 PATIENCE = 3.0
 """Seconds that a statement, a lock or a connection may take."""

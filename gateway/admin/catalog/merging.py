@@ -9,53 +9,93 @@ from being used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
 
-from gateway.admin.catalog.snapshot import CredentialRow, Snapshot
-from gateway.config import Credential, Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What there is: access keys of the file, and origins of both."""
-
-    keys: frozenset[str]
-    origins: frozenset[str]
+from gateway.admin.catalog.records import CredentialRecord
+from gateway.admin.catalog.snapshot import Snapshot
+from gateway.config import Credential, Origin, Settings
 
 
-def names_of(file: Settings, catalog: Snapshot) -> Names:
-    """What the file and the catalog have."""
-    of_file = {origin.name for origin in file.origins}
-    keys = frozenset(credential.access_key_id for credential in file.credentials)
-    return Names(keys, frozenset(of_file | catalog.origins.keys()))
+class View:
+    """The file and the catalog together."""
+
+    def __init__(self, file: Settings, catalog: Snapshot) -> None:
+        self.file = file
+        self.catalog = catalog
+
+    @cached_property
+    def filed_credentials(self) -> Mapping[str, Credential]:
+        """The file's credentials by access key."""
+        return {credential.access_key_id: credential for credential in self.file.credentials}
+
+    @cached_property
+    def filed_origins(self) -> Mapping[str, Origin]:
+        """The file's origins by name."""
+        return {origin.name: origin for origin in self.file.origins}
+
+    @cached_property
+    def filed_tenants(self) -> Mapping[str, str]:
+        """The tenants that the file's credentials name, by name."""
+        return {name: name for name in map(tenant_of, self.file.credentials)}
+
+    @cached_property
+    def origins(self) -> frozenset[str]:
+        """The names of all origins."""
+        return frozenset(self.filed_origins.keys() | self.catalog.origins.keys())
+
+    @cached_property
+    def tenants(self) -> frozenset[str]:
+        """The names of all tenants."""
+        return frozenset(self.filed_tenants.keys() | self.catalog.tenants.keys())
+
+    @cached_property
+    def by_tenant(self) -> Counter[str]:
+        """Credentials by tenant."""
+        return Counter(map(tenant_of, self._credentials))
+
+    @cached_property
+    def by_origin(self) -> Counter[str]:
+        """Credentials by origin."""
+        return Counter(credential.origin for credential in self._credentials)
+
+    @cached_property
+    def _credentials(self) -> list[Credential]:
+        return [*self.file.credentials, *(record.credential for record in self.catalog.credentials.values())]
+
+    def refused(self, credential: Credential) -> str:
+        """Why the catalog does not let a credential be valid, wherever it is from; empty when it does."""
+        if credential.access_key_id in self.catalog.revocations:
+            return "it was revoked"
+        tenant = self.catalog.tenants.get(tenant_of(credential))
+        return "" if tenant is None or tenant.enabled else "its tenant is not enabled"
+
+    def unusable(self, record: CredentialRecord) -> str:
+        """Why a credential of the catalog is not in force; empty when it is."""
+        if reason := self.refused(record.credential):
+            return reason
+        if record.id in self.filed_credentials:
+            return "the configuration file has a credential of this access key, which counts"
+        if record.origin not in self.origins:
+            return f"there is no origin named {record.origin!r} any more"
+        return ""
+
+
+def tenant_of(credential: Credential) -> str:
+    """The tenant of a credential, which is its own when it names none."""
+    return credential.tenant or credential.access_key_id
 
 
 def merged(file: Settings, catalog: Snapshot) -> Settings:
     """The settings that are in force."""
-    names = names_of(file, catalog)
-    of_file = {origin.name for origin in file.origins}
-    origins = (*file.origins, *(row.origin for name, row in sorted(catalog.origins.items()) if name not in of_file))
-    credentials = [credential for credential in file.credentials if not refused(credential, catalog)]
-    credentials += [row.credential for row in catalog.credentials.values() if not unusable(row, names, catalog)]
-    changes = {"origins": origins, "credentials": tuple(credentials), "rules": (*catalog.rules, *file.rules)}
+    view = View(file, catalog)
+    added = (record.origin for name, record in sorted(catalog.origins.items()) if name not in view.filed_origins)
+    credentials = [credential for credential in file.credentials if not view.refused(credential)]
+    credentials += [record.credential for record in catalog.credentials.values() if not view.unusable(record)]
+    changes = {
+        "origins": (*file.origins, *added),
+        "credentials": tuple(credentials),
+        "rules": (*catalog.rules, *file.rules),
+    }
     return file.model_copy(update=changes)
-
-
-def unusable(row: CredentialRow, names: Names, catalog: Snapshot) -> str:
-    """Why a credential of the catalog is not in force; empty when it is."""
-    credential = row.credential
-    if reason := refused(credential, catalog):
-        return reason
-    if credential.access_key_id in names.keys:
-        return "the configuration file has a credential of this access key, which counts"
-    if credential.origin not in names.origins:
-        return f"there is no origin named {credential.origin!r} any more"
-    return ""
-
-
-def refused(credential: Credential, catalog: Snapshot) -> str:
-    """Why the catalog does not let a credential be valid, wherever it is from; empty when it does."""
-    if credential.access_key_id in catalog.revocations:
-        return "it was revoked"
-    tenant = catalog.tenants.get(credential.tenant or credential.access_key_id)
-    return "" if tenant is None or tenant.enabled else "its tenant is not enabled"

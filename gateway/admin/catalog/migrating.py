@@ -19,9 +19,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from gateway.admin.catalog.database import Database, create_file, was_begun, witnesses
-from gateway.admin.catalog.errors import CatalogUnavailable
 from gateway.admin.catalog.schema import meta, metadata
-from gateway.model.errors import ConfigError
+from gateway.model.errors import CatalogUnavailable, ConfigError
 
 SCRIPTS = Path(__file__).parent / "migrations"
 _LOCK = 0x6C61_7264_6572

@@ -14,7 +14,9 @@ deleted: a key that was revoked never becomes valid again, whatever is created o
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text
+
+from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord
 
 metadata = MetaData()
 
@@ -23,33 +25,9 @@ _Number = BigInteger().with_variant(Integer, "sqlite")
 
 meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
 
-tenants = Table(
-    "tenants",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("description", Text, nullable=False),
-    Column("enabled", Boolean, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-)
+tenants = TenantRecord.table(metadata)
 
-credentials = Table(
-    "credentials",
-    metadata,
-    Column("access_key_id", Text, primary_key=True),
-    Column("tenant", Text, nullable=False),
-    Column("origin", Text, nullable=False),
-    Column("description", Text, nullable=False),
-    Column("origin_access_key_id", Text, nullable=False),
-    Column("allow", Text, nullable=False),
-    Column("read_only", Boolean, nullable=False),
-    Column("expires", Text, nullable=False),
-    Column("previous_expires", Text, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("rotated_at", Double),
-    Column("revision", BigInteger, nullable=False),
-    Column("secrets", Text, nullable=False),
-)
+credentials = CredentialRecord.table(metadata)
 
 purges = Table(
     "purges",
@@ -68,20 +46,7 @@ revocations = Table(
     Column("revision", BigInteger, nullable=False),
 )
 
-origins = Table(
-    "origins",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("endpoint", Text, nullable=False),
-    Column("region", Text, nullable=False),
-    Column("access_key_id", Text, nullable=False),
-    Column("connect_timeout", Double, nullable=False),
-    Column("read_timeout", Double, nullable=False),
-    Column("max_connections", BigInteger, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("secrets", Text, nullable=False),
-)
+origins = OriginRecord.table(metadata)
 
 rules = Table(
     "rules",

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord
 from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants
 from gateway.admin.catalog.vault import Vault
-from gateway.config import Credential, Origin, Rule
+from gateway.config import Rule
 from gateway.model.errors import ConfigError
 
-
-@dataclass(frozen=True, slots=True)
-class TenantRow:
-    """A tenant; while it is not ``enabled``, none of its keys is valid."""
-
-    name: str
-    description: str
-    enabled: bool
-    created_at: float
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class CredentialRow:
-    """A credential with what the configuration has no place for; ``sealed`` are its secrets as the catalog has them."""
-
-    credential: Credential
-    description: str
-    created_at: float
-    rotated_at: float | None
-    revision: int
-    sealed: str = field(default="", repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class OriginRow:
-    """An origin with what the configuration has no place for."""
-
-    origin: Origin
-    created_at: float
-    revision: int
+R = TypeVar("R", bound=Record)
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +37,10 @@ class Snapshot:
     """
 
     version: int
-    tenants: Mapping[str, TenantRow] = field(default_factory=dict)
-    credentials: Mapping[str, CredentialRow] = field(default_factory=dict)
+    tenants: Mapping[str, TenantRecord] = field(default_factory=dict)
+    credentials: Mapping[str, CredentialRecord] = field(default_factory=dict)
     revocations: Mapping[str, RevocationRow] = field(default_factory=dict)
-    origins: Mapping[str, OriginRow] = field(default_factory=dict)
+    origins: Mapping[str, OriginRecord] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     rules_revision: int = 0
     mark: str = ""
@@ -113,12 +84,12 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapsho
             version=int(noted.get("version", 0)),
             mark=noted.get("mark", ""),
             purge=noted.get("purge", ""),
-            tenants={row["name"]: TenantRow(**row) for row in rows["tenants"]},
-            credentials=_by_name(_credential(row, vault, last) for row in rows["credentials"]),
+            tenants=_records(TenantRecord, rows, vault, last.tenants),
+            credentials=_records(CredentialRecord, rows, vault, last.credentials),
             revocations={row.pop("access_key_id"): RevocationRow(**row) for row in rows["revocations"]},
-            origins={row["name"]: _origin(row, vault) for row in rows["origins"]},
+            origins=_records(OriginRecord, rows, vault, last.origins),
             rules=tuple(
-                Rule(**json.loads(row["rule"])) for row in sorted(rows["rules"], key=lambda row: row["position"])
+                Rule.model_validate_json(row["rule"]) for row in sorted(rows["rules"], key=lambda row: row["position"])
             ),
             rules_revision=int(noted.get("rules", 0)),
         )
@@ -126,23 +97,5 @@ async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapsho
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None
 
 
-def _by_name(rows: Iterable[CredentialRow]) -> dict[str, CredentialRow]:
-    return {row.credential.access_key_id: row for row in rows}
-
-
-def _credential(row: dict[str, Any], vault: Vault, last: Snapshot) -> CredentialRow:
-    before = last.credentials.get(row["access_key_id"])
-    # What is sealed again is another text, so equal texts are of one and the same change.
-    if before is not None and (before.sealed, before.revision) == (row["secrets"], row["revision"]):
-        return before
-    own = ("access_key_id", "tenant", "origin", "origin_access_key_id", "read_only", "expires", "previous_expires")
-    fields = {name: row[name] for name in own} | {"allow": tuple(json.loads(row["allow"]))}
-    credential = Credential(**fields, **vault.open(f"credentials/{row['access_key_id']}", row["secrets"]))
-    kept = {name: row[name] for name in ("description", "created_at", "rotated_at", "revision")}
-    return CredentialRow(credential, **kept, sealed=row["secrets"])
-
-
-def _origin(row: dict[str, Any], vault: Vault) -> OriginRow:
-    own = ("name", "endpoint", "region", "access_key_id", "connect_timeout", "read_timeout", "max_connections")
-    origin = Origin(**{name: row[name] for name in own}, **vault.open(f"origins/{row['name']}", row["secrets"]))
-    return OriginRow(origin, row["created_at"], row["revision"])
+def _records(kind: type[R], rows: Mapping[str, Rows], vault: Vault, before: Mapping[str, R]) -> dict[str, R]:
+    return {row[kind.key]: kind.from_row(row, vault, before.get(row[kind.key])) for row in rows[kind.plural]}

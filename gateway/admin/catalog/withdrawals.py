@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gateway.admin.catalog.snapshot import RevocationRow, Snapshot, TenantRow
+from gateway.admin.catalog.records import TenantRecord
+from gateway.admin.catalog.snapshot import RevocationRow, Snapshot
 from gateway.model.peer_auth import proof
 
 KEY = "key"
@@ -88,8 +89,10 @@ class Withdrawn:
             if each.what == KEY:
                 revocations.setdefault(each.name, RevocationRow(each.at, each.version))
                 continue
-            row = tenants.get(each.name) or TenantRow(each.name, "", False, each.at, each.version)
-            tenants[each.name] = replace(row, enabled=False)
+            known = tenants.get(each.name) or TenantRecord.model_construct(
+                name=each.name, created_at=each.at, revision=each.version
+            )
+            tenants[each.name] = known.changed(enabled=False)
         return replace(snapshot, revocations=revocations, tenants=tenants)
 
     def settle(self, version: int) -> None:

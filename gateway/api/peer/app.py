@@ -6,23 +6,25 @@ is the other node's log.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from gateway import metrics
-from gateway.api.v1.problems import send_problem
+from gateway.edge.asgi import Edge
 from gateway.fleet.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
-from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer_principal import PRINCIPAL, read_principal
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send
 from gateway.server.strangers import authenticated
 
+log = logging.getLogger("larder.v1")
 PEER = "/peer/v1/"
 """What the paths begin with (without "/-")."""
 _NONSENSE = (400, 403, 405, 413)
@@ -79,7 +81,7 @@ class Address:
     asks: Asks = Asks.READER
 
 
-class PeerApp:
+class PeerApp(Edge):
     """Answers other nodes.
 
     Args:
@@ -89,44 +91,24 @@ class PeerApp:
         limit: requests at once; more are told to try elsewhere.
     """
 
+    overloaded = "Too many requests at once; read it elsewhere."
+
     def __init__(
         self, gate: Gate, has: Callable[[OriginIdentity], bool], addresses: Mapping[str, Address], limit: int
     ) -> None:
+        super().__init__(log, limit)
         self._gate = gate
         self._has = has
         self._addresses = addresses
-        self._limit = limit
-        self.in_flight = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
+        """Answer with a problem document, and count what a node of this fleet would not send."""
+        if isinstance(failure, ApiError) and failure.status in _NONSENSE and REFUSED not in failure.headers:
+            metrics.PEER_REFUSED.labels("request").inc()
+        await super().refuse(scope, send, failure)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        started = False
-
-        async def sending(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        self.in_flight += 1
-        try:
-            if self.in_flight > self._limit:
-                metrics.SHED.inc()
-                raise ApiError(
-                    "SlowDown", "Too many requests at once; read it elsewhere.", headers={"Retry-After": "1"}
-                )
-            await self._route(scope, receive, sending)
-        except (ClientGone, BrokenBody):
-            raise
-        except LarderError as failure:
-            if started:
-                raise BrokenBody(str(failure)) from failure
-            if isinstance(failure, ApiError) and failure.status in _NONSENSE and REFUSED not in failure.headers:
-                metrics.PEER_REFUSED.labels("request").inc()
-            await send_problem(sending, failure)
-        finally:
-            self.in_flight -= 1
-
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         # By the bytes of the path: a decoded slash in a name would begin another segment.
         path = scope["raw_path"].decode("ascii", "replace").removeprefix("/-" + PEER)
         found = [name for name, address in self._addresses.items() if address.pattern.fullmatch(path)]

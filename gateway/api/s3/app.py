@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway import metrics
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, complete
@@ -24,8 +23,10 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.tally import Tally
+from gateway.edge.asgi import Edge
+from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.reads import Forward, Relay
-from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
+from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
 from gateway.model.redaction import redact_path
@@ -36,6 +37,8 @@ from gateway.server.refusals import HOST_ID
 from gateway.server.strangers import authenticated
 
 log = logging.getLogger("larder.s3")
+_TRACE = "larder.trace"
+"""Where the scope of a request has its ``Trace``."""
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
@@ -61,8 +64,10 @@ class Trace:
     signer: Signer | None = None
 
 
-class S3App:
-    """Handles every request that is not under ``/-/``; ``in_flight`` is how many it is answering."""
+class S3App(Edge):
+    """Answers every request that is not under ``/-/``."""
+
+    breaks_off = True
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class S3App:
         domain: str,
         limit: int,
     ) -> None:
+        super().__init__(log, limit)
         self._authenticator = authenticator
         self._reads = reads.objects
         self._forwarder = forwarder
@@ -82,47 +88,37 @@ class S3App:
         self._posts = PostObjects(authenticator, forwarder)
         self._tally = Tally()
         self._domain = domain
-        self._limit = limit
         self._clock = Clock()
-        self.in_flight = 0
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Everything that can be refused is refused before the first byte."""
+        trace = self._trace(scope)
+        request, now = trace.request, time.time()
+        if request.method == "OPTIONS":
+            trace.auth = auth = self._authenticator.preflight(request)
+        else:
+            trace.auth = auth = self._authenticator.authenticate(request, now)
+            if not auth.principal.anonymous:
+                authenticated(scope)
+        hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else None
+        if hit is None:
+            await self._send(scope, send, trace, await self._answer(trace, auth, receive))
+        else:
+            await self._send_hit(scope, send, trace, hit)
+
+    async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
+        """Answer with S3's error document."""
+        trace = scope.get(_TRACE) or self._trace(scope)
+        await self._send(scope, send, trace, self._refusal(trace, as_s3_error(failure)))
+
+    def _trace(self, scope: Scope) -> Trace:
         request = WireRequest(
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
         )
-        trace = Trace(time.perf_counter(), self._next_id(), request)
-        self.in_flight += 1
-        try:
-            try:
-                answer = await self._decide(scope, trace, receive)
-            except ClientGone:
-                raise  # nobody is left to answer
-            except LarderError as failure:
-                answer = self._refusal(trace, as_s3_error(failure))
-            # From here on nothing may be answered instead: what fails now breaks the connection.
-            if isinstance(answer, Hit):
-                await self._send_hit(scope, send, trace, answer)
-            else:
-                await self._send(scope, send, trace, answer)
-        finally:
-            self.in_flight -= 1
-
-    async def _decide(self, scope: Scope, trace: Trace, receive: Receive) -> Hit | Answer:
-        """Everything that can fail before the first byte."""
-        if self.in_flight > self._limit:
-            metrics.SHED.inc()
-            raise S3Error("SlowDown", headers={"Retry-After": "1"})
-        now = time.time()
-        if trace.request.method == "OPTIONS":
-            trace.auth = auth = self._authenticator.preflight(trace.request)
-        else:
-            trace.auth = auth = self._authenticator.authenticate(trace.request, now)
-            if not auth.principal.anonymous:
-                authenticated(scope)
-        hit = self._hot.find(trace.request, auth, now) if FILES in scope["extensions"] else None
-        return hit or await self._answer(trace, auth, receive)
+        self._serial += 1
+        trace = scope[_TRACE] = Trace(time.perf_counter(), f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}", request)
+        return trace
 
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         trace.bucket, trace.key = hit.key.bucket, hit.key
@@ -134,10 +130,6 @@ class S3App:
         finally:
             hit.release()
             self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=hit.size), trace.started)
-
-    def _next_id(self) -> str:
-        self._serial += 1
-        return f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}"
 
     async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive) -> Answer:
         exchange = self._open(trace, auth)
@@ -202,13 +194,9 @@ class S3App:
         resource = redact_path(trace.request.raw_path.decode("ascii", "replace"))
         content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
         headers: RawHeaders = [(b"content-type", b"application/xml"), (b"x-amz-id-2", HOST_ID.encode())]
-        headers += [
-            (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()
-        ]
-        if error.status == 503:
-            log.warning("%s %s: %s", trace.request.method, resource, error, extra={"request_id": trace.request_id})
-        if error.status in (401, 403):
-            metrics.AUTH_FAILURES.labels(error.code).inc()
+        headers += encoded(error.headers)
+        about = f"{trace.request.method} {resource}: "
+        note_refusal(error.status, error.code, error, log, about, request_id=trace.request_id)
         outcome, reason = outcome_of(error)
         if outcome is Outcome.MISS and (trace.key is None or trace.request.method not in ("GET", "HEAD")):
             outcome = Outcome.BYPASS  # the cache had no part in it

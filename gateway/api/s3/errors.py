@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable, S3Error
+from gateway.edge.problems import RETRY
+from gateway.model.datasets import ApiError
+from gateway.model.errors import S3_CODES, DiskUnavailable, LarderError, OriginUnavailable, S3Error
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.refusals import error_document
-
-RETRY = {"Retry-After": "1"}
 
 
 class AboutCached(S3Error):
@@ -50,6 +50,8 @@ def as_s3_error(failure: LarderError) -> S3Error:
     """Name a failure in S3's words."""
     if isinstance(failure, S3Error):
         return failure
+    if isinstance(failure, ApiError) and failure.code in S3_CODES:
+        return S3Error(failure.code, headers=failure.headers)
     if isinstance(failure, OriginUnavailable):
         # Where the origin is, and what is wrong there, is the operator's to know.
         explain = "The origin cannot be reached. Please try again."

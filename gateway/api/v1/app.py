@@ -5,74 +5,50 @@ Addresses of blobs contain digests, and a digest is a right to read: they are no
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import MutableMapping
-from typing import Any
 
-from gateway import metrics
-from gateway.api.s3.answer import Clock
+from gateway.api.s3.answer import SERVER, Clock
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
-from gateway.api.v1.problems import send_problem
+from gateway.edge.asgi import Edge, Headers
 from gateway.engine.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
-from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send
 from gateway.store.store import Store
 
+log = logging.getLogger("larder.v1")
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup)")
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
 _LONGEST_BODY = 4 * MOST_INDICES
 
 
-class DataApp:
-    """Answers the data paths; ``in_flight`` is how many requests it is answering."""
+class DataApp(Edge):
+    """Answers the data paths."""
 
     def __init__(
         self, identities: Identities, registrations: Registrations, batches: BatchEndpoint, store: Store, limit: int
     ) -> None:
+        super().__init__(log, limit)
         self._identities = identities
         self._registrations = registrations
         self._batches = batches
         self._store = store
-        self._limit = limit
         self._clock = Clock()
-        self.in_flight = 0
 
     @staticmethod
     def handles(path: str) -> bool:
         """Whether a path (without "/-") is one of the data paths."""
         return path.startswith("/v1/") and bool(_DATASET.fullmatch(path) or _BLOB.fullmatch(path))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def headers(self, scope: Scope, status: int) -> Headers:
+        """As FastAPI's answers have them."""
+        return self._clock.date(), SERVER
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        started = False
-
-        async def sending(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                message["headers"] = [*message["headers"], self._clock.date(), (b"server", b"Larder")]
-            await send(message)
-
-        self.in_flight += 1
-        try:
-            if self.in_flight > self._limit:
-                metrics.SHED.inc()
-                raise ApiError("SlowDown", "Too many requests at once; try again.", headers={"Retry-After": "1"})
-            await self._route(scope, receive, sending)
-        except (ClientGone, BrokenBody):
-            raise
-        except LarderError as failure:
-            if started:
-                raise BrokenBody(str(failure)) from failure
-            await send_problem(sending, failure)
-        finally:
-            self.in_flight -= 1
-
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")

@@ -26,18 +26,16 @@ from gateway.api.v1.documents import (
     Datasets,
     Items,
     SourceRequest,
-    refusals,
 )
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
-from gateway.api.v1.problems import handle_problems
 from gateway.config import Settings
+from gateway.edge.problems import include, invalid_request, refusals
 from gateway.engine.planned import Planned
 from gateway.engine.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
-from gateway.model.problems import invalid_request
 from gateway.origin.client import OriginClient
 from gateway.policies.dataset_quota import quota_of
 from gateway.store.datasets.conversion import Limits
@@ -370,6 +368,5 @@ async def items(
 def add_datasets(app: FastAPI, service: DatasetService) -> None:
     """Put the endpoints into the application under ``/-``, with its problem documents and its description."""
     app.state.datasets = service
-    app.include_router(router)
-    handle_problems(app, router)
+    include(app, router)
     describe_data_paths(app)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -73,28 +72,3 @@ class SourceRequest(BaseModel):
     source: Annotated[
         str, Field(pattern=r"^s3://[^/]+/.+", max_length=2048, examples=["s3://datasets/imagenet/train.digest.parquet"])
     ]
-
-
-PROBLEM: dict[str, Any] = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
-"""The body of a refusal, as descriptions have it."""
-
-
-def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """The description of refusals: by status, what is said."""
-    return {
-        status: {"model": ProblemDocument, "description": meaning, "content": PROBLEM}
-        for status, meaning in meanings.items()
-    }
-
-
-class ProblemDocument(BaseModel):
-    """What went wrong (RFC 9457)."""
-
-    type: str = Field(examples=["about:blank"])
-    title: str = Field(examples=["The dataset is not registered; register it again"])
-    status: int = Field(examples=[404])
-    code: str = Field(description="for programs", examples=["UnknownDataset"])
-    detail: str = Field(
-        description="for people",
-        examples=["The dataset 'imagenet-train' is not known here: check the name, or register it again."],
-    )

@@ -7,9 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, FastAPI, Request
 from pydantic import BaseModel, Field
 
-from gateway.api.v1.documents import refusals
 from gateway.api.v1.identity import Identities
-from gateway.api.v1.problems import handle_problems
+from gateway.edge.problems import include, refusals
 from gateway.fleet.membership import Membership
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import NodeState
@@ -99,5 +98,4 @@ async def show(service: Service) -> Fleet:
 def add_fleet(app: FastAPI, service: FleetService) -> None:
     """Put the endpoint into the application under ``/-``, with its problem documents."""
     app.state.fleet = service
-    app.include_router(router)
-    handle_problems(app, router)
+    include(app, router)

@@ -17,6 +17,7 @@ from fastapi import APIRouter, FastAPI, Query, Response
 
 from gateway.api.v1.batch import check_rights
 from gateway.api.v1.datasets import PROBLEMS, Asking, Service, checks
+from gateway.edge.problems import include
 from gateway.model.datasets import ApiError
 
 MOST_KEYS = 1 << 20
@@ -56,4 +57,4 @@ async def homes(
 
 def add_homes(app: FastAPI) -> None:
     """Put the endpoint into an application that has the datasets' already."""
-    app.include_router(router)
+    include(app, router)

@@ -18,7 +18,6 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from gateway import metrics
-from gateway.api.v1.documents import refusals
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.job_documents import (
     Directives,
@@ -33,7 +32,7 @@ from gateway.api.v1.job_documents import (
     PlanDocument,
 )
 from gateway.api.v1.plan_document import plan_document
-from gateway.api.v1.problems import handle_problems
+from gateway.edge.problems import RETRY, include, invalid_request, refusals
 from gateway.engine.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -41,7 +40,6 @@ from gateway.fleet.plans import Plans
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
-from gateway.model.problems import invalid_request
 from gateway.policies.chunk_order import Opening
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
@@ -52,7 +50,6 @@ from gateway.store.datasets.registry import Registration
 LARGEST_BODY = 64 * 1024
 _AT_HAND = 0.5
 """Seconds that an answer waits for a registration, which may have to be copied from another node; it goes on coming."""
-_RETRY = {"Retry-After": "1"}
 _MEANINGS = {
     400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
     403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
@@ -268,7 +265,7 @@ async def _counted(kind: str) -> AsyncIterator[None]:
         yield
     except DOWN:
         metrics.JOB_REQUESTS.labels(kind, "unavailable").inc()
-        raise ApiError("ServiceUnavailable", "Redis cannot be reached; go on, and try again.", headers=_RETRY) from None
+        raise ApiError("ServiceUnavailable", "Redis cannot be reached; go on, and try again.", headers=RETRY) from None
     except ApiError as error:
         metrics.JOB_REQUESTS.labels(kind, "unknown" if error.status == 404 else "refused").inc()
         raise
@@ -400,5 +397,4 @@ async def plan(caller: Asking, service: Service) -> PlanDocument:
 def add_jobs(app: FastAPI, service: JobService) -> None:
     """Put the endpoints into the application under ``/-``; its problem documents are those of ``/v1``."""
     app.state.jobs = service
-    app.include_router(router)
-    handle_problems(app, router)
+    include(app, router)

@@ -6,8 +6,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from gateway.edge.problems import CONTENT
+
 _BINARY = {"type": "string", "format": "binary"}
-_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
 _EXAMPLE_ID = "33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"
 
 REGISTER_BODY: dict[str, Any] = {
@@ -76,7 +77,7 @@ _COUNTS = {
 
 
 def _answers(good: dict[str, Any], *refusals: tuple[str, str]) -> dict[str, Any]:
-    return good | {status: {"description": codes, "content": _PROBLEM} for status, codes in refusals}
+    return good | {status: {"description": codes, "content": CONTENT} for status, codes in refusals}
 
 
 _REFUSALS = (

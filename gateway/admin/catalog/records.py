@@ -1,0 +1,335 @@
+"""Tenants, credentials and origins: what an operator creates, changes and removes. Every field is declared here, once.
+
+From the declaration follow the documents that create and change a record, the one that is answered, the audit entry, and the
+columns of the catalog's table. A field belongs to all of them unless its annotation has another ``Role``.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, Strict, TypeAdapter, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from sqlalchemy import BigInteger, Boolean, Column, Double, MetaData, Table
+from sqlalchemy import Text as TextColumn
+
+from gateway import config
+from gateway.admin.catalog.vault import Vault
+from gateway.admin.documents import Answer, Asked, Name, Text, moment
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """In which documents a field is: those that create and change a record, and those that show it. What is not shown is
+    sealed in the catalog."""
+
+    create: bool = True
+    change: bool = True
+    show: bool = True
+
+
+KEY = Role(change=False)
+KEPT = Role(create=False, change=False)
+SECRET = Role(show=False)
+OWN_SECRET = Role(change=False, show=False)
+KEPT_SECRET = Role(create=False, change=False, show=False)
+TIME = object()
+"""Marks seconds since the epoch, which documents have in ISO 8601."""
+
+_COLUMNS: Mapping[Any, Any] = {bool: Boolean, float: Double, int: BigInteger}
+_LIST = TypeAdapter(tuple[str, ...])
+_FROM_FILE = "ISO 8601; null for one of the file"
+
+
+class Record(BaseModel):
+    """A row of the catalog. ``revision`` is the number of the change that touched it last."""
+
+    model_config = ConfigDict(frozen=True)
+
+    singular: ClassVar[str]
+    plural: ClassVar[str]
+    """The name of the table and of the address."""
+    key: ClassVar[str]
+    """The field that names a record."""
+
+    created_at: Annotated[float, KEPT, TIME] = Field(description=_FROM_FILE, examples=["2026-03-01T09:30:00.000Z"])
+    revision: Annotated[int, KEPT]
+    _sealed: str = PrivateAttr("")
+
+    @property
+    def id(self) -> str:
+        """What names it."""
+        named: str = getattr(self, self.key)
+        return named
+
+    @classmethod
+    def fields(cls, **role: bool) -> dict[str, FieldInfo]:
+        """The fields in whose role these are so, as they were declared and ``created_at`` last; ``revision`` is in none."""
+        ordered = sorted(cls.model_fields.items(), key=lambda item: item[0] in Record.model_fields)
+        return {
+            name: field
+            for name, field in ordered
+            if name != "revision" and all(getattr(_role(field), part) is wanted for part, wanted in role.items())
+        }
+
+    @classmethod
+    def creation(cls) -> type[Asked]:
+        """The document that creates one. What is left out and has a default factory is made by the gateway."""
+        fields: dict[str, Any] = {}
+        for name, field in cls.fields(create=True).items():
+            made = field.default_factory is not None
+            annotation = _annotation(field) | None if made else _annotation(field)
+            fields[name] = (annotation, _declared(field, None if made else field.default))
+        about = f"A new {cls.singular}."
+        return create_model(f"New{cls.singular.title()}", __doc__=about, __base__=Asked, **fields)
+
+    @classmethod
+    def change(cls) -> type[Asked]:
+        """The document that changes one."""
+        taken = cls.fields(change=True).items()
+        fields: dict[str, Any] = {name: (_annotation(field) | None, _declared(field, None)) for name, field in taken}
+        about = "What to change; what is left out stays."
+        return create_model(f"{cls.singular.title()}Change", __doc__=about, __base__=Asked, **fields)
+
+    @classmethod
+    def answer(cls, state: type[Answer]) -> type[Answer]:
+        """The document that shows one; ``state`` declares what is told beside the record."""
+        own = cls.fields(show=True).items()
+        fields: dict[str, Any] = {name: (_shown_type(field), _declared(field)) for name, field in own}
+        fields |= {name: (field.annotation, field) for name, field in state.model_fields.items()}
+        return create_model(cls.singular.title(), __doc__=state.__doc__, __base__=Answer, **fields)
+
+    @classmethod
+    def table(cls, metadata: MetaData) -> Table:
+        """The table that keeps them; what is not shown is in its column ``secrets``."""
+        shown = {**cls.fields(show=True), "revision": cls.model_fields["revision"]}
+        columns = [
+            Column(
+                name,
+                _COLUMNS.get(_required(field.annotation), TextColumn),
+                primary_key=name == cls.key,
+                nullable=field.annotation != _required(field.annotation),
+            )
+            for name, field in shown.items()
+        ]
+        if cls.fields(show=False):
+            columns.append(Column("secrets", TextColumn, nullable=False))
+        return Table(cls.plural, metadata, *columns)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], vault: Vault, before: Self | None) -> Self:
+        """The record of a row; ``before`` itself, if the row has not changed since that was read.
+
+        Raises:
+            ConfigError: its secrets cannot be opened.
+            ValidationError: as ``verify``.
+        """
+        # What is sealed again is another text, so equal texts are of one and the same change.
+        sealed = row.get("secrets", "")
+        if before is not None and sealed and (before._sealed, before.revision) == (sealed, row["revision"]):
+            return before
+        values = {name: row[name] for name in cls.model_fields if name in row}
+        values |= {name: _LIST.validate_json(values[name]) for name in values if _is_list(cls.model_fields[name])}
+        opened = vault.open(f"{cls.plural}/{row[cls.key]}", sealed) if sealed else {}
+        values |= {name: SecretStr(value) for name, value in opened.items()}
+        record: Self = cls.model_construct(None, **values)  # type: ignore[assignment]  # the plugin knows Record only
+        record._sealed = sealed
+        record.verify()
+        return record
+
+    def row(self, vault: Vault) -> dict[str, Any]:
+        """The columns."""
+        values = {name: getattr(self, name) for name in (*self.fields(show=True), "revision")}
+        values |= {name: _LIST.dump_json(value).decode() for name, value in values.items() if isinstance(value, tuple)}
+        if sealed := self.fields(show=False):
+            secret = {name: getattr(self, name).get_secret_value() for name in sealed}
+            values["secrets"] = vault.seal(f"{self.plural}/{self.id}", secret)
+        return values
+
+    def shown(self) -> dict[str, Any]:
+        """What documents and the audit log have of it."""
+        return {name: _shown(field, getattr(self, name)) for name, field in self.fields(show=True).items()}
+
+    def audited(self) -> dict[str, Any]:
+        """What the audit log has of it, beside its name."""
+        return {name: value for name, value in self.shown().items() if name not in (self.key, "created_at")}
+
+    def changed(self, **values: Any) -> Self:
+        """The record with other values, which were checked."""
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
+        changed: Self = type(self).model_construct(None, **{**kept, **values})  # type: ignore[assignment]  # as above
+        return changed
+
+    def verify(self) -> None:
+        """Make sure that it can be in force.
+
+        Raises:
+            ValidationError: no configuration can have it.
+        """
+
+
+def _role(field: FieldInfo) -> Role:
+    return next((each for each in field.metadata if isinstance(each, Role)), Role())
+
+
+def _annotation(field: FieldInfo) -> Any:
+    """The type with its constraints."""
+    kept = [each for each in field.metadata if each is not TIME and not isinstance(each, Role)]
+    return Annotated[(field.annotation, *kept)] if kept else field.annotation
+
+
+def _declared(field: FieldInfo, default: Any = PydanticUndefined) -> Any:
+    return Field(default, description=field.description, examples=field.examples)
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is tuple
+
+
+def _required(annotation: Any) -> Any:
+    """The type without ``None``."""
+    return next((each for each in get_args(annotation) if type(None) in get_args(annotation)), annotation)
+
+
+def _shown_type(field: FieldInfo) -> Any:
+    """The type in an answer: what a configuration file says may break the constraints of requests."""
+    if TIME in field.metadata:
+        return str | None
+    return list[str] if _is_list(field) else field.annotation
+
+
+def _shown(field: FieldInfo, value: Any) -> Any:
+    if TIME in field.metadata:
+        return None if value is None else moment(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _configured(record: Record, section: type[config.Credential | config.Origin]) -> dict[str, Any]:
+    """The values of a record that a configuration has a place for."""
+    values = {name: getattr(record, name) for name in section.model_fields if name in type(record).model_fields}
+    return {name: each.get_secret_value() if isinstance(each, SecretStr) else each for name, each in values.items()}
+
+
+class TenantRecord(Record):
+    """A tenant; while it is not ``enabled``, none of its keys is valid."""
+
+    singular, plural, key = "tenant", "tenants", "name"
+
+    name: Annotated[Name, KEY] = Field(examples=["vision"])
+    description: Text = Field("", examples=["the vision team; ask ops@example.com"])
+    enabled: bool = Field(True, description="while false, no key of the tenant is valid", examples=[True])
+
+
+def new_key() -> str:
+    """An access key as long as AWS's, of the letters and digits that people do not confuse."""
+    return "LK" + base64.b32encode(os.urandom(12)).decode().rstrip("=")[:18]
+
+
+def new_secret() -> SecretStr:
+    """A secret access key."""
+    return SecretStr(secrets.token_urlsafe(30))
+
+
+OwnSecret = Annotated[SecretStr, Field(min_length=16, max_length=128)]
+"""A secret access key of the gateway."""
+
+
+class CredentialRecord(Record):
+    """An access key of the gateway."""
+
+    singular, plural, key = "credential", "credentials", "access_key_id"
+
+    access_key_id: Annotated[Name, KEY] = Field(
+        default_factory=new_key,
+        description="the name of the key; chosen by the gateway when left out",
+        examples=["vision"],
+    )
+    secret_access_key: Annotated[OwnSecret, OWN_SECRET] = Field(
+        default_factory=new_secret, description="made by the gateway when left out", examples=["a long random string"]
+    )
+    description: Text = Field("", examples=["nightly training"])
+    tenant: Text = Field(
+        "", description="an existing tenant; empty: the access key is its own tenant", examples=["vision"]
+    )
+    origin: Text = Field(
+        "default", description="name of the origin that the key reads and writes", examples=["default"]
+    )
+    origin_access_key_id: Text = Field("", description="own key at the origin; empty: the origin's", examples=[""])
+    origin_secret_access_key: Annotated[SecretStr, SECRET] = Field(
+        SecretStr(""), description="of origin_access_key_id", examples=[""]
+    )
+    origin_session_token: Annotated[SecretStr, SECRET] = Field(
+        SecretStr(""), description="of origin_access_key_id", examples=[""]
+    )
+    allow: Annotated[tuple[Text, ...], Strict(False), Field(max_length=200)] = Field(
+        (),
+        description='bucket/key globs that the key may touch, as "bucket/train/**"; empty: all',
+        examples=[["datasets/**"]],
+    )
+    read_only: bool = Field(False, description="refuse every write of this key", examples=[True])
+    expires: Text = Field(
+        "", description="ISO 8601 time after which the key is refused; empty: never", examples=["2030-01-31T12:00:00Z"]
+    )
+    previous_secret_access_key: Annotated[SecretStr, KEPT_SECRET] = SecretStr("")
+    previous_expires: Annotated[str, KEPT] = Field(
+        "", description="until when the secret before the last rotation is accepted too", examples=[""]
+    )
+    rotated_at: Annotated[float | None, KEPT, TIME] = Field(None, description="ISO 8601", examples=[None])
+
+    @cached_property
+    def credential(self) -> config.Credential:
+        """The credential as a configuration has it."""
+        return config.Credential(**_configured(self, config.Credential))
+
+    def shown(self) -> dict[str, Any]:
+        """What documents and the audit log have of it."""
+        return {**super().shown(), "tenant": self.tenant or self.access_key_id}
+
+    def verify(self) -> None:
+        """Make sure that it can be in force."""
+        _ = self.credential
+
+    def ended(self, now: float) -> bool:
+        """Whether it is past its end at ``now``, in seconds since the epoch; a time without a zone is UTC."""
+        if not self.expires:
+            return False
+        end = datetime.fromisoformat(self.expires)
+        return (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp() <= now
+
+
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+
+
+class OriginRecord(Record):
+    """An object store behind the gateway."""
+
+    singular, plural, key = "origin", "origins", "name"
+
+    name: Annotated[Name, KEY] = Field(examples=["archive"])
+    endpoint: Text = Field(description="http:// or https:// address", examples=["https://s3.eu-west-1.amazonaws.com"])
+    region: Text = Field("us-east-1", examples=["eu-west-1"])
+    access_key_id: Text = Field("", description="empty: the AWS credential chain", examples=["AKIAIOSFODNN7EXAMPLE"])
+    secret_access_key: Annotated[SecretStr, SECRET] = Field(
+        SecretStr(""), description="of access_key_id", examples=["a long random string"]
+    )
+    session_token: Annotated[SecretStr, SECRET] = Field(SecretStr(""), description="of temporary keys", examples=[""])
+    connect_timeout: Seconds = Field(5.0, description="seconds", examples=[5.0])
+    read_timeout: Seconds = Field(60.0, description="seconds", examples=[60.0])
+    max_connections: Annotated[int, Field(ge=1, le=100_000)] = Field(256, description="per worker", examples=[256])
+
+    @cached_property
+    def origin(self) -> config.Origin:
+        """The origin as a configuration has it."""
+        return config.Origin(**_configured(self, config.Origin))
+
+    def verify(self) -> None:
+        """Make sure that it can be in force."""
+        _ = self.origin

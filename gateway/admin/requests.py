@@ -1,0 +1,210 @@
+"""What endpoints of ``/-/admin`` take: pages, conditions, keys of idempotency, and the catalog to work on.
+
+Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor says after which item the
+next page begins, so items that are added or removed between two pages neither repeat nor hide others.
+
+``If-Match`` guards a change against an edit that its caller has not seen (RFC 9110, section 13.1.1, strong comparison).
+
+``Idempotency-Key`` makes a POST safe to repeat: the answer is kept for a day, sealed, since it may have a secret in it, in the
+transaction of the change. The same key with another request is refused. Keys are each token's own
+(draft-ietf-httpapi-idempotency-key-header).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Depends, Header, Query, Request, Response
+from pydantic import BaseModel, Field
+from pydantic_core import from_json, to_json
+from sqlalchemy import delete, insert, select
+
+from gateway.admin.actor import Actor
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.schema import idempotency
+from gateway.admin.tokens import Admin
+from gateway.config import Settings
+from gateway.model.datasets import ApiError
+
+KEPT = 24 * 3600.0
+"""Seconds that the answer to a request with an Idempotency-Key is kept."""
+Limit = Annotated[int, Query(ge=1, le=1000, description="most items in the answer")]
+Cursor = Annotated[str, Query(max_length=2000, description="`next` of the previous page; empty for the first")]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match", max_length=1000, description="change it only while its etag is this one; missing: in any case"
+    ),
+]
+_TAG = re.compile(r'\s*((?:W/)?"[^"]*")\s*(?:,|$)')
+T = TypeVar("T")
+A = TypeVar("A", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminParts:
+    """The catalog, and the configuration below it.
+
+    ``file`` gives the settings of the file as they are now, ``effective`` those with the catalog on top, which are in force.
+    """
+
+    catalog: Catalog
+    file: Callable[[], Settings]
+    effective: Callable[[], Settings]
+
+
+async def _parts(request: Request) -> AdminParts:
+    parts: AdminParts = request.app.state.parts
+    return parts
+
+
+Parts = Annotated[AdminParts, Depends(_parts)]
+
+
+class Page(BaseModel, Generic[T]):
+    """Some items of a list."""
+
+    items: list[T]
+    next: str | None = Field(description="`cursor` of the next page; null when this is the last", examples=[None])
+
+
+def cursor_of(place: Any) -> str:
+    """The cursor of what begins after ``place``, which JSON can hold."""
+    return base64.urlsafe_b64encode(to_json(place)).decode().rstrip("=")
+
+
+def place_of(cursor: str, kind: type[T]) -> T | None:
+    """The place that a cursor names, or ``None`` for the beginning.
+
+    Raises:
+        ApiError: InvalidRequest, no page had this cursor.
+    """
+    if not cursor:
+        return None
+    try:
+        place = from_json(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        place = None
+    if not isinstance(place, kind) or isinstance(place, bool):
+        raise invalid_cursor()
+    return place
+
+
+def invalid_cursor() -> ApiError:
+    """The refusal of a cursor that no page had."""
+    return ApiError("InvalidRequest", "invalid cursor; pass the previous page's `next` unchanged.")
+
+
+def paged(items: Iterable[T], name: Callable[[T], str], limit: int, cursor: str) -> Page[T]:
+    """One page of items that are in memory, ordered by their names.
+
+    Raises:
+        ApiError: InvalidRequest, no page had this cursor.
+    """
+    after = place_of(cursor, str)
+    left = sorted((item for item in items if after is None or name(item) > after), key=name)
+    following = cursor_of(name(left[limit - 1])) if len(left) > limit else None
+    return Page(items=left[:limit], next=following)
+
+
+def etag_of(revision: int) -> str:
+    """The entity tag of a document that was last changed by the catalog's change of this number."""
+    return f'"{revision}"'
+
+
+def check_if_match(wanted: str | None, etag: str) -> None:
+    """Refuse a change of a document that is not the one that was read. ``wanted`` is the request's If-Match.
+
+    Raises:
+        ApiError: PreconditionFailed.
+    """
+    if wanted is None or wanted.strip() == "*" or etag in _TAG.findall(wanted):
+        return
+    raise ApiError(
+        "PreconditionFailed", f"It has changed since it was read: its etag is {etag} now. Read it again, then decide."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What makes two requests the same; ``name`` is empty for a request without Idempotency-Key."""
+
+    name: str
+    fingerprint: str
+
+
+async def _once(
+    request: Request,
+    actor: Admin,
+    key: Annotated[
+        str | None,
+        Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same for a request sent again"),
+    ] = None,
+) -> Once:
+    if key is None:
+        return Once("", "")
+    asked = "\0".join((request.method, request.url.path, (await request.body()).decode("utf-8", "replace")))
+    return Once(_digest(f"{actor.name}\0{key}"), _digest(asked))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+Idempotent = Annotated[Once, Depends(_once)]
+
+
+async def change_once(
+    catalog: Catalog, actor: Actor, action: str, once: Once, answer: type[A], work: Callable[[Change], Awaitable[A]]
+) -> A:
+    """Make a change by ``work``, which returns the answer, unless the same request was answered already.
+
+    Args:
+        catalog: where the change is made.
+        actor: who makes it.
+        action: as in ``Changes.change``; ``work`` sets the change's target.
+        once: the request's Idempotency-Key.
+        answer: the type of the answer.
+        work: makes the change.
+
+    Raises:
+        ApiError: Conflict, the key was used for another request.
+        CatalogUnavailable: nothing was changed.
+    """
+    async with catalog.changes.change(actor, action, "") as change:
+        if once.name and (found := await _answered(catalog, change, once)) is not None:
+            change.done = False
+            return answer.model_validate_json(found)
+        made = await work(change)
+        if once.name:
+            sealed = catalog.vault.seal(f"idempotency/{once.name}", {"answer": made.model_dump_json()})
+            row = {"key": once.name, "fingerprint": once.fingerprint, "answer": sealed, "at": catalog.now()}
+            await change.connection.execute(insert(idempotency).values(**row))
+        return made
+
+
+async def _answered(catalog: Catalog, change: Change, once: Once) -> str | None:
+    await change.connection.execute(delete(idempotency).where(idempotency.c.at < catalog.now() - KEPT))
+    query = select(idempotency.c.fingerprint, idempotency.c.answer).where(idempotency.c.key == once.name)
+    row = (await change.connection.execute(query)).one_or_none()
+    if row is None:
+        return None
+    if row.fingerprint != once.fingerprint:
+        raise ApiError(
+            "Conflict", "Idempotency-Key: another request used this key within the last day; choose a new one."
+        )
+    return catalog.vault.open(f"idempotency/{once.name}", row.answer)["answer"]
+
+
+def located(response: Response, address: str, etag: str = "") -> None:
+    """Add the headers that name a document: its address below ``/-/admin/``, and its entity tag if it has one."""
+    response.headers["Location"] = f"/-/admin/{address}"
+    if etag:
+        response.headers["ETag"] = etag

@@ -1,0 +1,260 @@
+"""The endpoints of a kind of record: list, create, show, change, remove.
+
+A ``Resource`` derives them from the declaration of the record (``gateway/admin/catalog/records.py``). Its subclass says what is
+told beside a record, what is refused, and which rights a change withdraws.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import APIRouter, Path, Response
+from pydantic import ValidationError
+from sqlalchemy import delete, insert, update
+
+from gateway.admin.actor import Actor
+from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.merging import View
+from gateway.admin.catalog.records import Record
+from gateway.admin.catalog.schema import metadata
+from gateway.admin.documents import Answer, Asked
+from gateway.admin.requests import (
+    AdminParts,
+    Cursor,
+    Idempotent,
+    IfMatch,
+    Limit,
+    Once,
+    Page,
+    Parts,
+    change_once,
+    check_if_match,
+    located,
+    paged,
+)
+from gateway.admin.tokens import Admin, Reader
+from gateway.edge.problems import invalid_request
+from gateway.model.datasets import ApiError
+
+R = TypeVar("R", bound=Record)
+_METHODS = {"list": "GET", "create": "POST", "show": "GET", "change": "PATCH"}
+
+
+class Resource(ABC, Generic[R]):
+    """One kind of record.
+
+    ``kind`` is its declaration, ``state`` what an answer tells beside it. ``about`` describes the endpoints, by the verb in their
+    summaries. ``taken`` is the advice about a name that is taken, ``filed`` that about a record of the configuration file.
+    ``removal`` is the verb of the endpoint that removes one.
+    """
+
+    kind: type[R]
+    state: type[Answer]
+    about: Mapping[str, str]
+    taken: str
+    filed: str
+    removal: str = "remove"
+    file_counts: bool = True
+    """Whether the configuration file's counts where both have one of a name."""
+
+    def __init__(self) -> None:
+        self.answer = self.kind.answer(self.state)
+        self.created = self.created_answer()
+        self.table = metadata.tables[self.kind.plural]
+        self.router = APIRouter(tags=[self.kind.plural])
+        self._add_reads()
+        self._add_changes()
+
+    @abstractmethod
+    def records(self, view: View) -> Mapping[str, R]:
+        """The catalog's records."""
+
+    @abstractmethod
+    def of_file(self, view: View) -> Mapping[str, Any]:
+        """What the configuration file says, by name."""
+
+    @abstractmethod
+    def describe(self, record: R, view: View) -> Answer:
+        """A record of the catalog; ``view`` may be older."""
+
+    @abstractmethod
+    def describe_filed(self, name: str, view: View) -> Answer:
+        """One of the configuration file."""
+
+    def check(self, record: R, view: View) -> None:
+        """Refuse a record that is to be created or changed. Raises ApiError."""
+
+    def check_new(self, record: R, view: View, now: float) -> None:
+        """Refuse a record that is to be created, beside ``check``. Raises ApiError."""
+
+    def check_removal(self, record: R, view: View) -> None:
+        """Refuse a removal. Raises ApiError."""
+
+    async def withdraw(self, before: R, after: R | None, change: Change, parts: AdminParts, view: View) -> None:
+        """Withdraw the rights that a change takes away; ``after`` is ``None`` for a removal."""
+
+    def created_answer(self) -> type[Answer]:
+        """The type of the answer to a creation."""
+        return self.answer
+
+    def answer_created(self, record: R, view: View) -> Answer:
+        """The answer to a creation."""
+        return self.describe(record, view)
+
+    def documents(self, view: View) -> Iterator[Answer]:
+        """All of them, each once."""
+        names = self.records(view).keys() | self.of_file(view).keys()
+        return filter(None, (self.document(name, view) for name in names))
+
+    def document(self, name: str, view: View) -> Answer | None:
+        """One of them."""
+        record = self.records(view).get(name)
+        if name in self.of_file(view) and (record is None or self.file_counts):
+            return self.describe_filed(name, view)
+        return None if record is None else self.describe(record, view)
+
+    def unknown(self, name: str) -> ApiError:
+        """The refusal of a name that no record has."""
+        return ApiError(
+            "NotFound", f"There is no {self.kind.singular} {name[:140]!r}; GET /-/admin/{self.kind.plural} lists them."
+        )
+
+    async def editable(self, name: str, parts: AdminParts, change: Change, if_match: str | None) -> tuple[R, View]:
+        """A record of the catalog that is the one the caller has read.
+
+        Raises:
+            ApiError: NotFound; Conflict, it is the configuration file's; PreconditionFailed.
+        """
+        view = await view_in(parts, change)
+        record = self.records(view).get(name)
+        if record is None and name in self.of_file(view):
+            raise ApiError("Conflict", f"The {self.kind.singular} {name!r} is in the configuration file: {self.filed}")
+        if record is None:
+            raise self.unknown(name)
+        check_if_match(if_match, _etag(self.describe(record, view)))
+        return record, view
+
+    async def create(self, values: Mapping[str, Any], actor: Actor, parts: AdminParts, once: Once) -> Answer:
+        """Create a record of these values, once."""
+
+        async def work(change: Change) -> Answer:
+            try:
+                record = self.kind(**values, created_at=parts.catalog.now(), revision=change.revision)
+                record.verify()
+            except ValidationError as error:
+                raise invalid_request(error.errors()) from None
+            change.target = record.id
+            view = await view_in(parts, change)
+            self.check_new(record, view, parts.catalog.now())
+            if self.document(record.id, view) is not None:
+                there = f"{self.kind.key}: there is a {self.kind.singular} {record.id!r} already"
+                raise ApiError("Conflict", f"{there}; {self.taken}")
+            self.check(record, view)
+            await change.connection.execute(insert(self.table).values(**record.row(parts.catalog.vault)))
+            change.after = record.audited()
+            return self.answer_created(record, view)
+
+        return await change_once(parts.catalog, actor, f"{self.kind.plural}.create", once, self.created, work)
+
+    async def replace(self, before: R, values: Mapping[str, Any], change: Change, parts: AdminParts, view: View) -> R:
+        """Change a record to these values."""
+        after = before.changed(**values, revision=change.revision)
+        try:
+            after.verify()
+        except ValidationError as error:
+            raise invalid_request(error.errors()) from None
+        self.check(after, view)
+        where = self.table.c[self.kind.key] == after.id
+        await change.connection.execute(update(self.table).where(where).values(**after.row(parts.catalog.vault)))
+        change.before, change.after = before.audited(), after.audited()
+        if sealed := self.kind.fields(show=False):
+            change.after["secrets_changed"] = any(getattr(before, name) != getattr(after, name) for name in sealed)
+        await self.withdraw(before, after, change, parts, view)
+        return after
+
+    def locate(self, document: Answer, response: Response) -> None:
+        """Add the headers that name a document."""
+        located(response, f"{self.kind.plural}/{getattr(document, self.kind.key)}", _etag(document))
+
+    def _add_reads(self) -> None:
+        kind = self.kind
+
+        async def show_all(_caller: Reader, parts: Parts, limit: Limit = 100, cursor: Cursor = "") -> Page[Any]:
+            view = View(parts.file(), await parts.catalog.latest())
+            return paged(self.documents(view), lambda document: str(getattr(document, kind.key)), limit, cursor)
+
+        async def show(name: str, _caller: Reader, parts: Parts, response: Response) -> Any:
+            document = self.document(name, View(parts.file(), await parts.catalog.latest()))
+            if document is None:
+                raise self.unknown(name)
+            response.headers["ETag"] = _etag(document)
+            return document
+
+        self._add("list", show_all, response_model=Page.__class_getitem__(self.answer))
+        self._add("show", show, response_model=self.answer)
+
+    def _add_changes(self) -> None:
+        kind = self.kind
+
+        async def create(
+            caller: Admin,
+            parts: Parts,
+            asked: Asked,
+            once: Idempotent,
+            response: Response,
+        ) -> Any:
+            document = await self.create(asked.model_dump(exclude_none=True), caller, parts, once)
+            self.locate(document, response)
+            return document
+
+        async def change(
+            name: str, caller: Admin, parts: Parts, asked: Asked, response: Response, if_match: IfMatch = None
+        ) -> Any:
+            async with parts.catalog.changes.change(caller, f"{kind.plural}.change", name) as change:
+                before, view = await self.editable(name, parts, change, if_match)
+                after = await self.replace(before, asked.model_dump(exclude_none=True), change, parts, view)
+            document = self.describe(after, view)
+            response.headers["ETag"] = _etag(document)
+            return document
+
+        async def remove(name: str, caller: Admin, parts: Parts, if_match: IfMatch = None) -> None:
+            async with parts.catalog.changes.change(caller, f"{kind.plural}.{self.removal}", name) as change:
+                record, view = await self.editable(name, parts, change, if_match)
+                self.check_removal(record, view)
+                change.before = record.audited()
+                await self.withdraw(record, None, change, parts, view)
+                await change.connection.execute(delete(self.table).where(self.table.c[kind.key] == name))
+
+        self._add("create", create, kind.creation(), status_code=201, response_model=self.created)
+        self._add("change", change, kind.change(), response_model=self.answer)
+        self._add(self.removal, remove, status_code=204)
+
+    def _add(self, verb: str, endpoint: Callable[..., Any], body: type[Asked] | None = None, **options: Any) -> None:
+        # FastAPI reads what is asked from the annotations, and these types are made here.
+        types = {"name": Annotated[str, Path(alias=self.kind.key)], "asked": body}
+        endpoint.__annotations__ |= {part: kind for part, kind in types.items() if part in endpoint.__annotations__}
+        noun = self.kind.plural if verb == "list" else self.kind.singular
+        article = "" if verb == "list" else "an " if noun[0] in "aeiou" else "a "
+        # Names of the file may have slashes in them; those of the catalog have none.
+        key = f"/{{{self.kind.key}{':path' if verb == 'show' else ''}}}"
+        self.router.add_api_route(
+            f"/{self.kind.plural}{'' if verb in ('list', 'create') else key}",
+            endpoint,
+            methods=[_METHODS.get(verb, "DELETE")],
+            name=f"{verb}_{noun}",
+            summary=f"{verb.title()} {article}{noun}",
+            description=self.about[verb],
+            **options,
+        )
+
+
+async def view_in(parts: AdminParts, change: Change) -> View:
+    """What the file and the catalog say within a change."""
+    return View(parts.file(), await parts.catalog.read(change.connection))
+
+
+def _etag(document: Answer) -> str:
+    etag: str = getattr(document, "etag", "")
+    return etag

@@ -1,0 +1,76 @@
+"""The one wrapper around every ASGI application that answers requests: S3, ``/-/v1``, other nodes, ``/-/admin``."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from gateway import metrics
+from gateway.edge.problems import RETRY, send_problem
+from gateway.model.datasets import ApiError
+from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.server.refusals import Message, Receive, Scope, Send
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Edge(ABC):
+    """Counts requests under way, sheds those beyond a limit, and answers failures.
+
+    A failure before the answer has begun becomes a refusal. One after that can only break the connection, so that no client
+    takes the answer for whole.
+
+    Args:
+        log: of the edge, for refusals that operators should see.
+        limit: requests at once.
+    """
+
+    overloaded = "Too many requests at once; try again."
+    breaks_off = False
+    """Whether ``answer`` itself raises BrokenBody for failures after it has begun to send. Then messages are not inspected."""
+
+    def __init__(self, log: logging.Logger, limit: float = math.inf) -> None:
+        self.in_flight = 0
+        self._log = log
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message["headers"] = [*message.get("headers", ()), *self.headers(scope, message["status"])]
+            await send(message)
+
+        reply = send if self.breaks_off else watched
+        self.in_flight += 1
+        try:
+            if self.in_flight > self._limit:
+                metrics.SHED.inc()
+                raise ApiError("SlowDown", self.overloaded, headers=RETRY)
+            await self.answer(scope, receive, reply)
+        except (ClientGone, BrokenBody):
+            raise  # nobody is left to answer
+        except LarderError as failure:
+            if begun:
+                raise BrokenBody(str(failure)) from failure
+            await self.refuse(scope, reply, failure)
+        finally:
+            self.in_flight -= 1
+
+    @abstractmethod
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or raise the LarderError that refuses it."""
+
+    def headers(self, scope: Scope, status: int) -> Headers:
+        """The headers that every answer gets; refusals too."""
+        return ()
+
+    async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
+        """Answer with a problem document."""
+        await send_problem(send, failure, self._log)
