@@ -4,8 +4,8 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes at once. Tests start real gateways, so more of them than cores does not help.
-JOBS ?= 2
+# Test processes at once: two for each core, because a test waits for its gateways, clients and clocks most of the time.
+JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 
 .PHONY: help
 help: ## List the targets
@@ -69,11 +69,16 @@ system-packages: ## Install the servers that tests run against (Redis, nginx, Ce
 test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean environment
 	scripts/test-client $(BIN)/python
 
-.PHONY: test
-test: $(VENV)/.dev-installed system-packages check test-client ## All tests, against real parts
-	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of gateways that are started would compile all of it again.
+.PHONY: test-gateway
+test-gateway: $(VENV)/.dev-installed system-packages ## Test the gateway, against real parts
+	@# Where PYTHONDONTWRITEBYTECODE is set, each of the gateways that are started would compile all of it again.
 	$(BIN)/python -m compileall -q gateway clients/python/src
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
+	@# Folders in their order, so that short modules come last and all processes end together.
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
+
+.PHONY: test
+test: ## All tests, and the checks beside them
+	$(MAKE) --jobs=3 check test-client test-gateway
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev-installed system-packages ## Explore for long: attack a gateway (MINUTES=10), then try each property with thousands of examples
