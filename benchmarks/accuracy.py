@@ -57,7 +57,7 @@ LEVEL = 0.05
 LEARNING_RATE = 0.05
 PROCESSES = 2
 LOW = 0.9
-"""Share of its capacity that a cache keeps for good (gateway/policies/eviction.py)."""
+"""Share of its capacity that a cache keeps for good (gateway/policies/watermarks.py)."""
 
 
 @dataclass(frozen=True)

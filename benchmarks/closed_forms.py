@@ -45,7 +45,7 @@ BATCH = 8
 FRACTIONS = (0.1, 0.2, 0.5)
 SUBSTITUTES = (1, 10, 100)
 LOW = 0.9
-"""Share of the capacity at which a static cache stops, and down to which the others evict (gateway/policies/eviction.py)."""
+"""Share of the capacity at which a static cache stops, and down to which the others evict (gateway/policies/watermarks.py)."""
 EPOCHS = {0.1: 7, 0.2: 7, 0.5: 7}
 SAMPLE_EVERY = 20
 PACE = 0.012

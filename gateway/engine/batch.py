@@ -35,7 +35,7 @@ from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
 from gateway.policies.batch import BatchMode, Positions, choose, may_replace
 from gateway.policies.chunk_cut import ChunkCut, fullest_chunk
-from gateway.policies.datasets import CachingMode, refreshes_recency
+from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile
 
@@ -116,7 +116,7 @@ class Batches:
             return None
         content, index = ask.registration.content, int(ask.indices[position])
         file = self._items.open(content, index)
-        if file is not None and refreshes_recency(ask.caching):
+        if file is not None:
             self._record(ask, index, content.digest(index))
         return file
 
@@ -418,14 +418,14 @@ class Batches:
         # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
         await self._items.confirm(ask.registration.content, ask.indices)
         resident = self.resident(ask)
-        self._used_soon(ask.registration.content, ask.indices[resident])
+        self._used_soon(ask, ask.indices[resident])
         return self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, ask.indices[~resident])
 
-    def _used_soon(self, content: Content, indices: NDArray[np.uint32]) -> None:
+    def _used_soon(self, ask: BatchAsk, indices: NDArray[np.uint32]) -> None:
         """What is announced and here counts as used now, or what is fetched with it would push it out before its turn."""
-        now = self._services.now()
+        now, content, identity = self._services.now(), ask.registration.content, ask.identity
         for index in indices.tolist():
-            self._services.store.expect(content.digest(index), now)
+            self._services.store.expect(Access(content.id, index, content.digest(index), False, now, identity))
 
 
 def _sum(*counts: Counts) -> Counts:

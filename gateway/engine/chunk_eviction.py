@@ -1,7 +1,7 @@
 """Which items of a rotated dataset have lost their place, so that at most two chunks of it take space.
 
 An item's bytes may be another dataset's as well, or of another chunk of the same one, when a dataset has an item twice. They stay
-for as long as any of these has a place for them.
+for as long as any of these has a place for them, and are charged to the pool of one that has.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def outside(content: Content, cut: ChunkCut, held: Collection[int]) -> NDArray[n
 
 def placeless(
     content: Content, indices: NDArray[np.uint32], all_contents: Iterable[Content], keeps: Keeps
-) -> Iterator[list[bytes]]:
-    """The digests of items, in batches, less those that some dataset has a place for.
+) -> Iterator[tuple[list[bytes], list[tuple[bytes, str]]]]:
+    """The digests of items, in batches: those without a place anywhere, and those with one, by the dataset that has it.
 
     Args:
         content: of the items.
@@ -49,8 +49,12 @@ def placeless(
         contents.append(content)
     for start in range(0, len(indices), _BATCH):
         digests = {content.digest(index) for index in indices[start : start + _BATCH].tolist()}
-        yield [digest for digest in digests if not _placed(digest, contents, keeps)]
+        places = {digest: _place(digest, contents, keeps) for digest in digests}
+        placed = [(digest, dataset) for digest, dataset in places.items() if dataset]
+        yield [digest for digest, dataset in places.items() if not dataset], placed
 
 
-def _placed(digest: bytes, contents: Iterable[Content], keeps: Keeps) -> bool:
-    return any(keeps(content, int(index)) for content in contents for index in content.indices_of(digest))
+def _place(digest: bytes, contents: Iterable[Content], keeps: Keeps) -> str:
+    """The dataset that has a place for an item, empty for none."""
+    held = (content.id for content in contents for index in content.indices_of(digest) if keeps(content, int(index)))
+    return next(held, "")

@@ -8,14 +8,13 @@ A node reports a chunk as loaded when all that it can have of its part is there;
 it where the items are (no job's registration is known here): what then is missing is read by those who need it. When nodes
 come or go, homes move: the parts of all held chunks are looked at again.
 
-Which blobs go first when room is needed follows the plan too: see gateway/engine/standings.py.
+Which blobs go first when room is needed follows the plan too: see gateway/engine/pool_assignments.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,8 +23,8 @@ from gateway import metrics
 from gateway.engine.chunk_eviction import outside, placeless
 from gateway.engine.homes import keys_of
 from gateway.engine.planned import Planned
+from gateway.engine.pool_assignments import PoolAssignments
 from gateway.engine.preload import Preloader, Reader
-from gateway.engine.standings import Standings
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import JobRecord, Jobs
 from gateway.fleet.membership import Membership
@@ -34,7 +33,9 @@ from gateway.flight import SingleFlight
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.plan import DatasetOrder
+from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.registry import Registration
 from gateway.store.store import Store
@@ -100,11 +101,11 @@ class ChunkKeeper:
         preloader: brings items.
         shelves: what datasets there are.
         told: the fleet.
-        now: seconds since the epoch.
+        eviction: order of the pool ``default``.
     """
 
     def __init__(
-        self, store: Store, preloader: Preloader, shelves: Shelves, told: Told, now: Callable[[], float] = time.time
+        self, store: Store, preloader: Preloader, shelves: Shelves, told: Told, eviction: str = LeastRecentlyUsed.name
     ) -> None:
         self._store = store
         self._preloader = preloader
@@ -117,7 +118,7 @@ class ChunkKeeper:
         self._placed: dict[str, Registration] = {}
         self._wanted: frozenset[str] = frozenset()
         self._turns = 0
-        self._standings = Standings(store, now)
+        self._assignments = PoolAssignments(store, told.planned.keeps, eviction)
 
     async def turn(self) -> None:
         """Once per heartbeat. In a worker without the node lock nothing happens."""
@@ -131,7 +132,8 @@ class ChunkKeeper:
         await self._place(frozenset(name for name, order in orders.items() if order.caching is not CachingMode.NONE))
         for name, order in rotated.items():
             await self._keep(name, order)
-        await self._standings.turn(list(self._shelves.contents()), orders)
+        planned = self._told.planned
+        await self._assignments.turn(list(self._shelves.contents()), planned.plan, planned.capacity)
         try:
             await self._report(orders)
         except DOWN:
@@ -230,9 +232,12 @@ class ChunkKeeper:
         for content in [content for content in self._shelves.contents() if content.id == name]:
             cut = self._told.planned.cut(content, order.partitions, order.units)
             indices = outside(content, cut, order.chunks.held)
-            for digests in placeless(content, indices, self._shelves.contents(), self._told.planned.keeps):
-                if digests:
-                    metrics.CHUNK_ITEMS.labels("evicted").inc(await self._store.room.evict(digests))
+            for gone, placed in placeless(content, indices, self._shelves.contents(), self._told.planned.keeps):
+                if gone:
+                    metrics.CHUNK_ITEMS.labels("evicted").inc(await self._store.pools.evict(gone))
+                for dataset in {dataset for _, dataset in placed if dataset != name}:
+                    left = [digest for digest, holder in placed if holder == dataset]
+                    await self._store.pools.charge(left, dataset_pool(dataset))
                 await asyncio.sleep(0)
 
     # --- loading

@@ -45,6 +45,7 @@ from gateway.engine.wanted import (
     Who,
 )
 from gateway.metrics import MOVED_ITEMS
+from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import ObjectKey
@@ -52,11 +53,13 @@ from gateway.model.objects import BlobRef
 from gateway.origin.response import OriginResponse
 from gateway.policies.admission import forbidden
 from gateway.policies.datasets import CachingMode, may_evict_for
+from gateway.policies.pools import dataset_pool
 from gateway.policies.ring import item_key
 from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
 from gateway.store.failures import disk_faults
+from gateway.store.pool_rows import Entering
 from gateway.store.writer import SMALL, WrongDigest
 
 ATTEMPTS = 3
@@ -370,7 +373,10 @@ class ItemFetches:
         finally:
             writer.abort()
             writer.release()
-        await self._store.keep_item(ref, self._services.now(), for_good=not may_evict_for(wanted.mode))
+        dataset = wanted.registration.content.id
+        access = Access(dataset, wanted.index, digest, False, self._services.now(), wanted.identity)
+        entering = Entering(access, dataset_pool(dataset), 0 if wanted.store_only else 1)
+        await self._store.keep_item(ref, entering, for_good=not may_evict_for(wanted.mode))
         return StoredItem(blob)
 
     async def _empty(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:

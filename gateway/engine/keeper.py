@@ -8,7 +8,7 @@ import logging
 from gateway import metrics
 from gateway.engine.blocks import Blocks
 from gateway.policies.breaker import BreakerState
-from gateway.policies.eviction import Watermarks
+from gateway.policies.watermarks import Watermarks
 from gateway.store.status import StoreStatus
 from gateway.store.store import Store
 from gateway.tasks import repeat

@@ -39,6 +39,8 @@ class FailureKind(StrEnum):
     """The cache directory, or a file that must be in it, is no longer there."""
     CORRUPT = "corrupt"
     """The index cannot be read as what it should be."""
+    NEWER = "newer"
+    """A newer version of Larder wrote the index."""
     BUSY = "busy"
     """The index stayed locked for longer than the patience of the store."""
     HUNG = "hung"
@@ -98,9 +100,7 @@ class BreakerParams:
     longest_probe: float = 30.0
 
 
-INCURABLE = frozenset(
-    {FailureKind.READ_ONLY, FailureKind.GONE, FailureKind.CORRUPT, FailureKind.BUSY, FailureKind.HUNG}
-)
+INCURABLE = frozenset(set(FailureKind) - {FailureKind.NO_SPACE, FailureKind.IO, FailureKind.SLOW})
 """Failures that every further call would meet as well; of BUSY and HUNG each would also cost the store's patience."""
 
 

@@ -15,7 +15,7 @@ UNITS = 10
 LARGEST_CHUNK = 15 * 1000**3
 """Bytes: a chunk is a tenth of the dataset or this, whichever is smaller (Quiver, section 5.3)."""
 USABLE = 0.9
-"""Share of the cache that survives an eviction, which stops at this watermark (gateway/policies/eviction.py)."""
+"""Share of the cache that survives an eviction, which stops at this watermark (gateway/policies/watermarks.py)."""
 MOST_UNITS = 1000
 PLAN = 1
 """Version of the decision about caching and chunks; there is one decision per dataset and size of the cache so far."""
@@ -83,12 +83,3 @@ def units_of(size: int, room: int) -> int:
 def may_evict_for(mode: CachingMode) -> bool:
     """Whether other blobs may be evicted to store an item of a dataset in this mode."""
     return mode in (CachingMode.FULL, CachingMode.CHUNKED)
-
-
-def refreshes_recency(mode: CachingMode) -> bool:
-    """Whether a read makes an item younger.
-
-    Not in chunked mode: an item that was just used is the one needed last, as it comes again only in the next epoch, whereas the
-    next chunk, loaded before, is yet to be used. There the order of loading is the order of leaving.
-    """
-    return mode is not CachingMode.CHUNKED

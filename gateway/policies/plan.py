@@ -12,6 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.chunk import ChunkOrder
+from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.pools import Pool, dataset_pool, share_of
 
 
 class Phase(StrEnum):
@@ -166,3 +169,29 @@ def _dataset(document: Mapping[str, Any]) -> DatasetOrder:
             tuple(map(int, chunks["marked"])),
         ),
     )
+
+
+def node_pools(plan: Plan, capacity: int, everywhere: int) -> tuple[Pool, ...]:
+    """The pools that one node has for the plan's datasets.
+
+    Args:
+        plan: of the fleet.
+        capacity: bytes of this node's cache.
+        everywhere: bytes of all nodes' caches.
+    """
+    return tuple(
+        Pool(
+            dataset_pool(dataset),
+            _target(order, capacity, everywhere),
+            (ChunkOrder if order.caching is CachingMode.CHUNKED else Uniform).name,
+        )
+        for dataset, order in sorted(plan.datasets.items())
+        if order.why is not WhyCaching.NO_JOBS
+    )
+
+
+def _target(order: DatasetOrder, capacity: int, everywhere: int) -> int:
+    if order.caching is CachingMode.NONE:
+        return 0
+    # Nothing is granted to a dataset whose digest file states no lengths, yet all of it is to be kept.
+    return share_of(order.granted, capacity, everywhere) or capacity

@@ -7,10 +7,12 @@ one entry, so that a blob read a thousand times costs one row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.model.access import Access
+from gateway.policies.pools import DEFAULT, dataset_pool
 
 Consumer = Callable[[Sequence[Access]], None]
 
@@ -46,13 +48,20 @@ class Accesses:
 
 
 class Use(NamedTuple):
-    """Reads of a blob, folded: how many, and the time of the last in seconds since the epoch.
+    """Reads of a blob, folded: how many, and the last one.
 
     ``reads`` is 0 for a blob that a client has announced and not read yet.
     """
 
     reads: int
-    time: float
+    last: Access
+
+
+class Folded(NamedTuple):
+    """Uses by digest, and misses by the name of the pool that would have had the blob."""
+
+    uses: dict[bytes, Use]
+    misses: dict[str, int]
 
 
 class Uses:
@@ -67,6 +76,7 @@ class Uses:
         self._accesses = accesses
         self._when_many = when_many
         self._used: dict[bytes, Use] = {}
+        self._missed: Counter[str] = Counter()
         accesses.subscribe(self._fold)
 
     def _fold(self, accesses: Iterable[Access]) -> None:
@@ -74,21 +84,24 @@ class Uses:
         for access in accesses:
             if access.hit:
                 known = used.get(access.blob)
-                used[access.blob] = Use(1, access.time) if known is None else Use(known.reads + 1, access.time)
+                used[access.blob] = Use(1 if known is None else known.reads + 1, access)
+            else:
+                self._missed[dataset_pool(access.key) if isinstance(access.key, str) else DEFAULT] += 1
         self._look()
 
-    def expect(self, blob: bytes, now: float) -> None:
-        """A client announced that it reads this blob next: what is fetched with it must not displace it before."""
-        known = self._used.get(blob)
-        self._used[blob] = Use(0, now) if known is None else Use(known.reads, now)
+    def expect(self, access: Access) -> None:
+        """A client announced that it reads a blob next: what is fetched with it must not displace it before."""
+        known = self._used.get(access.blob)
+        self._used[access.blob] = Use(0 if known is None else known.reads, access)
         self._look()
 
     def _look(self) -> None:
         if len(self._used) >= DISTINCT:
             self._when_many()
 
-    def take(self) -> dict[bytes, Use]:
-        """All uses since the last call, by digest."""
+    def take(self) -> Folded | None:
+        """What was read since the last call; ``None`` for nothing."""
         self._accesses.hand_out()
-        used, self._used = self._used, {}
-        return used
+        folded = Folded(self._used, dict(self._missed))
+        self._used, self._missed = {}, Counter()
+        return folded if folded.uses or folded.misses else None

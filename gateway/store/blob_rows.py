@@ -8,12 +8,14 @@ first: either the fill's row protects the file, or the fill sees that the file i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
 
 from gateway.model.objects import BlobRef
-from gateway.store.accesses import Use
+from gateway.store import pool_rows
+from gateway.store.pool_rows import Entering, NewBlob
+from gateway.store.schema import NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def fit(connection: Connection, refs: Iterable[BlobRef], capacity: int) -> bool:
     return not new or counts(connection).size + sum(new.values()) <= capacity
 
 
-def keep_item(connection: Connection, blob: Kept, capacity: int, now: float) -> bool:
+def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering, now: float) -> bool:
     """Give a blob that was stored for its own sake its row; ``False`` when its file is gone or there is no room.
 
     Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
@@ -77,19 +79,19 @@ def keep_item(connection: Connection, blob: Kept, capacity: int, now: float) -> 
         return False
     if status.st_size != blob.ref.size or not fit(connection, [blob.ref], capacity):
         return False
-    verified = blob.boot if status.st_mtime_ns == blob.mtime_ns else 0
-    connection.execute(
-        "INSERT INTO blobs (digest, size, crc32, last_used, mtime_ns, boot, item) VALUES (?, ?, ?, ?, ?, ?, 1) "
-        "ON CONFLICT (digest) DO UPDATE SET last_used = max(last_used, excluded.last_used), mtime_ns = excluded.mtime_ns, "
-        "boot = excluded.boot, item = 1",
-        (blob.ref.digest, blob.ref.size, blob.ref.crc32, now, status.st_mtime_ns, verified),
-    )
+    pool_rows.enter(connection, entered(blob, status.st_mtime_ns, entry, item=True), now)
     return True
+
+
+def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False) -> NewBlob:
+    """A blob on its way into a pool, with the modification time that its file has."""
+    boot = blob.boot if mtime_ns == blob.mtime_ns else 0
+    return NewBlob(blob.ref.digest, blob.ref.size, blob.ref.crc32, mtime_ns, boot, entry, item)
 
 
 def counts(connection: Connection) -> Counts:
     """The kept counts."""
-    row = connection.execute("SELECT bytes, blobs FROM spaces WHERE name = 'node'").fetchone()
+    row = connection.execute("SELECT bytes, blobs FROM pools WHERE id = ?", (NODE,)).fetchone()
     return Counts(row[0], row[1])
 
 
@@ -118,53 +120,20 @@ def forget_wanted(connection: Connection) -> None:
     connection.execute("DELETE FROM meta WHERE name = 'wanted'")
 
 
-def miscount(connection: Connection) -> Counts:
-    """By how much the kept counts are wrong. One statement, so both sides are of the same moment."""
-    row = connection.execute(
-        "SELECT coalesce(sum(size), 0) - (SELECT bytes FROM spaces WHERE name = 'node'), "
-        "count(*) - (SELECT blobs FROM spaces WHERE name = 'node') FROM blobs"
-    ).fetchone()
-    return Counts(row[0], row[1])
-
-
-def correct(connection: Connection, difference: Counts) -> None:
-    """Add a ``miscount``; what other workers counted since then is kept."""
-    connection.execute(
-        "UPDATE spaces SET bytes = bytes + ?, blobs = blobs + ? WHERE name = 'node'",
-        (difference.size, difference.blobs),
-    )
-
-
-def note_use(connection: Connection, used: Mapping[bytes, Use]) -> None:
-    """Write down when blobs were last used."""
-    if used:
-        connection.executemany(
-            "UPDATE blobs SET last_used = max(last_used, ?) WHERE digest = ?",
-            [(use.time, digest) for digest, use in used.items()],
-        )
-
-
 def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
     """Write down that the file of that modification time was found right under this start."""
     connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 
 def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
-    """Delete the rows of the least recently used blobs until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
+    """Delete the rows of the blobs that leave next, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
 
     Returns:
         Digests and sizes.
     """
-    rows = connection.execute("SELECT digest, size FROM blobs ORDER BY last_used LIMIT ?", (limit,)).fetchall()
-    victims: list[tuple[bytes, int]] = []
-    freed = 0
-    for digest, size in rows:
-        if freed >= wanted and len(victims) >= files:
-            break
-        victims.append((digest, size))
-        freed += size
-    drop(connection, [digest for digest, _ in victims])
-    return victims
+    chosen = pool_rows.victims(connection, wanted, files, limit)
+    drop(connection, [digest for digest, _ in chosen])
+    return chosen
 
 
 def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[bytes, int]]:
@@ -177,20 +146,6 @@ def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[
     victims: list[tuple[bytes, int]] = connection.execute(statement, tuple(digests)).fetchall()
     drop(connection, [digest for digest, _ in victims])
     return victims
-
-
-def set_use(connection: Connection, digests: Sequence[bytes], moment: float) -> None:
-    """Have blobs count as used last at a moment, earlier or later than they were."""
-    connection.executemany("UPDATE blobs SET last_used = ? WHERE digest = ?", [(moment, digest) for digest in digests])
-
-
-def level(connection: Connection, after: float, moment: float, limit: int) -> int:
-    """Have at most ``limit`` blobs that count as used after a moment count as used at another; how many there were."""
-    return connection.execute(
-        "UPDATE blobs SET last_used = ? WHERE digest IN "
-        "(SELECT digest FROM blobs WHERE last_used > ? ORDER BY last_used DESC LIMIT ?)",
-        (moment, after, limit),
-    ).rowcount
 
 
 def drop(connection: Connection, digests: Iterable[bytes]) -> int:

@@ -63,6 +63,7 @@ class Disk:
             async with asyncio.timeout(_MOUNT_PATIENCE):
                 await self._mounting.submit(self._mount)
         except DiskFault as fault:
+            log.error("the cache cannot be used: %s", fault)
             self.note(Failed(fault.kind, total=True))
         except TimeoutError:
             self.note(Failed(FailureKind.HUNG, total=True))

@@ -12,7 +12,8 @@ from pathlib import Path
 from gateway.policies.breaker import FailureKind
 from gateway.store.database import PATIENCE
 from gateway.store.failures import DiskFault, disk_faults
-from gateway.store.schema import create_schema, open_engine, prepare_connection
+from gateway.store.migrations import migrate
+from gateway.store.schema import open_engine, prepare_connection
 
 Identity = tuple[int, int]
 
@@ -58,7 +59,7 @@ def _open_once(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with disk_faults(), open_engine(path, patience=PATIENCE).connect() as connection:
         prepare_connection(connection)
-        create_schema(connection, time.time_ns())
+        migrate(connection, time.time_ns())
 
 
 def _remove(path: Path) -> None:

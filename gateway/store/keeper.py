@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from sqlite3 import Connection
 
-from gateway.policies.eviction import decide_eviction
 from gateway.policies.freshness import AHEAD
-from gateway.store import blob_rows, objects
-from gateway.store.accesses import Use
+from gateway.policies.watermarks import decide_eviction
+from gateway.store import blob_rows, objects, pool_rows
+from gateway.store.accesses import Folded
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
+from gateway.store.schema import NODE
 from gateway.store.space import SpaceMeter
 
 log = logging.getLogger("larder.store")
@@ -81,7 +82,7 @@ class Keeper:
         self,
         disk: Disk,
         space: SpaceMeter,
-        uses: Callable[[], dict[bytes, Use]],
+        uses: Callable[[], Folded | None],
         on_gone: Callable[[list[bytes]], None],
     ) -> None:
         self.evicted_blobs = 0
@@ -131,8 +132,8 @@ class Keeper:
             decision = decide_eviction(await self._space.refresh(), wanted)
             if not decision.needed:
                 return
-            used = self._uses()
-            await self._disk.write(lambda connection: blob_rows.note_use(connection, used))
+            if used := self._uses():
+                await self._disk.write(lambda connection: pool_rows.note_uses(connection, used, self._disk.now()))
             left, files = decision.size, decision.files
             while (left > 0 or files > 0) and (gone := await self._evict(left, files))[0]:
                 left, files = left - gone[1], files - gone[0]
@@ -193,11 +194,12 @@ class Keeper:
         for number in range(256):
             found = await self._audit(number, before)
             orphans, broken = orphans + found[0], broken + found[1]
-        difference = await self._disk.read(blob_rows.miscount)
-        if difference.size or difference.blobs:
-            await self._disk.write(lambda connection: blob_rows.correct(connection, difference))
+        wrong = await self._disk.read(pool_rows.miscount)
+        if wrong:
+            await self._disk.write(lambda connection: pool_rows.correct(connection, wrong))
         space = await self._space.refresh()
-        return RecoveryReport(leftovers, orphans, broken, difference.size, self._space.counts.blobs, space.used)
+        miscounted = sum(difference.size for difference in wrong if difference.pool == NODE)
+        return RecoveryReport(leftovers, orphans, broken, miscounted, self._space.counts.blobs, space.used)
 
     async def _settle(self) -> None:
         slots = self._disk.generations.distrusted()

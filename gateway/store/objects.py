@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from gateway.model.keys import ObjectKey
+from gateway.model.access import Access
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import latest
-from gateway.store import blob_rows
+from gateway.policies.pools import DEFAULT
+from gateway.store import blob_rows, pool_rows
 from gateway.store.blob_rows import Kept
 from gateway.store.generations import slot_of
+from gateway.store.pool_rows import Entering
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
 _SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
@@ -27,17 +30,14 @@ _INSERT = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ? WHERE id = ?"
-_BLOB = (
-    "INSERT INTO blobs (digest, size, crc32, last_used, mtime_ns, boot) VALUES (?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (digest) DO UPDATE SET last_used = max(last_used, excluded.last_used), mtime_ns = excluded.mtime_ns, "
-    "boot = excluded.boot"
-)
 _TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
 _DROP_UNTIED = (
     "DELETE FROM blobs WHERE digest = ? AND item = 0 "
     "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
 )
 _PAGE = 500
+_ANYBODY = OriginIdentity("", "")
+"""Who caused a fill is recorded with the access that missed, not with the blob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Recording:
     confirmed_at: float
     grants: Mapping[str, float]
     used_at: float = 0.0
+    pool: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,9 @@ def record(
     row = _insert(connection, recording) if old is None else _refresh(connection, old, recording, now)
     if old is not None:
         replaced = _tied(connection, row.row_id, present)
-    for block, mtime_ns in present.values():
-        boot = block.boot if mtime_ns == block.mtime_ns else 0
-        ref = block.ref
-        connection.execute(_BLOB, (ref.digest, ref.size, ref.crc32, recording.used_at, mtime_ns, boot))
+    for number, (block, mtime_ns) in present.items():
+        access = Access(recording.key, number, block.ref.digest, False, recording.used_at, _ANYBODY)
+        pool_rows.enter(connection, blob_rows.entered(block, mtime_ns, Entering(access, recording.pool)), now)
     ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
     if ties:
         connection.executemany(_TIE, ties)

@@ -1,10 +1,13 @@
 """The index's tables, and how a connection to them is opened.
 
 ``blobs`` and ``objects`` meet in ``object_blocks``; every object is tied to at least one blob, and every blob to at least one
-object, unless it was stored for its own sake, as an item of a dataset (``item``): that one is reached by its digest.
-``spaces`` is kept by triggers, inside the transaction that changes ``blobs``, so the count is
-right whichever worker writes. Row ids of objects start at a random number and are never reused: a worker that still
-holds an id of a deleted row, or of an index that had to be thrown away, can never touch another object's grants.
+object, unless it was stored for its own sake, as an item of a dataset (``item``): that one is reached by its digest. Row ids of
+objects start at a random number and are never reused: a worker that still holds an id of a deleted row, or of an index that had
+to be thrown away, can never touch another object's grants.
+
+Every blob is charged to one of ``pools`` and has a rank in its eviction order (gateway/policies/pools.py); the pool of the number
+``NODE`` counts all blobs. What ``pools`` counts is kept by triggers, inside the transaction that changes ``blobs`` or ``ghosts``,
+so it is right whichever worker writes. ``ghosts`` are blobs that were evicted and are remembered by their pool's order.
 
 SQLite in WAL mode with synchronous=NORMAL may lose the last transactions when the machine loses power, never its
 consistency (https://www.sqlite.org/pragma.html#pragma_synchronous); a cache can afford the former.
@@ -34,10 +37,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.pool import NullPool
 
-from gateway.policies.breaker import FailureKind
-from gateway.store.failures import DiskFault
+from gateway.policies.pools import DEFAULT
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+NODE, DEFAULT_POOL = 0, 1
+"""Numbers of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
 metadata = MetaData()
 
@@ -47,11 +51,12 @@ blobs = Table(
     Column("digest", LargeBinary, primary_key=True),
     Column("size", BigInteger, nullable=False),
     Column("crc32", BigInteger, nullable=False),
-    Column("last_used", Float, nullable=False),
+    Column("rank", Float, nullable=False),
     Column("mtime_ns", BigInteger, nullable=False),
     Column("boot", BigInteger, nullable=False),
     Column("item", Integer, nullable=False, server_default="0"),
-    Index("blobs_by_use", "last_used"),
+    Column("pool", Integer, nullable=False, server_default=str(DEFAULT_POOL)),
+    Index("blobs_by_rank", "pool", "rank"),
     sqlite_with_rowid=False,
 )
 
@@ -93,21 +98,60 @@ grants = Table(
     sqlite_with_rowid=False,
 )
 
-spaces = Table(
-    "spaces",
+pools = Table(
+    "pools",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("bytes", BigInteger, nullable=False),
-    Column("blobs", BigInteger, nullable=False),
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("eviction", Text, nullable=False),
+    Column("target", BigInteger, nullable=False),
+    Column("minimum", BigInteger, nullable=False, server_default="0"),
+    Column("retired", Integer, nullable=False, server_default="0"),
+    Column("adapted", Float, nullable=False, server_default="0"),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0")
+        for name in ("bytes", "blobs", "fresh", "ghosts", "fresh_ghosts")
+    ),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0")
+        for name in ("hits", "misses", "ghost_hits", "evicted_blobs", "evicted_bytes")
+    ),
+)
+
+ghosts = Table(
+    "ghosts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("pool", Integer, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("rank", Float, nullable=False),
+    Column("fresh", Integer, nullable=False),
+    UniqueConstraint("pool", "digest"),
+    Index("ghosts_by_age", "pool", "fresh", "id"),
+    sqlite_autoincrement=True,
 )
 
 meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("value", BigInteger, nullable=False))
 
+_ADD = (
+    "UPDATE pools SET bytes = bytes + NEW.size, blobs = blobs + 1, fresh = fresh + NEW.size * (NEW.rank < 0) "
+    "WHERE id IN ({pools}); "
+)
+_SUBTRACT = (
+    "UPDATE pools SET bytes = bytes - OLD.size, blobs = blobs - 1, fresh = fresh - OLD.size * (OLD.rank < 0) "
+    "WHERE id IN ({pools}); "
+)
 _TRIGGERS = (
-    "CREATE TRIGGER IF NOT EXISTS blob_added AFTER INSERT ON blobs BEGIN "
-    "UPDATE spaces SET bytes = bytes + NEW.size, blobs = blobs + 1 WHERE name = 'node'; END",
-    "CREATE TRIGGER IF NOT EXISTS blob_removed AFTER DELETE ON blobs BEGIN "
-    "UPDATE spaces SET bytes = bytes - OLD.size, blobs = blobs - 1 WHERE name = 'node'; END",
+    f"CREATE TRIGGER IF NOT EXISTS blob_added AFTER INSERT ON blobs BEGIN {_ADD.format(pools=f'{NODE}, NEW.pool')}END",
+    f"CREATE TRIGGER IF NOT EXISTS blob_removed AFTER DELETE ON blobs BEGIN {_SUBTRACT.format(pools=f'{NODE}, OLD.pool')}END",
+    "CREATE TRIGGER IF NOT EXISTS blob_moved AFTER UPDATE OF pool, rank ON blobs "
+    "WHEN OLD.pool <> NEW.pool OR (OLD.rank < 0) <> (NEW.rank < 0) BEGIN "
+    f"{_SUBTRACT.format(pools=f'{NODE}, OLD.pool')}{_ADD.format(pools=f'{NODE}, NEW.pool')}END",
+    "CREATE TRIGGER IF NOT EXISTS ghost_added AFTER INSERT ON ghosts BEGIN UPDATE pools SET "
+    "ghosts = ghosts + NEW.size, fresh_ghosts = fresh_ghosts + NEW.size * NEW.fresh WHERE id = NEW.pool; END",
+    "CREATE TRIGGER IF NOT EXISTS ghost_removed AFTER DELETE ON ghosts BEGIN UPDATE pools SET "
+    "ghosts = ghosts - OLD.size, fresh_ghosts = fresh_ghosts - OLD.size * OLD.fresh WHERE id = OLD.pool; END",
 )
 
 
@@ -147,26 +191,15 @@ def driver_of(connection: Connection) -> sqlite3.Connection:
 
 
 def create_schema(connection: Connection, born: int) -> None:
-    """Create what is missing, in one transaction; ``born`` (nanoseconds since the epoch) is noted in a new index.
-
-    Raises:
-        DiskFault: CORRUPT, when the index was written by a version of Larder with another schema.
-    """
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-    try:
-        metadata.create_all(connection)
-        for statement in _TRIGGERS:
-            connection.exec_driver_sql(statement)
-        first_id = int.from_bytes(os.urandom(5), "little") + 1
-        new = connection.exec_driver_sql("INSERT OR IGNORE INTO meta VALUES ('born', ?)", (born,)).rowcount
-        if new:
-            connection.exec_driver_sql("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
-            connection.exec_driver_sql("INSERT INTO spaces VALUES ('node', 0, 0)")
-            connection.exec_driver_sql("INSERT INTO sqlite_sequence VALUES ('objects', ?)", (first_id,))
-        connection.exec_driver_sql("COMMIT")
-    except BaseException:
-        rollback(driver_of(connection))
-        raise
-    found = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'schema'").scalar()
-    if found != SCHEMA_VERSION:
-        raise DiskFault(FailureKind.CORRUPT, f"index has schema {found}, this version needs {SCHEMA_VERSION}")
+    """Create what is missing, inside a transaction; ``born`` (nanoseconds since the epoch) is noted in a new index."""
+    metadata.create_all(connection)
+    for statement in _TRIGGERS:
+        connection.exec_driver_sql(statement)
+    first_id = int.from_bytes(os.urandom(5), "little") + 1
+    if connection.exec_driver_sql("INSERT OR IGNORE INTO meta VALUES ('born', ?)", (born,)).rowcount:
+        connection.exec_driver_sql("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+        connection.exec_driver_sql("INSERT INTO sqlite_sequence VALUES ('objects', ?)", (first_id,))
+    for number, name in ((NODE, "node"), (DEFAULT_POOL, DEFAULT)):
+        connection.exec_driver_sql(
+            "INSERT OR IGNORE INTO pools (id, name, eviction, target) VALUES (?, ?, ?, 0)", (number, name, "lru")
+        )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from gateway.config import CacheSettings
 from gateway.policies.breaker import BreakerState
-from gateway.policies.eviction import Space, room_for_blobs
+from gateway.policies.watermarks import Space, room_for_blobs
 from gateway.store import blob_rows
 from gateway.store.blob_rows import Counts
 from gateway.store.datasets.folders import DATASETS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.model.units import format_size
 from gateway.policies.breaker import BreakerState
-from gateway.policies.eviction import falls_short
+from gateway.policies.watermarks import falls_short
 
 
 @dataclass(frozen=True, slots=True)

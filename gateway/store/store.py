@@ -23,8 +23,8 @@ from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.breaker import Event
-from gateway.policies.eviction import Watermarks, admits, admits_for_good, decide_eviction
-from gateway.store import blob_rows, objects
+from gateway.policies.watermarks import Watermarks, admits, admits_for_good, decide_eviction
+from gateway.store import blob_rows, objects, pool_rows
 from gateway.store.accesses import Accesses, Uses
 from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
@@ -32,11 +32,12 @@ from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
 from gateway.store.forgetting import Forgetter
-from gateway.store.item_room import ItemRoom
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Keeper, RecoveryReport
 from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
+from gateway.store.pool_rows import Entering
+from gateway.store.pools import Pools
 from gateway.store.prefixes import Prefixes
 from gateway.store.purged import AppliedPurges
 from gateway.store.rights import withdraw
@@ -71,7 +72,7 @@ class Store:
         self._opener = Opener(disk, self._open)
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Keeper(disk, self._space, self._uses.take, self.items.gone)
-        self.room = ItemRoom(disk, self._keeper)
+        self.pools = Pools(disk, self._keeper)
         self.prefixes = Prefixes(disk)
         self.purged = AppliedPurges(disk)
         self._fresh: dict[bytes, int] = {}
@@ -247,12 +248,12 @@ class Store:
         """
         return self.resident(ref) or await self._opener.open(ref)
 
-    async def keep_item(self, ref: BlobRef, now: float, *, for_good: bool = False) -> bool:
+    async def keep_item(self, ref: BlobRef, entering: Entering, *, for_good: bool = False) -> bool:
         """Keep a committed blob for its own sake, without an object that it belongs to.
 
         Args:
             ref: from ``BlobWriter.commit``.
-            now: counts as its last use, in seconds since the epoch.
+            entering: why, and into which pool; ``default`` takes it when there is no such pool.
             for_good: only if no eviction follows from it, see ``admits``.
 
         Returns:
@@ -264,7 +265,10 @@ class Store:
         try:
             with self._space.promised(ref.size):
                 done, counts = await self._disk.write(
-                    lambda index: (blob_rows.keep_item(index, kept, capacity, now), blob_rows.counts(index))
+                    lambda index: (
+                        blob_rows.keep_item(index, kept, capacity, entering, self._disk.now()),
+                        blob_rows.counts(index),
+                    )
                 )
         except DiskFault:
             done, counts = False, None
@@ -460,9 +464,8 @@ class Store:
 
     def _flush(self) -> None:
         self._remove(())
-        used = self._uses.take()
-        if used:
-            self._disk.post(lambda connection: blob_rows.note_use(connection, used))
+        if used := self._uses.take():
+            self._disk.post(lambda connection: pool_rows.note_uses(connection, used, self._disk.now()))
 
     def _do_chores(self) -> None:
         if self._disk.usable():

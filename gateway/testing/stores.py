@@ -14,6 +14,8 @@ from typing import Any
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+from gateway.policies.pools import DEFAULT
+from gateway.store.pool_rows import Entering
 from gateway.store.store import Store
 
 BLOCK = 4096
@@ -66,6 +68,11 @@ async def put(
     return record, refs
 
 
+def entering(now: float, pool: str = DEFAULT) -> Entering:
+    """Why an item of a dataset enters the cache."""
+    return Entering(Access("dataset", 0, b"", False, now, OriginIdentity("default", "AK")), pool)
+
+
 def touch(store: Store, digest: bytes, now: float) -> None:
     """Read a blob, as a hit would."""
     store.accesses.record(Access(key_of("read"), 0, digest, True, now, OriginIdentity("default", "AK")))
@@ -106,13 +113,19 @@ def query(root: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def assert_index_equals_disk(root: Path) -> None:
-    """Every blob has a file and every file a blob; ties, objects, grants and counts fit together."""
+    """Every blob has a file and every file a blob; ties, objects, grants and the pools' counts fit together."""
     connection = sqlite3.connect(root / "index.db", timeout=10)
     try:
         rows = dict(connection.execute("SELECT lower(hex(digest)), size FROM blobs").fetchall())
-        counts = connection.execute("SELECT bytes, blobs FROM spaces").fetchall()
+        pools = connection.execute(
+            "SELECT id, bytes, blobs, fresh FROM pools WHERE blobs OR id = 0 ORDER BY id"
+        ).fetchall()
+        charged = connection.execute(
+            "SELECT 0, coalesce(sum(size), 0), count(*), coalesce(sum(size * (rank < 0)), 0) FROM blobs "
+            "UNION ALL SELECT pool, sum(size), count(*), sum(size * (rank < 0)) FROM blobs GROUP BY pool ORDER BY 1"
+        ).fetchall()
         loose = connection.execute(
-            "SELECT (SELECT count(*) FROM blobs WHERE digest NOT IN (SELECT digest FROM object_blocks)), "
+            "SELECT (SELECT count(*) FROM blobs WHERE NOT item AND digest NOT IN (SELECT digest FROM object_blocks)), "
             "(SELECT count(*) FROM object_blocks WHERE digest NOT IN (SELECT digest FROM blobs)), "
             "(SELECT count(*) FROM objects WHERE id NOT IN (SELECT object_id FROM object_blocks)), "
             "(SELECT count(*) FROM object_blocks WHERE object_id NOT IN (SELECT id FROM objects)), "
@@ -121,7 +134,7 @@ def assert_index_equals_disk(root: Path) -> None:
     finally:
         connection.close()
     assert rows == files_of(root)
-    assert counts == [(sum(rows.values()), len(rows))]
+    assert pools == charged, "pools as counted, pools as charged"
     assert loose == (0, 0, 0, 0, 0), "blobs, ties without blob, objects, ties without object, grants"
 
 

@@ -74,5 +74,5 @@ def keep_chunks(
     parts = management.parts
     preloader = Preloader(engine.fetches, engine.lane)
     told = Told(management.planned, parts.jobs, parts.reports, management.membership)
-    keeper = ChunkKeeper(engine.services.store, preloader, shelves, told)
+    keeper = ChunkKeeper(engine.services.store, preloader, shelves, told, settings.cache.eviction)
     keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)

@@ -16,7 +16,6 @@ from gateway.policies.datasets import (
     PlanReason,
     decide,
     may_evict_for,
-    refreshes_recency,
 )
 
 CAPACITY = 1_000_000
@@ -66,7 +65,6 @@ def test_a_cache_of_no_bytes_is_no_mistake() -> None:
     assert decide("auto", 10, 1).caching is CachingMode.STATIC
 
 
-def test_only_what_rotates_or_fits_evicts_and_only_rotation_keeps_the_order_of_loading() -> None:
-    """Rule: the two switches by mode."""
+def test_only_what_rotates_or_fits_evicts() -> None:
+    """Rule: others store an item only where there is room."""
     assert [mode for mode in CachingMode if may_evict_for(mode)] == [CachingMode.FULL, CachingMode.CHUNKED]
-    assert [mode for mode in CachingMode if not refreshes_recency(mode)] == [CachingMode.CHUNKED]

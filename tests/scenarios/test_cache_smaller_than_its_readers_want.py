@@ -116,7 +116,7 @@ def test_a_scan_through_two_workers(tmp_path, origin):
         def read(client: Client, paths: list[str]) -> None:
             for path in paths:
                 assert client.get(path).body == bodies[path]
-                used.append(query(settings.cache, "SELECT bytes FROM spaces")[0][0])
+                used.append(query(settings.cache, "SELECT bytes FROM pools WHERE id = 0")[0][0])
 
         paths = list(bodies)
         with ThreadPoolExecutor(2) as pool:

@@ -2,7 +2,7 @@
 
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.store.accesses import BATCH, DISTINCT, Accesses, Use, Uses
+from gateway.store.accesses import BATCH, DISTINCT, Accesses, Folded, Use, Uses
 
 KEY = ObjectKey("default", "bucket", "key")
 CLIENT = OriginIdentity("default", "AK")
@@ -37,31 +37,34 @@ def test_nothing_is_handed_out_twice():
 
 
 def test_reads_of_a_blob_are_folded():
-    """Rule: a blob has one entry with the number of its hits and the time of the last; misses used no blob."""
+    """Rule: a blob has one entry with the number of its hits and the last; misses are counted by the pool that they concern."""
     accesses = Accesses()
     uses = Uses(accesses, lambda: None)
-    for access in (read(b"a", 1.0), read(b"b", 2.0), read(b"", 3.0, hit=False), read(b"a", 4.0)):
+    last, other = read(b"a", 4.0), read(b"b", 2.0)
+    missed = read(b"", 3.0, hit=False)
+    for access in (read(b"a", 1.0), other, missed, missed._replace(key="d1"), last):
         accesses.record(access)
-    assert uses.take() == {b"a": Use(2, 4.0), b"b": Use(1, 2.0)}
-    assert uses.take() == {}
+    assert uses.take() == Folded({b"a": Use(2, last), b"b": Use(1, other)}, {"default": 1, "dataset:d1": 1})
+    assert uses.take() is None
 
 
 def test_an_announced_blob_is_not_read():
-    """Rule: what a client announced counts as used now, with no read more."""
+    """Rule: what a client announced counts as used then, with no read more."""
     accesses = Accesses()
     uses = Uses(accesses, lambda: None)
-    uses.expect(b"a", 1.0)
+    first, second = read(b"a", 1.0, hit=False), read(b"b", 3.0, hit=False)
+    uses.expect(first)
     accesses.record(read(b"b", 2.0))
     accesses.hand_out()
-    uses.expect(b"b", 3.0)
-    assert uses.take() == {b"a": Use(0, 1.0), b"b": Use(1, 3.0)}
+    uses.expect(second)
+    assert uses.take() == Folded({b"a": Use(0, first), b"b": Use(1, second)}, {})
 
 
 def test_many_uses_ask_to_be_written():
     """Rule: uses of more blobs than are kept in memory are written at once, and each is written once."""
-    accesses, written = Accesses(), {}
-    uses = Uses(accesses, lambda: written.update(uses.take()))
+    accesses, written = Accesses(), []
+    uses = Uses(accesses, lambda: written.append(uses.take()))
     for number in range(DISTINCT):
         accesses.record(read(b"%d" % number, 1.0))
-    assert len(written) == DISTINCT
-    assert uses.take() == {}
+    assert [len(folded.uses) for folded in written] == [DISTINCT]
+    assert uses.take() is None

@@ -13,7 +13,7 @@ from gateway.model.objects import BlobRef
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files, stamp_of
 from gateway.store.store import Store
-from gateway.testing.stores import FakeClock
+from gateway.testing.stores import FakeClock, entering
 from tests.digests import Row, sha, write
 from tests.engine.datasets import NearRegistry
 
@@ -34,7 +34,7 @@ async def keep(store: Store, body: bytes, now: float = 1.0) -> BlobRef:
     writer = store.begin(len(body))
     await writer.write(body)
     ref = await writer.commit()
-    assert await store.keep_item(ref, now)
+    assert await store.keep_item(ref, entering(now))
     return ref
 
 
@@ -169,7 +169,7 @@ async def test_an_item_that_is_being_kept_takes_room(store: Store) -> None:
     writer = store.begin(6)
     await writer.write(b"second")
     ref = await writer.commit()
-    keeping = asyncio.create_task(store.keep_item(ref, 1.0))
+    keeping = asyncio.create_task(store.keep_item(ref, entering(1.0)))
     await asyncio.sleep(0)
     assert (store.status().filling, store.status().bytes) == (6, 0)
     assert await keeping
@@ -185,7 +185,7 @@ async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_sto
     writer = store.begin(150)
     await writer.write(b"y" * 150)
     ref = await writer.commit()
-    assert not await store.keep_item(ref, 1.0, for_good=True)
+    assert not await store.keep_item(ref, entering(1.0), for_good=True)
     store._flush()
     await store._disk.write(lambda connection: None)
     assert not os.path.exists(store.directory.blob_path(ref.digest))

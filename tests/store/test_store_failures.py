@@ -403,18 +403,6 @@ async def test_an_index_that_vanishes_in_use_begins_anew(open_store, root, clock
     assert_index_equals_disk(root)
 
 
-async def test_an_index_of_another_version_begins_anew(open_store, root):
-    """A schema that this version does not know is not guessed at."""
-    store = await open_store()
-    await put(store, "a", b"abc")
-    await store._disk.write(lambda connection: connection.execute("UPDATE meta SET value = 99 WHERE name = 'schema'"))
-    await store.close()
-    store = await open_store()
-    assert await store.lookup(key_of("a")) is None
-    await put(store, "a", b"abc")
-    assert await get(store, "a") == b"abc"
-
-
 async def test_what_was_forgotten_while_the_index_failed_stays_forgotten(open_store, root, clock):
     """A write during an outage hides the old row from every worker, then and after the disk is back."""
     directory = FaultyDirectory(root)

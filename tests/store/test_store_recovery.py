@@ -152,10 +152,10 @@ async def test_recovery_counts_again(open_store, root):
     """A count that is wrong for whatever reason is put right."""
     store = await open_store()
     await put(store, "a", b"abc")
-    await store._disk.write(lambda connection: connection.execute("UPDATE spaces SET bytes = 1000, blobs = 7"))
+    await store._disk.write(lambda connection: connection.execute("UPDATE pools SET bytes = 1000, blobs = 7"))
     report = await store.recover()
     assert (report.miscounted, report.size, report.blobs) == (-997, 3, 1)
-    assert query(root, "SELECT bytes, blobs FROM spaces") == [(3, 1)]
+    assert query(root, "SELECT bytes, blobs FROM pools") == [(3, 1), (3, 1)]
 
 
 async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):

@@ -1,4 +1,4 @@
-"""How much of the cache must go, and in which order.
+"""How much of the cache must go. Which blobs go is decided by pools and their eviction orders (``pools.py``).
 
 Two limits bind the store: ``capacity``, the bytes of blobs that the operator gave it, and ``reserve``, the bytes of the
 file system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for
@@ -6,24 +6,12 @@ each blob that comes in: above ``high`` x capacity the keeper evicts down to ``l
 reserve is answered by freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when
 they begin, never inferred from what the file system happens to show. The same watermarks hold for the file system's inodes: one
 that is full of small files takes no more, however many bytes are free.
-
-The order is least recently used. It is part of the decision because other orders (benefit, importance) will join it. What the
-fleet's plan gave space to counts as used in the far future, and what it took space from as never used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-
-GRANTED = 10 * 365 * 86_400.0
-"""Seconds by which the last use of blobs that the fleet's plan gave space to is put into the future: they go after all others."""
-
-
-class Order(StrEnum):
-    """Which blobs go first."""
-
-    LEAST_RECENTLY_USED = "least-recently-used"
 
 
 class EvictionReason(StrEnum):
@@ -68,11 +56,10 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The decision: free ``size`` bytes of blobs, and ``files`` blobs at least, in ``order``; 0 when nothing has to go."""
+    """The decision: free ``size`` bytes of blobs, and ``files`` blobs at least; 0 when nothing has to go."""
 
     size: int
     reason: EvictionReason
-    order: Order = Order.LEAST_RECENTLY_USED
     files: int = 0
 
     @property

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from gateway.engine import standings
-from gateway.engine.standings import Standing, Standings, standing_of
+from gateway.engine import pool_assignments
+from gateway.engine.planned import Planned
+from gateway.engine.pool_assignments import PoolAssignments
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import DatasetOrder, WhyCaching
+from gateway.policies.plan import DatasetOrder, Plan, WhyCaching, node_pools
+from gateway.policies.pools import Pool
 from tests.digests import Row
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 
@@ -30,7 +32,13 @@ class Ranks:
 
     def __post_init__(self) -> None:
         """Begin as a node that was just started."""
-        self.standings = Standings(self.shelf.bench.store, lambda: self.shelf.bench.now[0])
+        planned = Planned(lambda: self.plan, lambda: CAPACITY)
+        self.assignments = PoolAssignments(self.shelf.bench.store, planned.keeps, "lru")
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, as this node knows it."""
+        return Plan(version=1, datasets=dict(self.orders))
 
     async def hold(self, name: str, count: int = 40) -> Data:
         """A dataset whose items are in the cache, used after all that were there before."""
@@ -45,8 +53,8 @@ class Ranks:
 
     async def settle(self) -> None:
         """Turn until everything is ranked, at least as often as items are looked at anew."""
-        for _ in range(2 * standings._EVERY):
-            await self.standings.turn(list(self.shelf.registry.contents()), self.orders)
+        for _ in range(2 * pool_assignments._EVERY):
+            await self.assignments.turn(list(self.shelf.registry.contents()), self.plan, CAPACITY)
 
     async def need(self, items: int) -> None:
         """Need room for so many."""
@@ -60,13 +68,24 @@ async def ranks(tmp_path: Path) -> AsyncIterator[Ranks]:
         yield Ranks(shelf)
 
 
-@pytest.mark.parametrize(
-    ("order", "standing"),
-    [(None, Standing.PLAIN), (IDLE, Standing.PLAIN), (GIVEN, Standing.GIVEN), (TAKEN, Standing.TAKEN)],
-)
-def test_what_an_order_says(order: DatasetOrder | None, standing: Standing) -> None:
-    """Rule: space that was given counts, space that was taken counts; without an order or without jobs, only use does."""
-    assert standing_of(order) is standing
+def test_which_pools_a_plan_makes() -> None:
+    """Rule: space that was given is a target, space that was taken is the target 0; a dataset without jobs is no pool."""
+    datasets = {"given": replace(GIVEN, granted=500), "taken": TAKEN, "idle": IDLE}
+    assert node_pools(Plan(version=1, datasets=datasets), 1000, 1000) == (
+        Pool("dataset:given", 500, "uniform"),
+        Pool("dataset:taken", 0, "uniform"),
+    )
+
+
+def test_a_node_has_its_share_of_a_pool() -> None:
+    """Rule: of what is given in a fleet a node has its part by capacity and a tenth more, never more than there is."""
+    shared = Plan(version=1, datasets={"given": replace(GIVEN, granted=500)})
+    assert [pool.target for pool in node_pools(shared, 1000, 4000)] == [138]
+
+
+def test_a_dataset_of_unknown_size_is_kept_whole() -> None:
+    """Rule: what was given space, and states no lengths, is never over its target."""
+    assert [pool.target for pool in node_pools(Plan(version=1, datasets={"given": GIVEN}), 1000, 4000)] == [1000]
 
 
 async def test_without_a_plan_the_least_recently_used_go(ranks: Ranks) -> None:
@@ -115,7 +134,7 @@ async def test_what_the_plan_gives_up_is_not_counted_as_evicted(ranks: Ranks) ->
     """Rule: evictions say that more is read than fits; the room of a chunk that was read to its end says nothing of the kind."""
     data = await ranks.hold("data", 20)
     store = ranks.shelf.bench.store
-    assert await store.room.evict([data.registration.content.digest(index) for index in range(5)]) == 5
+    assert await store.pools.evict([data.registration.content.digest(index) for index in range(5)]) == 5
     assert (store.status().evicted_blobs, store.status().evicted_bytes) == (0, 0)
 
 
@@ -124,7 +143,7 @@ async def test_items_that_come_later_are_ranked_too(ranks: Ranks) -> None:
     data = await ranks.hold("data", 20)
     ranks.say(data, GIVEN)
     await ranks.settle()
-    await ranks.shelf.bench.store.room.evict([data.registration.content.digest(index) for index in range(5)])
+    await ranks.shelf.bench.store.pools.evict([data.registration.content.digest(index) for index in range(5)])
     await data.warm(range(5))
     await ranks.settle()
     other = await ranks.hold("other", 60)

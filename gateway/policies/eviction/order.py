@@ -1,0 +1,80 @@
+"""What an eviction order is: it ranks the blobs of one pool; the lowest rank leaves first.
+
+An order is told of every access, and of a blob that enters its pool, and answers with a rank. It keeps nothing itself: the rank
+is a column of the node's index, and so are the sums that an order may ask for (``Ledger``). So an order costs no memory per blob,
+holds for all workers of a node, and survives a restart.
+
+A rank is any finite number. Ranks below 0 are *fresh*: an order may divide its pool by the sign, and the index knows the bytes on
+either side. An order that ``remembers`` has the index keep a list of what left either side, as many bytes as the pool's target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from gateway.model.access import Access
+
+EVERYTHING = (-float("inf"), float("inf"))
+FRESH = (-float("inf"), 0.0)
+KEPT = (0.0, float("inf"))
+"""Ranges of ranks, from and up to but not including."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the index has counted of one pool; all but ``adapted`` in bytes.
+
+    ``fresh`` of ``size`` have a rank below 0. ``ghosts`` is what left and is remembered, ``fresh_ghosts`` of it with a rank below
+    0. ``adapted`` is a number of the order's own.
+    """
+
+    target: int
+    size: int = 0
+    fresh: int = 0
+    ghosts: int = 0
+    fresh_ghosts: int = 0
+    adapted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlobFacts:
+    """What is known of a blob that is ranked.
+
+    Attributes:
+        pool: as counted before.
+        size: bytes of the blob.
+        rank: it has; ``None`` when it enters the pool.
+        reads: how many accesses this one stands for; 0 when the blob was announced, or loaded ahead, and not read yet.
+        ghost: the rank with which it left, if that is remembered.
+    """
+
+    pool: Ledger
+    size: int
+    rank: float | None = None
+    reads: int = 1
+    ghost: float | None = None
+
+
+class EvictionOrder(Protocol):
+    """One way to rank. Subclasses are values without state."""
+
+    name: ClassVar[str]
+    remembers: ClassVar[bool] = False
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """The rank of a blob after an access.
+
+        Args:
+            access: the read, or what brought the blob into the pool.
+            facts: of the blob.
+            now: seconds since the epoch; not earlier than the access unless a clock was set back.
+        """
+
+    def adapted(self, facts: BlobFacts) -> float:
+        """What ``Ledger.adapted`` is after a blob with a ghost has entered."""
+        return facts.pool.adapted
+
+    def victims(self, pool: Ledger, entering: BlobFacts | None = None) -> tuple[float, float]:
+        """The range of ranks whose lowest leaves next; ``entering`` is the blob that room is made for, if it is known."""
+        return EVERYTHING

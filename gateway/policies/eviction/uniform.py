@@ -1,0 +1,21 @@
+"""Uniform: nothing leaves for another item of the same pool; new items enter while there is room.
+
+For data that is read once per epoch in random order: every item is as likely to be read next as any other, so what is there is as
+good as what comes, and replacing it costs a read (IGTCache, section 4.2; DESIGN of Quiver's static share). When the pool has to
+shrink, what came last leaves first, which is what admitting it only while there is room would have come to.
+"""
+
+from __future__ import annotations
+
+from gateway.model.access import Access
+from gateway.policies.eviction.order import BlobFacts, EvictionOrder
+
+
+class Uniform(EvictionOrder):
+    """The rank is the time of entering, negated; accesses change nothing."""
+
+    name = "uniform"
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """Seconds since the epoch at which the blob entered, negated."""
+        return -access.time if facts.rank is None else facts.rank

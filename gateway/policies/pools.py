@@ -1,0 +1,120 @@
+"""Pools: who has which part of the cache's space (CacheLib's word), and the registry of eviction orders.
+
+Every blob is charged to one pool, so the sum of all pools is what the disk holds. A pool has a *target* in bytes and an eviction
+order (``policies/eviction``). Nothing is evicted because a target is exceeded: pools may use what others leave. But when room is
+needed (``watermarks.py``), the pool that is furthest over its target gives its blob of the lowest rank, one after the other. So:
+
+- A dataset that the plan gave space to has that as its target; it loses nothing to others while it keeps to it.
+- One that the plan forbids, or has no space for, has the target 0: what it still holds goes first.
+- A pinned one has a *minimum*, below which it gives nothing at all.
+- The rest, plain reads and datasets without jobs, is the pool ``default``. Its target is what the others leave.
+
+Why furthest over in bytes, and not by share: a pool far over its target is where the bytes are, and what it was promised stays
+whole. By share, a small pool that is one blob over would lose it before a large one that has doubled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.policies.eviction.arc import Arc
+from gateway.policies.eviction.chunk import ChunkOrder
+from gateway.policies.eviction.consumed import Consumed
+from gateway.policies.eviction.lfu import LeastFrequentlyUsed
+from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.eviction.order import EvictionOrder
+from gateway.policies.eviction.uniform import Uniform
+
+DEFAULT = "default"
+"""The pool of everything that no other pool holds."""
+
+ORDERS: dict[str, EvictionOrder] = {
+    order.name: order
+    for order in (
+        LeastRecentlyUsed(),
+        LeastFrequentlyUsed(),
+        Arc(),
+        Uniform(),
+        Consumed(),
+        ChunkOrder(),
+    )
+}
+"""All eviction orders, by the name that settings, plan and index use."""
+
+SPREAD = 1.1
+"""Homes are drawn by digest, so a node's part of a pool differs a little from its share; so much more counts as its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A named part of the cache's space. ``target`` and ``minimum`` are in bytes."""
+
+    name: str
+    target: int
+    order: str = LeastRecentlyUsed.name
+    minimum: int = 0
+
+
+def dataset_pool(dataset: str) -> str:
+    """The name of the pool that holds a dataset, by its id."""
+    return f"dataset:{dataset}"
+
+
+def order_named(name: str) -> EvictionOrder:
+    """The order of that name; ``lru`` for one that this version does not know, as a newer one may have written it."""
+    return ORDERS.get(name) or ORDERS[LeastRecentlyUsed.name]
+
+
+def share_of(size: int, capacity: int, everywhere: int) -> int:
+    """A node's part of ``size`` bytes that are spread over a fleet: by its ``capacity`` of all bytes ``everywhere``."""
+    if capacity >= everywhere:
+        return size
+    return min(size, int(SPREAD * size * capacity / everywhere) + 1)
+
+
+def with_default(pools: Sequence[Pool], room: int, order: str) -> tuple[Pool, ...]:
+    """The pools of a node, with ``default`` for what they leave of ``room`` bytes."""
+    left = max(0, room - sum(pool.target for pool in pools))
+    return (*pools, Pool(DEFAULT, left, order))
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What a pool holds and may hold, in bytes."""
+
+    pool: int
+    size: int
+    target: int
+    minimum: int = 0
+
+
+class Overdrafts:
+    """Who gives the next blob, while blobs leave one after the other.
+
+    Args:
+        balances: of all pools, by their numbers in the index.
+    """
+
+    def __init__(self, balances: Iterable[Balance]) -> None:
+        self._heap = [(one.target - one.size, one.pool, one.size - one.minimum) for one in balances]
+        heapq.heapify(self._heap)
+
+    def furthest(self) -> int | None:
+        """The pool that is furthest over its target, or least below it; ``None`` when none may give any more."""
+        while self._heap and self._heap[0][2] <= 0:
+            heapq.heappop(self._heap)
+        return self._heap[0][1] if self._heap else None
+
+    def take(self, size: int) -> bool:
+        """Take a blob of ``size`` bytes from the furthest pool, unless that leaves it less than its minimum."""
+        under, pool, spare = self._heap[0]
+        if size > spare:
+            return False
+        heapq.heapreplace(self._heap, (under + size, pool, spare - size))
+        return True
+
+    def exhausted(self) -> None:
+        """The furthest pool has nothing to give."""
+        heapq.heappop(self._heap)

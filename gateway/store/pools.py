@@ -1,0 +1,71 @@
+"""The pools of one node, as its engine sees them (gateway/policies/pools.py says what a pool is)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from gateway.policies.pools import Pool
+from gateway.store import pool_rows
+from gateway.store.disk import Disk
+from gateway.store.failures import DiskFault
+from gateway.store.keeper import Keeper
+from gateway.store.pool_rows import PoolRow
+
+_AT_ONCE = 10_000
+"""Blobs of retired pools that go over to ``default`` in one transaction."""
+
+
+class Pools:
+    """For the worker that has the node lock; ``usage`` and ``of`` for any. On an ill disk nothing happens."""
+
+    def __init__(self, disk: Disk, keeper: Keeper) -> None:
+        self._disk = disk
+        self._keeper = keeper
+
+    async def define(self, pools: Sequence[Pool]) -> bool:
+        """Have exactly these pools, of which one is ``default``; whether the index took it.
+
+        Blobs of others go over to ``default`` with calls of ``settle``.
+        """
+        try:
+            await self._disk.write(partial(pool_rows.define, wanted=pools))
+        except DiskFault:
+            return False
+        return True
+
+    async def settle(self) -> int:
+        """Have some blobs of pools that are no more enter ``default``; how many, 0 when there are none left."""
+        try:
+            return await self._disk.write(lambda connection: pool_rows.settle(connection, self._disk.now(), _AT_ONCE))
+        except DiskFault:
+            return 0
+
+    async def charge(self, digests: Sequence[bytes], pool: str) -> bool:
+        """Have blobs enter a pool, those that it holds excepted; whether the index took it."""
+        try:
+            await self._disk.write(lambda connection: pool_rows.charge(connection, digests, pool, self._disk.now()))
+        except DiskFault:
+            return False
+        return True
+
+    async def evict(self, digests: Sequence[bytes]) -> int:
+        """Give up the room of these items now; how many blobs went. What an object needs too stays."""
+        try:
+            return await self._keeper.drop_items(digests)
+        except DiskFault:
+            return 0
+
+    async def usage(self) -> list[PoolRow]:
+        """All pools with what is counted of them; none while the index cannot be read."""
+        try:
+            return list((await self._disk.read(pool_rows.pools)).values())
+        except DiskFault:
+            return []
+
+    async def of(self, digest: bytes) -> PoolRow | None:
+        """The pool that a blob is charged to, if the blob is here."""
+        try:
+            return await self._disk.look(partial(pool_rows.holder, digest=digest))
+        except DiskFault:
+            return None
