@@ -57,7 +57,10 @@ def build(root: str, objects: int) -> None:
     connection.execute("BEGIN")
     for number in range(objects):
         key, digest = key_of(number), hashlib.sha256(b"%d" % number).digest()
-        connection.execute("INSERT INTO blobs VALUES (?, ?, 0, ?, 0, 0)", (digest, SIZE, float(number)))
+        connection.execute(
+            "INSERT INTO blobs (digest, size, crc32, rank, mtime_ns, boot) VALUES (?, ?, 0, ?, 0, 0)",
+            (digest, SIZE, float(number)),
+        )
         connection.execute(
             "INSERT INTO objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size,"
             " confirmed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '[]', 4194304, 0)",
