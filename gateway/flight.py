@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gateway.tasks import retrieve, stop
+from gateway.tasks import stop
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -57,9 +57,11 @@ class SingleFlight(Generic[K, T]):
 
     def _end(self, key: K, task: asyncio.Task[T]) -> None:
         self._tasks.discard(task)
-        if self.get(key) is task:
+        call = self._calls.get(key)
+        if call is not None and call.task is task:
             del self._calls[key]
-        retrieve(task)
+        if not task.cancelled():
+            task.exception()  # asyncio logs an error that no caller is left to take, unless it is looked at
 
     async def drain(self) -> None:
         """Wait for the calls in flight."""

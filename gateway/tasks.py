@@ -72,13 +72,8 @@ async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in pending:
         log.error("%s does not stop", task.get_name())
     for task in tasks:
-        retrieve(task)
-
-
-def retrieve(task: asyncio.Task[Any]) -> None:
-    """Mark the error of a task as seen, so that asyncio does not log it when no caller is left to take it."""
-    if task.done() and not task.cancelled():
-        task.exception()
+        if task.done() and not task.cancelled():
+            task.exception()  # asyncio logs an error that nobody has looked at
 
 
 class Tasks:

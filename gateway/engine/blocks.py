@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gateway.engine.body import Body
 from gateway.engine.coming import Coming
@@ -50,7 +49,8 @@ class Blocks:
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
         self._fills: set[Fill] = set()
-        self._tasks = Tasks()
+        self.tasks = Tasks()
+        """What belongs to the node, not to a client."""
 
     @property
     def active(self) -> int:
@@ -71,13 +71,9 @@ class Blocks:
         """How many fills there are of other objects than these."""
         return sum(fill.entry.key not in keys for fill in self._fills)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that belongs to the node, not to a client."""
-        self._tasks.start(work)
-
     async def close(self) -> None:
         """Stop every fill; what was not whole is thrown away."""
-        await self._tasks.stop()
+        await self.tasks.stop()
 
     def start_fill(
         self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None
@@ -93,7 +89,7 @@ class Blocks:
         FILLS.labels("started").inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
-        self.spawn(self._run(fill))
+        self.tasks.start(self._run(fill))
         return fill
 
     async def _run(self, fill: Fill) -> None:

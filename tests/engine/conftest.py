@@ -54,7 +54,7 @@ class Bench:
     async def settle(self) -> None:
         """Wait until what the background loads and the fills brought is in the index."""
         await self.engine.lane._tasks.join()
-        await self.engine.blocks._tasks.join()
+        await self.engine.blocks.tasks.join()
 
     async def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """The bytes of an object."""

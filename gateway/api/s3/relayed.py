@@ -142,7 +142,7 @@ class RelayedReads:
         if home is None:
             self._engine.warm(key, identity)
         else:
-            self._engine.blocks.spawn(self._warm_at(home, key, exchange.auth.principal))
+            self._engine.blocks.tasks.start(self._warm_at(home, key, exchange.auth.principal))
 
     async def _warm_at(self, home: Node, key: ObjectKey, principal: Principal) -> None:
         told = [principal_header(principal.tenant, principal.identity)]
