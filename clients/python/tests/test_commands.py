@@ -8,7 +8,7 @@ import pytest
 from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 
 from larder import cli
-from larder.commands.bench import Batch, Draw, Measured, measure, percentile
+from larder.commands.bench import BatchRead, Draw, Measured, measure, percentile
 
 INFO = {
     "name": "digits", "id": ID, "items": 40, "bytes": 400, "caching": "full",
@@ -164,7 +164,7 @@ def test_a_round_has_every_item_once():
 def test_what_is_measured():
     """Rule: the first batch is not counted; rates are over the time of all others, percentiles over each."""
     clock = iter([0.0, 1.0, 3.0, 6.0])
-    measured = measure(Measured("batches", "e", hits=0), lambda: Batch(4, 40, 1, 2), 5.0, lambda: next(clock))
+    measured = measure(Measured("batches", "e", hits=0), lambda: BatchRead(4, 40, 1, 2), 5.0, lambda: next(clock))
     facts = measured.document()
     assert (facts["batches"], facts["items"], facts["failed"], facts["hits"]) == (3, 12, 3, 6)
     assert (facts["items_per_second"], facts["bytes_per_second"], facts["p50"], facts["p99"]) == (2.0, 20.0, 2.0, 3.0)

@@ -56,7 +56,7 @@ _GROUP = 1 << 20
 _Row = tuple[int, int, int, int, int, int, int]
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """What is read from: `http.client.HTTPResponse`, or any raw or buffered binary stream."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
@@ -129,7 +129,7 @@ class Decoder:
         self._missing = 0
         self._bytes = 0
 
-    def decode(self, source: Source) -> Received:
+    def decode(self, source: ByteSource) -> Received:
         """Read to the end record, and to the end of the answer after it.
 
         Raises:
@@ -151,7 +151,7 @@ class Decoder:
             raise self._broken("there are bytes after the end record")
         return self.received
 
-    def _index_form(self, source: Source, count: int) -> None:
+    def _index_form(self, source: ByteSource, count: int) -> None:
         room = self._budget - _PREAMBLE.size - _END.size - count * _ENTRY.itemsize
         if count > len(self._request) or room < 0:
             raise self._nonsense(
@@ -188,7 +188,7 @@ class Decoder:
         if np.any(ends - lengths != entries["offset"]):
             raise self._nonsense("the items are not back to back")
 
-    def _bodies(self, source: Source, entries: NDArray[np.void]) -> None:
+    def _bodies(self, source: ByteSource, entries: NDArray[np.void]) -> None:
         """Read the items, several into one buffer, each whole in one."""
         rows = entries.tolist()
         for stretch in _stretches(rows, _BUFFER):
@@ -203,7 +203,7 @@ class Decoder:
                         raise self._broken("it ended inside an item's bytes")
                     self._item(position, index, buffer[offset - start : offset - start + length], crc, status, flags)
 
-    def _frames_form(self, source: Source) -> None:
+    def _frames_form(self, source: ByteSource) -> None:
         while True:
             head = self._read(source, _FRAME.size, "a frame's header")
             if head[:8] == _END.pack(_END_POSITION, b"LEND", 0, 0, 0, 0, 0, 0)[:8]:
@@ -254,7 +254,7 @@ class Decoder:
         else:
             self._failures[position] = _failure(index, status, bytes(body))
 
-    def _end(self, source: Source, head: bytes = b"") -> None:
+    def _end(self, source: ByteSource, head: bytes = b"") -> None:
         record = head + self._read(source, _END.size - len(head), "its end record")
         position, magic, size, delivered, missing, crc, status, _ = _END.unpack(record)
         if position != _END_POSITION or magic != b"LEND":
@@ -275,7 +275,7 @@ class Decoder:
         except MemoryError:
             raise self._nonsense(f"there is no memory for {size} bytes") from None
 
-    def _read(self, source: Source, size: int, what: str) -> bytes:
+    def _read(self, source: ByteSource, size: int, what: str) -> bytes:
         buffer = bytearray(size)
         if _fill(source, memoryview(buffer)) < size:
             raise self._broken(f"it ended inside {what}")
@@ -310,7 +310,7 @@ def _stretches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
         yield rows[first:]
 
 
-def _fill(source: Source, view: memoryview) -> int:
+def _fill(source: ByteSource, view: memoryview) -> int:
     """Read until the view is full or the source has ended; how many bytes there were."""
     filled = 0
     while filled < len(view):

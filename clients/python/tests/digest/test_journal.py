@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from larder import errors
-from larder.digest.journal import Item, Journal, Object, remove
+from larder.digest.journal import ItemDigest, Journal, Object, remove
 
 PURPOSE = "objects of s3://bucket"
 
 
 def whole(key: str, etag: str = '"1"', size: int = 3) -> Object:
     """An object that is one item."""
-    return Object(key, etag, size, (Item(None, size, hashlib.sha256(key.encode()).digest()),))
+    return Object(key, etag, size, (ItemDigest(None, size, hashlib.sha256(key.encode()).digest()),))
 
 
 def keys(journal: Journal) -> list[str]:
@@ -36,7 +36,7 @@ def test_what_was_recorded_comes_back_in_order_of_the_keys_bytes(tmp_path):
 def test_items_keep_offsets_and_names(tmp_path):
     """Items inside an object come back with offset, length, digest and name."""
     items = tuple(
-        Item(number * 512, number, hashlib.sha256(b"%d" % number).digest(), f"m/{number}") for number in range(9)
+        ItemDigest(number * 512, number, hashlib.sha256(b"%d" % number).digest(), f"m/{number}") for number in range(9)
     )
     with Journal(tmp_path / "j", PURPOSE) as journal:
         journal.record(Object("t.tar", '"e"', 9999, items))
@@ -83,10 +83,10 @@ def test_what_was_recorded_survives_kill_9(tmp_path):
     """A process that dies between two instructions loses nothing that it had recorded."""
     code = f"""
 import os, signal
-from larder.digest.journal import Item, Journal, Object
+from larder.digest.journal import ItemDigest, Journal, Object
 journal = Journal(__import__("pathlib").Path({str(tmp_path / "j")!r}), {PURPOSE!r})
 for n in range(50):
-    journal.record(Object(f"k{{n:02}}", "e", 1, (Item(None, 1, bytes(32)),)))
+    journal.record(Object(f"k{{n:02}}", "e", 1, (ItemDigest(None, 1, bytes(32)),)))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL

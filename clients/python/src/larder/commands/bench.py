@@ -37,7 +37,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class Batch:
+class BatchRead:
     """One batch that was read: how many items came, their bytes, how many were in the cache, how many could not be had."""
 
     items: int
@@ -72,7 +72,7 @@ class Measured:
     hits: int | None = None
     times: list[float] = field(default_factory=list)
 
-    def add(self, batch: Batch, seconds: float) -> None:
+    def add(self, batch: BatchRead, seconds: float) -> None:
         """Count a batch."""
         self.batches += 1
         self.items += batch.items
@@ -144,7 +144,7 @@ def bench(arguments: Namespace) -> int:
 
 
 def measure(
-    measured: Measured, read: Callable[[], Batch], seconds: float, clock: Clock = time.perf_counter
+    measured: Measured, read: Callable[[], BatchRead], seconds: float, clock: Clock = time.perf_counter
 ) -> Measured:
     """Read one batch after the other until ``seconds`` are over; one is always read."""
     read()
@@ -167,7 +167,7 @@ class _Batches:
         self._reader = reader
         self.came: list[NDArray[np.uint32]] = []
 
-    def __call__(self, draw: Draw) -> Batch:
+    def __call__(self, draw: Draw) -> BatchRead:
         asked = draw.candidates(self._size * self._substitute, self._size)
         if self._substitute > 1:
             found = self._reader.fetch(asked, mode="substitute", take=min(self._size, len(asked)))
@@ -177,7 +177,7 @@ class _Batches:
         draw.taken(np.concatenate([found.indices, lost]))
         self.came.append(found.indices)
         hits = int(np.count_nonzero(found.flags & HIT))
-        return Batch(len(found.indices), sum(map(len, found.data)), len(lost), hits)
+        return BatchRead(len(found.indices), sum(map(len, found.data)), len(lost), hits)
 
 
 def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: list[NDArray[np.uint32]]) -> Measured:
@@ -193,11 +193,11 @@ def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: lis
     again = cycle(came)
     with ThreadPoolExecutor(arguments.connections) as threads:
 
-        def read() -> Batch:
+        def read() -> BatchRead:
             indices = next(again)
             sizes = list(threads.map(lambda index: _plain(s3, places[int(index)]), indices))
             had = [size for size in sizes if size is not None]
-            return Batch(len(had), sum(had), len(sizes) - len(had))
+            return BatchRead(len(had), sum(had), len(sizes) - len(had))
 
         try:
             return measure(Measured("plain S3", s3.endpoint), read, arguments.seconds)

@@ -3,7 +3,8 @@
 from larder.digest.building import BuildIncomplete, Report, build
 from larder.digest.file import DigestFile, Location, dataset_id, read
 from larder.digest.items import IndexFailed
-from larder.digest.progress import Counts, Progress
+from larder.digest.progress import BuildProgress as Progress
+from larder.digest.progress import Counts
 
 __all__ = [
     "BuildIncomplete",

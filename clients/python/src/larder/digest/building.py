@@ -20,7 +20,7 @@ from larder.digest.items import Index, Items
 from larder.digest.journal import Journal
 from larder.digest.pool import Outcome, ahead, concurrently
 from larder.digest.previous import previous_objects
-from larder.digest.progress import Counts, Progress, Silent, Written, shown
+from larder.digest.progress import BuildProgress, Counts, Silent, Written, shown
 from larder.digest.reading import Done, Reader, Task, quoted
 from larder.digest.writer import Row, write
 from larder.errors import LarderError, ObjectMissing
@@ -93,7 +93,7 @@ class Options:
     exclude: Sequence[str] = ()
     fresh: bool = False
     supplied: bool = True
-    progress: Progress | bool = False
+    progress: BuildProgress | bool = False
 
 
 def build(
@@ -108,7 +108,7 @@ def build(
     jobs: int = 16,
     fresh: bool = False,
     supplied: bool = True,
-    progress: Progress | bool = False,
+    progress: BuildProgress | bool = False,
 ) -> Report:
     """Write the digest file of all objects below a prefix, ordered by key and offset.
 
@@ -275,7 +275,7 @@ class _Build:
         )
 
 
-def _progress(given: Progress | bool) -> Progress:
+def _progress(given: BuildProgress | bool) -> BuildProgress:
     if isinstance(given, bool):
         return Written(sys.stderr) if given else Silent()
     return given

@@ -26,7 +26,7 @@ _CREATE = (
 )
 
 
-class Item(NamedTuple):
+class ItemDigest(NamedTuple):
     """One item of an object; ``offset`` is ``None`` when it is the whole object, ``member`` its name inside a TAR."""
 
     offset: int | None
@@ -41,7 +41,7 @@ class Object(NamedTuple):
     key: str
     etag: str
     size: int
-    items: tuple[Item, ...]
+    items: tuple[ItemDigest, ...]
 
 
 class Journal:
@@ -169,7 +169,7 @@ def _to_row(read: Object, run: int) -> tuple[bytes, str, int, int, bytes, str | 
     return _bytes(read.key), read.etag, read.size, run, items, members
 
 
-def packed(items: Iterable[Item]) -> tuple[bytes, str | None]:
+def packed(items: Iterable[ItemDigest]) -> tuple[bytes, str | None]:
     """Items as bytes, and their members' names as JSON if they have names."""
     items = tuple(items)
     data = b"".join(
@@ -179,12 +179,12 @@ def packed(items: Iterable[Item]) -> tuple[bytes, str | None]:
     return data, json.dumps([item.member for item in items], ensure_ascii=False) if named else None
 
 
-def unpacked(data: bytes, members: str | None) -> tuple[Item, ...]:
+def unpacked(data: bytes, members: str | None) -> tuple[ItemDigest, ...]:
     """What was ``packed``."""
     fields = list(_ITEM.iter_unpack(data))
     names = json.loads(members) if members else [None] * len(fields)
     return tuple(
-        Item(None if offset == _WHOLE else offset, length, digest, name)
+        ItemDigest(None if offset == _WHOLE else offset, length, digest, name)
         for (offset, length, digest), name in zip(fields, names, strict=True)
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from larder.digest.file import COLUMNS, damaged, opened
-from larder.digest.journal import Item, Object
+from larder.digest.journal import ItemDigest, Object
 from larder.digest.writer import ITEMS_KEY
 from larder.errors import DigestFileError
 
@@ -38,7 +38,7 @@ def _objects(path: Path, bucket: str) -> Iterator[Object]:
         items = list(rows)
         etag, size = items[0]["etag"], items[0]["size"]
         if etag and size is not None:
-            found = tuple(Item(row["offset"], row["length"], row["digest"], row["member"]) for row in items)
+            found = tuple(ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items)
             yield Object(key, etag, size, found)
 
 

@@ -40,7 +40,7 @@ class Counts:
     unit: str = "objects"
 
 
-class Progress(Protocol):
+class BuildProgress(Protocol):
     """What is told of every step. Called often, so it has to decide itself what it shows."""
 
     def update(self, counts: Counts) -> None:
@@ -101,7 +101,7 @@ class Written:
 
 
 @contextmanager
-def shown(progress: Progress, counts: Counts, read_bytes: Callable[[], int]) -> Iterator[None]:
+def shown(progress: BuildProgress, counts: Counts, read_bytes: Callable[[], int]) -> Iterator[None]:
     """Tell of progress from a thread of its own: objects can be so large that for minutes none is finished.
 
     Args:

@@ -21,7 +21,7 @@ from larder.digest.building import Options, Report, build_with
 from larder.digest.items import Index
 from larder.digest.journal import Object, packed, unpacked
 from larder.digest.pool import Outcome, concurrently
-from larder.digest.progress import Progress
+from larder.digest.progress import BuildProgress
 from larder.digest.reading import Done, Reader, Task
 from larder.errors import LarderError
 from larder.s3 import S3
@@ -56,7 +56,7 @@ def build(
     jobs: int = 16,
     fresh: bool = False,
     supplied: bool = True,
-    progress: Progress | bool = False,
+    progress: BuildProgress | bool = False,
 ) -> Report:
     """Write the digest file of all objects below a prefix, read by the tasks of a Ray cluster.
 

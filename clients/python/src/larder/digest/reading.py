@@ -8,7 +8,7 @@ from operator import index as whole_number
 from typing import NamedTuple
 
 from larder.digest.items import TAR_MEMBERS, Index, IndexFailed, Items
-from larder.digest.journal import Item, Object
+from larder.digest.journal import ItemDigest, Object
 from larder.digest.ranges import PIECE, Range, digests, runs
 from larder.digest.stream import Cancelled, Part, stream
 from larder.digest.tar import TarError, members
@@ -96,7 +96,7 @@ class Reader:
             return Done(self._members(task))
         digest = self._supplied_digest(task)
         found = self._whole(task) if digest is None else digest
-        return Done(_object(task, [Item(None, task.size, found)]), supplied=digest is not None)
+        return Done(_object(task, [ItemDigest(None, task.size, found)]), supplied=digest is not None)
 
     def _whole(self, task: Task) -> bytes:
         hashed = hashlib.sha256()
@@ -108,7 +108,7 @@ class Reader:
     def _members(self, task: Task) -> Object:
         with stream(self.s3, self._part(task), self._passed) as data:
             try:
-                found = [Item(one.offset, one.length, one.digest, one.name) for one in members(data.read)]
+                found = [ItemDigest(one.offset, one.length, one.digest, one.name) for one in members(data.read)]
             except TarError as error:
                 raise DigestFileError(f"{self.bucket}/{task.key!r} is no TAR to take members from: {error}") from error
         return _object(task, found)
@@ -119,7 +119,7 @@ class Reader:
         for run in runs(ranges):
             with stream(self.s3, self._part(task, run.start, run.stop), self._passed) as data:
                 found |= digests(data.read, run, ranges)
-        return _object(task, [Item(*one, found[number]) for number, one in enumerate(ranges)])
+        return _object(task, [ItemDigest(*one, found[number]) for number, one in enumerate(ranges)])
 
     def _ranges(self, task: Task, index: Index) -> list[Range]:
         def read(offset: int, length: int) -> bytes:
@@ -168,5 +168,5 @@ def quoted(etag: str) -> str:
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
 
-def _object(task: Task, items: list[Item]) -> Object:
+def _object(task: Task, items: list[ItemDigest]) -> Object:
     return Object(task.key, task.etag, task.size, tuple(items))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from larder.digest.file import DigestFile, Location
 from larder.digest.pool import concurrently
-from larder.digest.progress import Counts, Progress, Silent, shown
+from larder.digest.progress import BuildProgress, Counts, Silent, shown
 from larder.digest.ranges import PIECE, Range, digests, runs
 from larder.digest.stream import Part, stream
 from larder.errors import LarderError, ObjectChanged, ObjectMissing, S3Error
@@ -53,7 +53,7 @@ def verify(
     *,
     jobs: int = 16,
     counts: Counts | None = None,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> Iterator[Finding]:
     """Read items again; gives those that are not what the file says, as they are found.
 
