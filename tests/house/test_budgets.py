@@ -47,18 +47,23 @@ def test_functions_are_at_most_60_lines(everything: Sources):
 
 
 def test_constructors_take_at_most_six_arguments(shipped: Sources):
-    """What needs more takes a value that names them.
-
-    The client's users name options in the call; there, keyword-only arguments that have defaults do not count.
-    """
+    """What needs more takes a value that names them; options with defaults are one ``TypedDict`` (PEP 692)."""
     wide = []
     for path, node in functions(shipped):
-        named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        counted = [argument for argument, default in named if default is None or not path.startswith("clients/")]
-        arguments = [*node.args.posonlyargs, *node.args.args, *counted]
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         if node.name == "__init__" and len(arguments) - 1 > CONSTRUCTOR_ARGUMENTS:
             wide.append(f"{path}:{node.lineno}: {len(arguments) - 1} arguments")
     assert wide == []
+
+
+def test_a_class_name_of_the_client_stands_in_one_module(shipped: Sources):
+    """Rule: a reader of a name knows which class it is."""
+    modules: dict[str, list[str]] = {}
+    for path, tree in shipped.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and path.startswith("clients/"):
+                modules.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
 
 
 def test_imports_are_at_the_top(shipped: Sources):
@@ -69,6 +74,18 @@ def test_imports_are_at_the_top(shipped: Sources):
         for node in ast.walk(function):
             if id(node) not in optional:
                 hidden += [f"{path}:{node.lineno}: {name}" for name in imported(node)]
+    assert hidden == []
+
+
+def test_the_client_imports_nothing_by_its_text(shipped: Sources):
+    """A module that is named in a text is a dependency that neither a reader nor ``lint-imports`` sees."""
+    hidden = [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, tree in shipped.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+        if path.startswith("clients/") and isinstance(node.args[0], ast.Constant)
+    ]
     assert hidden == []
 
 

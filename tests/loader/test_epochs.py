@@ -145,7 +145,7 @@ def test_workers_may_be_started_any_way(method):
     assert first != second
     loader.dataset.set_epoch(7)
     assert Counter(numbers(loader)) == whole()
-    assert loader.dataset._making.rounds.now().epoch == 7
+    assert loader.dataset._context.rounds.now().epoch == 7
 
 
 def test_batches_out_of_order_are_each_item_once():
@@ -159,7 +159,7 @@ def test_more_workers_than_batches():
     loader = loader_of(dataset_of(5), 2)
     assert len(loader) == 1
     assert [sorted(numbers(loader)) for _ in range(3)] == [list(range(5))] * 3
-    assert loader.dataset._making.rounds.now().epoch == 2
+    assert loader.dataset._context.rounds.now().epoch == 2
 
 
 def test_two_datasets_do_not_disturb_each_other():

@@ -39,7 +39,7 @@ def test_a_killed_worker_is_an_error_and_nothing_more():
         list(iterator)
     iterator._shutdown_workers()
     assert sum(map(len, loader_of(dataset, 2))) == 1003
-    assert dataset._making.rounds.now().epoch == 0
+    assert dataset._context.rounds.now().epoch == 0
 
 
 def test_after_a_killed_worker_a_watched_loader_goes_on_where_it_was():

@@ -245,8 +245,8 @@ def test_a_state_of_another_dataset_is_refused():
     one, other = dataset_of(N), dataset_of(N + 1)
     with pytest.raises(larder.StateError) as caught:
         other.load_state_dict(one.state_dict())
-    assert one._making.info().id in str(caught.value)
-    assert other._making.info().id in str(caught.value)
+    assert one._context.info().id in str(caught.value)
+    assert other._context.info().id in str(caught.value)
 
 
 @pytest.mark.parametrize(("field", "value"), [("version", 99), ("done", {"upto": -1, "bits": ""}), ("epoch", "x")])

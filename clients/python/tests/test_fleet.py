@@ -211,7 +211,7 @@ def test_a_dead_node(nodes, dead, mode):
         fetched = reader.fetch(EVERYTHING, mode=mode, take=take)
         assert len(fetched.data) == len(set(fetched.indices.tolist())) == (take or len(EVERYTHING))
     assert stats.redirected == 1
-    assert reader.fleet.left_out() == {NAMES[dead]}
+    assert reader.fleet.excluded() == {NAMES[dead]}
 
 
 def test_a_node_that_comes_back(nodes):
@@ -226,7 +226,7 @@ def test_a_node_that_comes_back(nodes):
     for moment, out in [(1.0, {"gw-2"}), (1.9, {"gw-2"}), (2.1, set())]:
         now[0] = moment
         fleet.refresh()
-        assert fleet.left_out() == out
+        assert fleet.excluded() == out
     forget(nodes)
     check(reader.fetch(EVERYTHING), EVERYTHING)
     assert [len(server.batches()) for server in nodes] == [1, 1, 1]
@@ -259,7 +259,7 @@ def test_the_gateway_that_was_given_dies(nodes):
         check(reader.fetch(EVERYTHING), EVERYTHING)
     look(reader)
     assert reader.fleet.view.ring.ids == ("gw-2", "gw-3")
-    assert reader.fleet.left_out() == set()
+    assert reader.fleet.excluded() == set()
 
 
 def test_everybody_is_dead(nodes):
@@ -291,7 +291,7 @@ def test_a_node_that_hangs(nodes):
     nodes[1].faults = [hang(release)]
     try:
         check(reader.fetch(EVERYTHING), EVERYTHING)
-        assert reader.fleet.left_out() == {"gw-2"}
+        assert reader.fleet.excluded() == {"gw-2"}
     finally:
         release.set()
 
@@ -367,7 +367,7 @@ def test_a_dataset_that_nobody_knows(nodes):
         server.faults = [problem(404, "UnknownDataset", "register it again")]
     with pytest.raises(larder.UnknownDataset, match="register it again"):
         reader.fetch(EVERYTHING)
-    assert reader.fleet.left_out() == set()
+    assert reader.fleet.excluded() == set()
 
 
 def test_keys_that_are_not_told(nodes):

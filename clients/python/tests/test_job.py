@@ -263,7 +263,7 @@ def test_a_job_waits_while_its_dataset_cannot_be_registered(jobs, monkeypatch):
     """Rule: registering the dataset is part of asking for an order, and is as patient."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with job_at(jobs, retry=None) as job:
-        join, asked = job._heart.join, []
+        join, asked = job._heartbeat.join, []
 
         def away():
             asked.append(1)
@@ -271,7 +271,7 @@ def test_a_job_waits_while_its_dataset_cannot_be_registered(jobs, monkeypatch):
                 raise larder.GatewayUnavailable(jobs.endpoint, 1, ConnectionRefusedError("refused"))
             return join()
 
-        monkeypatch.setattr(job._heart, "join", away)
+        monkeypatch.setattr(job._heartbeat, "join", away)
         assert job.agree(0, None).chunks is None
 
 

@@ -41,7 +41,7 @@ def test_a_dataset_that_is_not_there(jobs, caplog):
         while not caplog.records:
             time.sleep(0.01)
         assert "there is no dataset 'train'" in job.stats()["last_error"]
-        heart = job._heart
+        heart = job._heartbeat
         heart._failed(larder.UnknownDataset(404, "UnknownDataset", "there is no dataset 'train'"))
     (record,) = (record for record in caplog.records if record.name == "larder")
     assert record.levelname == "WARNING"

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import larder
-from larder.background import Background
+from larder.background import BackgroundThread
 from larder.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED
-from larder.keys import Keys
 from larder.loader import Loader, Shard
-from larder.source import GatewaySource
+from larder.source import GatewaySource, Keys
 from larder.testing import MemorySource
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -404,7 +403,7 @@ def test_keys_are_packed_as_they_come():
 
 def test_background_work_is_done_in_order_and_errors_come_back():
     """Tasks run one after the other in one thread; an exception is the future's."""
-    background = Background()
+    background = BackgroundThread()
     done = []
 
     def fail():
@@ -420,7 +419,7 @@ def test_background_work_is_done_in_order_and_errors_come_back():
 
 def test_the_background_thread_ends_with_its_owner():
     """Nothing keeps the thread alive when nobody can submit any more."""
-    background = Background()
+    background = BackgroundThread()
     thread = background.submit(threading.current_thread).result(20)
     del background
     thread.join(20)

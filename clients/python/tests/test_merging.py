@@ -8,7 +8,7 @@ import pytest
 
 from larder.dataset import Directives
 from larder.frames import MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSED, ItemFailure, Received
-from larder.merging import MOST, Merge
+from larder.merging import MAX_ITEMS, Merge
 
 
 def _answer(chance, merge, asked):
@@ -79,8 +79,8 @@ def test_candidates_that_failed_are_asked_for_last():
 
 def test_no_request_is_larger_than_a_gateway_takes():
     """More indices than fit are asked for in several requests."""
-    merge = Merge(np.zeros(MOST + 5, dtype="<u4"), None, patience=3)
-    assert len(merge.ask()) == MOST
+    merge = Merge(np.zeros(MAX_ITEMS + 5, dtype="<u4"), None, patience=3)
+    assert len(merge.ask()) == MAX_ITEMS
 
 
 def test_progress_is_told():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         UnknownDataset,
     )
     from larder.frames import ItemFailure
-    from larder.heart import JobDirectives
+    from larder.heartbeat import JobDirectives
     from larder.job import Job
     from larder.loader import Loader
     from larder.planner import Shard, merge_states
@@ -106,7 +106,7 @@ _MODULES = {
     "ItemFailure": "frames",
     "ItemLocation": "dataset",
     "Job": "job",
-    "JobDirectives": "heart",
+    "JobDirectives": "heartbeat",
     "ListedObject": "s3",
     "Loader": "loader",
     "ObjectHead": "s3",

@@ -1,12 +1,12 @@
-"""Having items read before their batch asks for them, so that a slow origin is asked for many at once.
+"""Read-ahead: the gateway fetches items before their batch requests them, so that a slow origin serves many reads at once.
 
-Best effort: without it items are read when they are asked for. Three ways, by how the gateway caches the dataset:
+Best effort: without it, items are read on request. The caching mode of the dataset selects one of three ways:
 
-- Chunks that rotate: a worker announces its part of the next chunk when it comes to the one before (`ChunkAnnouncements`).
-- Everything else that is stored: while batches are not all hits, the items of the next `BATCHES` batches are announced, each
-  once. Fetches of announced items and of batches join at the gateway, so the origin is asked once.
-- Where nothing is stored, announcing is no use. There one request brings several batches, if batches are smaller than what the
-  gateway reads at once; the later ones wait here, undelivered, until their turn.
+- Rotating chunks: a worker announces its part of the next chunk when it begins the current one (`ChunkAnnouncements`).
+- Other modes that store items: while batches are not all hits, the items of the next `BATCHES` batches are announced, each once.
+  At the gateway, fetches of announced items and of batches join, so that the origin is read once.
+- Without storage, announcements are useless. Instead one request fetches several batches, if batches are smaller than what the
+  gateway reads at once; the later ones wait in the client until their turn.
 """
 
 from __future__ import annotations
@@ -17,52 +17,59 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.background import Background
+from larder.background import BackgroundThread
 from larder.errors import LarderError
 from larder.frames import HIT, JOINED
 from larder.merging import Fetched
 from larder.planner import Candidates, EpochPlan
-from larder.source import Reader
+from larder.source import ItemReader
 from larder.stats import Stats
 
 BATCHES = 4
-"""Batches whose items are announced, the one under way included."""
+"""Batches whose items are announced, the current one included."""
 AT_ONCE = 32
-"""Items of one request, or of all announcements, that a gateway reads from the origin at once."""
+"""Items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
 LEAST = 4 * AT_ONCE
-"""Items that are announced at least: those of a few small batches would not keep the gateway busy."""
-_AGAIN = 8
-"""How often what a gateway refused to get ready is announced again while a worker's part of a chunk is used."""
-_IN_VAIN = 3
-"""Announcements in a row that were refused, or brought nothing in time, after which an epoch has no more."""
+"""Items that are announced at least: a few small batches would not keep the gateway busy."""
+_REPEATS = 8
+"""Repetitions of a refused announcement while a worker uses its part of a chunk."""
+_MAX_FUTILE = 3
+"""Consecutive announcements without effect (refused, or too late) after which an epoch makes no more."""
 
 
-class Work(NamedTuple):
-    """What a run works with: ``background`` is ``None`` for one that fetches only when asked, ``chunked`` if the gateway wants
-    to be told of the next chunk, as long as the fleet does not load it by itself (``preloaded``)."""
+class RunContext(NamedTuple):
+    """What a run reads with.
 
-    reader: Reader
+    Args:
+        reader: reads the items.
+        stats: counters of the loader.
+        background: thread that fetches the next batch; ``None``: batches are fetched on request only.
+        chunked: the gateway rotates chunks and expects announcements of the next one.
+        preloaded: whether the fleet loads chunks by itself now, so that announcements are not needed.
+    """
+
+    reader: ItemReader
     stats: Stats
-    background: Background | None
+    background: BackgroundThread | None
     chunked: bool
     preloaded: Callable[[], bool] = bool
 
 
 class ChunkAnnouncements:
-    """Tells the gateway of chunks that are due.
+    """Announces chunks to the gateway before they are used.
 
-    A gateway gets no more ready at a time than half of its cache holds. What it refuses is announced again as the epoch goes on,
-    until the chunk after it is due.
+    A gateway prefetches at most half of its cache's capacity at a time. Refused items are announced again during the epoch,
+    until the following chunk is due.
     """
 
-    def __init__(self, work: Work, batch_size: int) -> None:
-        self._work = work
+    def __init__(self, context: RunContext, batch_size: int) -> None:
+        self._context = context
         self._batch_size = batch_size
         self._refused = False
         self._pause = 0
 
     def make(self, plan: EpochPlan) -> None:
-        """To be called before each batch."""
+        """Announce what is due; called before each batch."""
         self._pause -= 1
         while (due := plan.prefetch()) is not None:
             self._announce(due)
@@ -71,33 +78,33 @@ class ChunkAnnouncements:
 
     def _announce(self, due: NDArray[np.uint32]) -> None:
         self._refused = False
-        counts = _announced(self._work, due)
+        counts = _announced(self._context, due)
         if counts.get("refused"):
             self._refused = True
-            self._pause = max(1, len(due) // (_AGAIN * self._batch_size))
+            self._pause = max(1, len(due) // (_REPEATS * self._batch_size))
 
 
 class LookAhead:
     """Reads ahead by batches, in one epoch of one worker.
 
     Args:
-        work: of the run; one without a background thread asks for nothing before its time.
+        context: of the run; without a background thread there is no read-ahead.
         batch_size: items of a batch.
     """
 
-    def __init__(self, work: Work, batch_size: int) -> None:
-        self._work = work
+    def __init__(self, context: RunContext, batch_size: int) -> None:
+        self._context = context
         self._batch_size = batch_size
         self._announced = np.zeros(0, np.uint32)
-        self._active = work.background is not None
+        self._active = context.background is not None
         self._caching = ""
         self._warm = False
-        self._in_vain = 0
+        self._futile = 0
         self._kept: dict[int, tuple[memoryview, int]] = {}
 
     def announce(self, plan: EpochPlan) -> None:
-        """Announce the items of the next batches; to be called before each batch."""
-        by_chunk = self._work.chunked and not self._work.preloaded()
+        """Announce the items of the next batches; called before each batch."""
+        by_chunk = self._context.chunked and not self._context.preloaded()
         if not self._active or self._warm or by_chunk or self._caching in ("", "none"):
             return
         coming = plan.pending(max(LEAST, BATCHES * self._batch_size))
@@ -105,17 +112,17 @@ class LookAhead:
         self._announced = coming
         if not len(new):
             return
-        if _announced(self._work, new).get("refused") == len(new):
-            self._count(in_vain=True)
+        if _announced(self._context, new).get("refused") == len(new):
+            self._count(futile=True)
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
-        """Items for the batch under way, from what is kept here or else by a request. Raises as `BatchReader.fetch`."""
+        """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
         if (kept := self._from_kept(offered)) is not None:
             return kept
         several = self._several(plan, offered)
         asked = offered.indices if several is None else several
         exact = len(asked) == offered.take or several is not None
-        fetched = self._work.reader.fetch(
+        fetched = self._context.reader.fetch(
             asked,
             mode="exact" if exact else "substitute",
             take=None if exact else offered.take,
@@ -137,7 +144,7 @@ class LookAhead:
         return found
 
     def _several(self, plan: EpochPlan, offered: Candidates) -> NDArray[np.uint32] | None:
-        """The items of as many batches as the gateway reads at once; ``None`` if that is not more than one."""
+        """The items of as many batches as the gateway reads concurrently; ``None`` if that is at most one."""
         batches = AT_ONCE // self._batch_size
         if not self._active or self._caching != "none" or batches < 2 or offered.padding:
             return None
@@ -156,22 +163,22 @@ class LookAhead:
         )
 
     def _learn(self, fetched: Fetched) -> None:
-        """Whether the gateway stores what it reads, whether all is there already, and whether announcing was any use."""
+        """Learn from a batch whether the gateway stores items, has them all already, and whether announcements had an effect."""
         self._caching = fetched.directives.caching
         self._warm = bool(len(fetched.flags)) and bool((fetched.flags & HIT).all())
         announced = np.isin(fetched.indices, self._announced)
         if announced.any():
-            self._count(in_vain=not (fetched.flags[announced] & (HIT | JOINED)).any())
+            self._count(futile=not (fetched.flags[announced] & (HIT | JOINED)).any())
 
-    def _count(self, *, in_vain: bool) -> None:
-        self._in_vain = self._in_vain + 1 if in_vain else 0
-        self._active = self._active and self._in_vain < _IN_VAIN
+    def _count(self, *, futile: bool) -> None:
+        self._futile = self._futile + 1 if futile else 0
+        self._active = self._active and self._futile < _MAX_FUTILE
 
 
-def _announced(work: Work, indices: NDArray[np.uint32]) -> dict[str, int]:
-    """The gateway's counts; none if it could not be told."""
+def _announced(context: RunContext, indices: NDArray[np.uint32]) -> dict[str, int]:
+    """Announce items; the gateway's counts, empty if the request failed."""
     try:
-        return work.reader.prefetch(indices)
+        return context.reader.prefetch(indices)
     except LarderError:
-        work.stats.add("prefetch_errors", 1)
+        context.stats.add("prefetch_errors", 1)
         return {}

@@ -1,7 +1,7 @@
-"""One thread that works ahead while the training loop computes.
+"""A single background thread, for requests that run while the training loop computes.
 
-Not a `concurrent.futures` executor, because that makes the interpreter wait at its end for whatever still runs, and a request to
-a gateway that has gone may run for a while.
+Not a `concurrent.futures` executor: the interpreter waits for an executor's tasks when it exits, and a request to a gateway that
+is gone may run for minutes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
-class Background:
-    """Runs what is submitted, one after the other, in a thread of its own that begins with the first task.
+class BackgroundThread:
+    """Runs submitted tasks one after the other, in a thread that starts with the first task.
 
-    A process that inherits this by fork, or receives it by pickling, has a thread of its own.
+    Forked and unpickled copies start a thread of their own.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Background:
         self._process = 0
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
-        """Have the task run; its result or exception is in the future."""
+        """Schedule the task; the future receives its result or exception."""
         if self._tasks is None or self._process != os.getpid():
             self._tasks = SimpleQueue()
             self._process = os.getpid()
-            threading.Thread(target=_work, args=(self._tasks,), name="larder-ahead", daemon=True).start()
+            threading.Thread(target=_work, args=(self._tasks,), name="larder-background", daemon=True).start()
             weakref.finalize(self, self._tasks.put, None).atexit = False
         future: Future[T] = Future()
         self._tasks.put((future, task))
@@ -52,5 +52,5 @@ def _work(tasks: SimpleQueue[_Task | None]) -> None:
             future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
-        # The thread waits for the next task without holding on to the last batch.
+        # Release the last batch while waiting for the next task.
         del task, future, function

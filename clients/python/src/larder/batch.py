@@ -1,7 +1,7 @@
-"""Fetching many items of a dataset in one request, whatever happens to the connection meanwhile.
+"""Fetching many items of a dataset in one request, with recovery from every transient failure.
 
-An answer that is cut, damaged or refused for a passing reason costs the repetition of what it did not bring, and of nothing
-else. Attempts are counted by cause since the last item that came: a gateway that delivers a little each time is slow, not gone.
+After an answer that was cut, damaged or temporarily refused, only the missing items are requested again. Attempts are counted by
+cause since the last received item: a gateway that delivers a little each time is slow, not gone.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPException, HTTPResponse
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,10 @@ from larder.errors import (
 from larder.fallback import Origin, Probation, warn_once
 from larder.fleet import Fleet
 from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
-from larder.merging import MOST, Fetched, Merge
+from larder.merging import MAX_ITEMS, Fetched, Merge
 from larder.retry import Patience, Retry
 from larder.s3 import S3
-from larder.scatter import Round, Scatter
+from larder.scatter import RequestOutcome, Scatter
 from larder.signing import encode_query
 from larder.stats import BY_NODE
 
@@ -45,14 +45,14 @@ __all__ = ["BatchReader", "Counters", "Fetched", "Indices"]
 
 Indices = NDArray[np.integer[Any]] | Sequence[int]
 T = TypeVar("T")
-_MOST_MOVES = 64
-"""Parts of one batch that go to other nodes, with nothing having come meanwhile, before that counts as an attempt."""
+_MAX_MOVES = 64
+"""Requests of one batch that move to other nodes without progress before they count as a failed attempt."""
 _INDICES_TYPE = "application/octet-stream"
 
 
 class Counters(Protocol):
-    """Where counts go: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``, ``split``,
-    ``redirected``, and ``node/`` with a node's id for the items that it sent."""
+    """Receives counts: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``, ``split``, ``redirected``,
+    and ``node/`` followed by a node's id for the items that it sent."""
 
     def add(self, name: str, value: int, /) -> object:
         """Add to a count."""
@@ -63,56 +63,74 @@ class _NoCounters:
         pass
 
 
+class ReaderOptions(TypedDict, total=False):
+    """Everything about a `BatchReader` that has a default.
+
+    Args:
+        credentials: an access key of the gateway; ``None`` searches the usual places of AWS's tools.
+        timeout: seconds of silence after which an attempt fails (30).
+        retry: repetition of requests without progress; ``Retry.outage`` counts from the last received item.
+        fallback: ``"origin"`` reads directly from S3 while the gateway is unavailable (at ``LARDER_ORIGIN_ENDPOINT``, else
+            AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
+        digest_file: of the dataset: registers it again at a gateway that has lost it. Required for ``fallback``, where it must
+            not be at ``s3://bucket/key``.
+        split: request items directly from their home nodes, if the fleet has several and all are reachable (``True``).
+        stats: its ``add(name, value)`` is called for each event.
+        limit: maximum bytes of one answer; a larger one is refused.
+    """
+
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
+    timeout: float
+    retry: Retry | None
+    fallback: str | S3 | None
+    digest_file: str | os.PathLike[str] | None
+    split: bool
+    stats: Counters | None
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReaderSettings:
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
+    timeout: float = 30.0
+    retry: Retry | None = None
+    fallback: str | S3 | None = None
+    digest_file: str | os.PathLike[str] | None = None
+    split: bool = True
+    stats: Counters | None = None
+    limit: int = LIMIT
+
+
 class BatchReader:
     """Reads items of one dataset through a gateway. Safe to share between threads, to fork, to copy and to pickle.
 
     Args:
         endpoint: address of the gateway.
         dataset: from ``Client.register`` or ``Client.dataset``.
-        credentials: one of the gateway's access keys; ``None`` looks where AWS's tools look.
-        timeout: seconds that the gateway may be silent before an attempt counts as failed.
-        retry: how often a request that brought nothing is repeated; ``Retry.outage`` counts from the last item that came.
-        fallback: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver (its address from
-            ``LARDER_ORIGIN_ENDPOINT``, else AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
-        digest_file: of the dataset: registers it again at a gateway that has forgotten it, and is needed for ``fallback``,
-            which cannot use one that is at ``s3://bucket/key``.
-        split: ask each node of a fleet for what it is home of, if there are several and all can be reached from here.
-        stats: ``add(name, value)`` is called for what happens.
-        limit: bytes that one answer may hold; more is refused as nonsense.
+        options: see `ReaderOptions`.
 
     Raises:
-        ValueError: the endpoint is no address, or ``fallback`` lacks ``digest_file``.
-        LarderError: ``fallback`` lacks a package; the message says which.
+        ValueError: the endpoint is not an address, or ``fallback`` lacks ``digest_file``.
+        TypeError: unknown option.
+        LarderError: ``fallback`` needs a package that is not installed; the message names it.
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        dataset: DatasetInfo,
-        *,
-        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
-        timeout: float = 30.0,
-        retry: Retry | None = None,
-        fallback: str | S3 | None = None,
-        digest_file: str | os.PathLike[str] | None = None,
-        split: bool = True,
-        stats: Counters | None = None,
-        limit: int = LIMIT,
-    ) -> None:
-        source = source_of(credentials)
+    def __init__(self, endpoint: str, dataset: DatasetInfo, **options: Unpack[ReaderOptions]) -> None:
+        settings = _ReaderSettings(**options)
+        credentials, timeout, fallback = source_of(settings.credentials), settings.timeout, settings.fallback
         self.dataset = dataset
-        self.stats: Counters = _NoCounters() if stats is None else stats
-        self._retry = retry or Retry()
-        # Only batches are worth waiting for. What else is asked, is asked again later.
-        self._api = Api(endpoint, credentials=source, timeout=timeout, retry=replace(self._retry, outage=0.0))
-        self._digest_file = None if digest_file is None else os.fspath(digest_file)
-        self._limit = limit
-        self._scatter = Scatter(Fleet(self._api, dataset)) if split else None
+        self.stats: Counters = _NoCounters() if settings.stats is None else settings.stats
+        self._retry = settings.retry or Retry()
+        # Only batches are worth waiting for; everything else is requested again later.
+        self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=replace(self._retry, outage=0.0))
+        self._digest_file = None if settings.digest_file is None else os.fspath(settings.digest_file)
+        self._limit = settings.limit
+        self._scatter = Scatter(Fleet(self._api, dataset)) if settings.split else None
         self._probation = Probation()
         self._origin: Origin | None = None
         if fallback is not None:
-            here = None if str(digest_file).startswith("s3://") else digest_file
-            self._origin = Origin(fallback, here, dataset, timeout=timeout, retry=self._api.retry)
+            local = None if str(settings.digest_file).startswith("s3://") else settings.digest_file
+            self._origin = Origin(fallback, local, dataset, timeout=timeout, retry=self._api.retry)
 
     @property
     def endpoint(self) -> str:
@@ -121,11 +139,11 @@ class BatchReader:
 
     @property
     def fleet(self) -> Fleet | None:
-        """What the reader knows of the fleet; ``None`` if it does not split batches."""
+        """The reader's view of the fleet; ``None`` without ``split``."""
         return None if self._scatter is None else self._scatter.fleet
 
     def close(self) -> None:
-        """Close idle connections; the reader can be used on."""
+        """Close idle connections; the reader stays usable."""
         self._api.connection.close()
         if self.fleet is not None:
             self.fleet.close()
@@ -140,41 +158,41 @@ class BatchReader:
         epoch: int = 0,
         job: str = "",
     ) -> Fetched:
-        """Items of the dataset. Those that cannot be had are in ``failed``; all others that were asked for are there.
+        """Fetch items of the dataset. Unavailable ones are in ``failed`` of the result.
 
         Args:
-            indices: of items; for ``substitute`` candidates, none twice.
-            mode: ``exact``: every one of them; ``substitute``: any ``take`` of them, which costs the least.
-            take: how many of the candidates.
+            indices: of the items; distinct candidates in mode ``substitute``.
+            mode: ``exact``: all of them; ``substitute``: those ``take`` of them that cost least.
+            take: number of candidates to deliver.
             ordered: in the order of ``indices`` rather than of arrival.
-            epoch: of the training run, for the gateway's decisions.
+            epoch: epoch of the training run, for the gateway's decisions.
             job: name of the training run, for the same.
 
         Raises:
-            ValueError: a wrong mode, ``take`` or candidate.
+            ValueError: invalid mode, ``take`` or candidates.
             IndexError: the dataset has no such item.
-            GatewayUnavailable: nothing more came, and there is no fallback.
+            GatewayUnavailable: the retries are used up, and there is no fallback.
             UnknownDataset: the gateway does not know the dataset, and there is no ``digest_file`` to register it with.
             RequestRefused: the gateway refuses the caller or the request.
-            UnexpectedAnswer: what answers is no Larder gateway.
-            CredentialsMissing: there is no access key to sign with.
+            UnexpectedAnswer: the endpoint is not a Larder gateway.
+            CredentialsMissing: no access key was found.
         """
         if mode not in ("exact", "substitute"):
-            raise ValueError(f'mode is "exact" or "substitute", not {mode!r}')
+            raise ValueError(f'mode must be "exact" or "substitute", not {mode!r}')
         if (take is None) is (mode == "substitute") or (take is not None and take < 0):
-            raise ValueError(f"take goes with mode substitute, and is at least 0; mode {mode}, take {take}")
+            raise ValueError(f"take (at least 0) is required in mode substitute only; got mode={mode!r}, take={take}")
         request = self._checked(indices, distinct=mode == "substitute")
         merge = Merge(request, take, self._api.retry.attempts)
         directives = Directives()
         if not (self._origin and self._probation.waiting):
             parameters = {"mode": mode, "epoch": str(epoch), "job": job}
             try:
-                # A gateway that was given up before gets one attempt, not all of them.
+                # A gateway on probation gets a single attempt.
                 patience = Patience(replace(self._retry, attempts=1) if self._probation.active else self._retry)
-                directives = self._remedied(lambda: self._through_gateway(merge, parameters, patience), patience)
+                directives = self._recovering(lambda: self._through_gateway(merge, parameters, patience), patience)
                 self._probation.answered()
                 if self.fleet is not None:
-                    self.fleet.look()
+                    self.fleet.refresh_if_due()
             except GatewayUnavailable as error:
                 if self._origin is None:
                     raise
@@ -187,12 +205,12 @@ class BatchReader:
         return merge.result(directives, ordered=ordered)
 
     def prefetch(self, indices: Indices) -> dict[str, int]:
-        """Ask the gateway to have items ready soon: counts of those ``resident``, ``fetching`` and ``refused``.
+        """Ask the gateway to cache items soon. Returns the numbers of ``resident``, ``fetching`` and ``refused`` ones.
 
-        One that was given up, and past which items are read, is not asked before it has answered a ``fetch``: all are refused.
+        While items are read from the fallback, no request is sent and all are refused.
 
         Raises:
-            GatewayUnavailable: and others, as ``fetch`` does.
+            GatewayUnavailable: and others, as ``fetch``.
         """
         counts = {"resident": 0, "fetching": 0, "refused": 0}
         if self._probation.active:
@@ -205,10 +223,10 @@ class BatchReader:
         return counts
 
     def lookup(self, indices: Indices) -> NDArray[np.bool_]:
-        """For each item whether it is in the cache now.
+        """Whether each item is in the cache now.
 
         Raises:
-            GatewayUnavailable: and others, as ``fetch`` does.
+            GatewayUnavailable: and others, as ``fetch``.
         """
         found = [np.zeros(0, dtype=np.bool_)]
         for part in self._parts(indices):
@@ -220,7 +238,7 @@ class BatchReader:
         return np.concatenate(found)
 
     def _through_gateway(self, merge: Merge, parameters: dict[str, str], patience: Patience) -> Directives:
-        """Ask until nothing is left."""
+        """Request until nothing is missing."""
         directives, moves = Directives(), 0
         while not merge.done():
             asked = merge.ask()
@@ -234,7 +252,7 @@ class BatchReader:
                 moves = 0
                 if outcome.error:
                     pause = patience.brief()
-            elif not outcome.moved or moves > _MOST_MOVES or outcome.error:
+            elif not outcome.moved or moves > _MAX_MOVES or outcome.error:
                 pause = patience.pause(outcome.cause)
             if merge.done():
                 break
@@ -244,19 +262,21 @@ class BatchReader:
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
         return directives
 
-    def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> Round:
-        """One request to each node that is home of something, or to the one address. Raises as ``_request``."""
+    def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> RequestOutcome:
+        """Send one request to each home node, or to the one address. Raises as ``_request``."""
         ask = partial(self._request, parameters)
         scattered = None if self._scatter is None else self._scatter.round(indices, wanted, ask)
         return ask(self._api, indices, wanted) if scattered is None else scattered
 
-    def _request(self, parameters: Mapping[str, str], api: Api, indices: NDArray[np.uint32], wanted: int) -> Round:
-        """One request. What it brought counts, however it ends.
+    def _request(
+        self, parameters: Mapping[str, str], api: Api, indices: NDArray[np.uint32], wanted: int
+    ) -> RequestOutcome:
+        """Send one request. Received items count, however it ends.
 
         Raises:
-            RequestRefused: the gateway said no.
+            RequestRefused: the gateway refused the request.
         """
-        outcome = Round()
+        outcome = RequestOutcome()
         sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
         query = encode_query((name, value) for name, value in sent.items() if value)
         headers = {"Accept": MEDIA_TYPE, "Content-Type": _INDICES_TYPE}
@@ -274,13 +294,13 @@ class BatchReader:
                 )
                 outcome.received = decoder.received
                 decoder.decode(response)
-        # What is no batch may be damaged on the way, or a proxy's page while the gateway restarts: the next attempt tells.
+        # An invalid answer may be damaged, or a proxy's page while the gateway restarts: try again.
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
             outcome.error = error
             outcome.broken = int(isinstance(error, TruncatedBatch | HTTPException))
         return outcome
 
-    def _gone(self, merge: Merge, attempts: int, outcome: Round) -> LarderError:
+    def _gone(self, merge: Merge, attempts: int, outcome: RequestOutcome) -> LarderError:
         if isinstance(outcome.error, UnexpectedAnswer):
             return outcome.error
         cause = outcome.error or self._why(merge, outcome.received)
@@ -289,17 +309,17 @@ class BatchReader:
         return unavailable
 
     def _why(self, merge: Merge, received: Received) -> LarderError:
-        """What keeps items away when the answers are whole."""
-        said = next((each for each in received.failures.values() if each.status == ORIGIN_ERROR), None)
-        if said or received.status == ORIGIN_ERROR:
-            example = f", such as {said.bucket}/{said.key!r}: {said.detail}" if said else ""
+        """Why items are missing although the answers are complete."""
+        failure = next((each for each in received.failures.values() if each.status == ORIGIN_ERROR), None)
+        if failure or received.status == ORIGIN_ERROR:
+            example = f", such as {failure.bucket}/{failure.key!r}: {failure.detail}" if failure else ""
             return LarderError(
                 f"its origin cannot be reached, or fails every item{example}; {merge.wanted} are missing"
             )
-        detail = "the gateway answers, but without them or with damaged bytes"
+        detail = "the gateway answers, but items are missing or damaged"
         return TruncatedBatch(merge.came, merge.wanted, detail)
 
-    def _count(self, outcome: Round) -> None:
+    def _count(self, outcome: RequestOutcome) -> None:
         counts = {
             "requests": outcome.requests,
             "crc_errors": outcome.received.corrupt,
@@ -321,8 +341,8 @@ class BatchReader:
         except ValueError as error:
             raise UnexpectedAnswer(self.endpoint, response.status, f"its directives: {error}") from error
 
-    def _remedied(self, call: Callable[[], T], patience: Patience) -> T:
-        """Register a forgotten dataset again, with ``patience``, and look again for credentials that have expired, once."""
+    def _recovering(self, call: Callable[[], T], patience: Patience) -> T:
+        """The call's result; registers an unknown dataset again, with retries, and renews expired credentials once."""
         renewed = registered = False
         while True:
             try:
@@ -347,7 +367,7 @@ class BatchReader:
                 renewed = True
 
     def _register(self, digest_file: str) -> None:
-        """At the one address, or at the first node that takes it: the address may be that of the node that died with it."""
+        """Register at the one address, or at the first node that accepts: the address may be that of the failed node."""
         others = [] if self.fleet is None else self.fleet.addresses()
         for address in [self.endpoint, *others] if others else []:
             try:
@@ -360,7 +380,7 @@ class BatchReader:
         connection = self._api.connection
         client = Client(address, credentials=connection.credentials, timeout=connection.timeout, retry=retry)
         try:
-            # By its content: the file may be another one by now, and must not displace what has this dataset's name.
+            # By content: the file may have changed, and must not replace the registration of this name.
             stem = self.dataset.name.removesuffix(f"-{self.dataset.id[:16]}")
             known = client.register(stem, digest_file, caching=self.dataset.caching, by_content=True)
         finally:
@@ -381,25 +401,27 @@ class BatchReader:
                 expected=frozenset({status}),
             )
 
-        return self._remedied(ask, Patience(self._api.retry))[1]
+        return self._recovering(ask, Patience(self._api.retry))[1]
 
     def _path(self, what: str) -> str:
         return f"/-/v1/datasets/{self.dataset.id}/{what}"
 
     def _parts(self, indices: Indices) -> Iterator[NDArray[np.uint32]]:
         request = self._checked(indices)
-        for start in range(0, len(request), MOST):
-            yield request[start : start + MOST]
+        for start in range(0, len(request), MAX_ITEMS):
+            yield request[start : start + MAX_ITEMS]
 
     def _checked(self, indices: Indices, *, distinct: bool = False) -> NDArray[np.uint32]:
         wide = np.asarray(indices)
         if wide.size and (wide.ndim != 1 or wide.dtype.kind not in "iu"):
-            raise ValueError(f"indices are whole numbers in one dimension, not {wide.dtype} in {wide.ndim}")
+            raise ValueError(f"indices must be whole numbers in one dimension, not {wide.dtype} in {wide.ndim}")
         outside = wide[(wide < 0) | (wide >= self.dataset.items)] if wide.size else wide
         if len(outside):
-            raise IndexError(f"item {outside[0]} of dataset {self.dataset.name}, which has {self.dataset.items}")
+            raise IndexError(
+                f"index out of range: item {outside[0]} of dataset {self.dataset.name}, which has {self.dataset.items}"
+            )
         if distinct:
-            ordered = np.sort(wide)  # np.unique takes seconds for a million
+            ordered = np.sort(wide)  # np.unique takes seconds for a million items
             if np.any(ordered[1:] == ordered[:-1]):
-                raise ValueError("a candidate comes twice")
+                raise ValueError("a candidate is listed twice")
         return wide.astype("<u4")

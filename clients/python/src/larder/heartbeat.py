@@ -1,7 +1,7 @@
-"""What tells the fleet that a job is there: its registration, and heartbeats from a thread of their own.
+"""A job's registration with the fleet, and the thread that sends its heartbeats.
 
-The fleet is asked for advice; it is never needed. Whatever goes wrong in the thread is counted and tried again with the next
-heartbeat, and training goes on with the directives that were heard last.
+The fleet advises; training never depends on it. A failed heartbeat is counted, the next one tries again, and the job keeps the
+last directives that it received.
 """
 
 from __future__ import annotations
@@ -21,29 +21,36 @@ from urllib.parse import quote
 from larder.api import Api, Busy
 from larder.connection import TRANSIENT
 from larder.errors import LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
-from larder.fleet import EVERY, SELDOM, Neighbours
+from larder.fleet import REFRESH_INTERVAL, RETRY_INTERVAL, Neighbours
 from larder.planner.upcoming import Upcoming
 from larder.timing import PHASES, Timing
 
+CACHING = ("auto", "on", "off")
 _JSON = {"Content-Type": "application/json"}
 _CREATED = frozenset({200, 201})
-_SHORTEST, _LONGEST = 0.1, 60.0
-_ID = re.compile(r"[0-9a-f]{64}")
+_MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.1, 60.0
+"""Seconds between heartbeats: directives outside of this range are clamped to it."""
+_FIRST_HEARTBEAT = 1.0
+"""Seconds until the next attempt while no directives have arrived."""
+_JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_DATASET_ID = re.compile(r"[0-9a-f]{64}")
+_MAX_VALUES = {"batch_size": 1 << 20, "gpus": 1 << 16, "ranks": 1 << 16}
+"""Largest accepted values: items of a mini-batch, GPUs and ranks of a job."""
 _log = logging.getLogger("larder")
 
 
 @dataclass(frozen=True, slots=True)
 class JobDirectives:
-    """What the fleet asks of a job.
+    """The fleet's instructions for a job.
 
     Args:
-        caching: mode in force for the dataset: ``full``, ``static``, ``chunked`` or ``none``.
-        cache: whether the job's reads use the cache now; it is the gateways that act on it.
-        phase: what its mini-batches are counted as: ``probe-miss``, ``measure`` or ``steady``.
-        chunk: where jobs that begin now should begin; -1: anywhere.
+        caching: caching mode of the dataset: ``full``, ``static``, ``chunked`` or ``none``.
+        cache: whether the job's reads use the cache now; the gateways enforce it.
+        phase: phase that its mini-batches are counted in: ``probe-miss``, ``measure`` or ``steady``.
+        chunk: chunk with which a job that starts now should begin; -1 for any.
         plan: version of the fleet's plan.
-        preload: the fleet loads chunks by itself: nothing need be announced.
-        heartbeat: seconds from one heartbeat to the next.
+        preload: the fleet loads chunks by itself, so readers announce none.
+        heartbeat: seconds between heartbeats.
     """
 
     caching: str
@@ -56,10 +63,10 @@ class JobDirectives:
 
     @classmethod
     def from_json(cls, document: object) -> JobDirectives:
-        """Read what a gateway says.
+        """Parse the ``directives`` of a gateway's answer.
 
         Raises:
-            ValueError: a field is missing or no such thing; the message names it.
+            ValueError: a field is missing or has the wrong type; the message names it.
         """
         if not isinstance(document, Mapping):
             raise ValueError(f'"directives" is {document!r}')
@@ -71,34 +78,50 @@ class JobDirectives:
             raise ValueError(f'"phase" of the directives is {found["phase"]!r}')
         if isinstance(found["heartbeat"], bool) or not isinstance(found["heartbeat"], int | float):
             raise ValueError(f'"heartbeat" of the directives is {found["heartbeat"]!r}')
-        found["heartbeat"] = min(max(float(found["heartbeat"]), _SHORTEST), _LONGEST)
+        found["heartbeat"] = min(max(float(found["heartbeat"]), _MIN_HEARTBEAT), _MAX_HEARTBEAT)
         return cls(**found)
 
 
-class Named(Protocol):
-    """What a job calls its dataset."""
+class DatasetReference(Protocol):
+    """The dataset of a job, as the job names it to the gateway."""
 
     def __call__(self) -> str:
-        """Its name or id; asking may make requests."""
+        """Its name or id; resolving it may send requests."""
 
-    def forget(self) -> bool:
-        """The gateway does not know it; whether asking again makes it known."""
+    def invalidate(self) -> bool:
+        """Drop the resolved id, because the gateway does not know it. Returns whether resolving again can help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a job says of itself."""
+    """A job's description of itself, see `larder.Job`.
+
+    Raises:
+        ValueError: a value is out of range; the message names it.
+    """
 
     name: str
-    dataset: Named
+    dataset: DatasetReference
     batch_size: int
-    gpus: int
-    ranks: int
-    rank: int
-    caching: str
+    gpus: int = 1
+    ranks: int = 1
+    rank: int = 0
+    caching: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _JOB_NAME.fullmatch(self.name):
+            raise ValueError(f"a job's name is 1 to 128 of A-Z a-z 0-9 . _ -, not {self.name!r}")
+        if self.caching not in CACHING:
+            raise ValueError(f"caching must be one of {', '.join(CACHING)}, not {self.caching!r}")
+        for name, maximum in _MAX_VALUES.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+                raise ValueError(f"{name} must be a whole number from 1 to {maximum}, not {value!r}")
+        if not isinstance(self.rank, int) or not 0 <= self.rank < self.ranks:
+            raise ValueError(f"rank must be from 0 to {self.ranks - 1}, not {self.rank!r}")
 
     def document(self) -> dict[str, object]:
-        """As it is sent."""
+        """The body of the registration request."""
         return {
             "job": self.name,
             "dataset": self.dataset(),
@@ -109,32 +132,34 @@ class Registration:
         }
 
 
-class Heart:
-    """A rank's side of a job: what it knows, and what it says of itself.
+class HeartbeatThread:
+    """One rank's connection to the fleet: registers the job, reports progress, receives directives.
+
+    Copies in other processes (forked or unpickled) ask for epoch orders, but send no heartbeats.
 
     Args:
-        api: of the gateway, without patience of its own.
-        registration: what the job says of itself.
+        api: of the gateway, without retries.
+        registration: the job's description.
     """
 
     def __init__(self, api: Api, registration: Registration) -> None:
         self.api = api
         self.registration = registration
         self.timing = Timing()
-        self.place = Upcoming()
-        self.place_wanted = True
-        """Whether the next heartbeat waits for a place; it is the training loop that knows it."""
+        self.position = Upcoming()
+        self.position_due = True
+        """Whether the training loop should set ``position`` before the next heartbeat."""
         self.directives: JobDirectives | None = None
         self.dataset = ""
-        """Id of the dataset that the job was registered for, once a gateway has said it."""
+        """Id of the job's dataset, as the gateway resolved it; empty before registration."""
         self.stopped = threading.Event()
         self.counts = {"heartbeats": 0, "failed": 0, "registered": 0}
         self.last_error = ""
-        """Why a request failed that nobody waited for, the last of them."""
-        self._warned: set[str] = set()
+        """Message of the last failed request of the thread."""
+        self._logged: set[str] = set()
         self._joining = threading.Lock()
         self._neighbours = Neighbours(api)
-        self._next_look = 0.0
+        self._next_refresh = 0.0
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
@@ -147,78 +172,78 @@ class Heart:
 
     @property
     def own(self) -> bool:
-        """Whether this is the process that the job was made in, and no copy in a worker."""
+        """Whether this process created the job; false for copies in workers."""
         return self._process == os.getpid()
 
     @property
     def nodes(self) -> int:
-        """How many nodes of the gateway's fleet can be asked, should the gateway go."""
+        """Nodes of the fleet that can replace the gateway if it fails."""
         return len(self._neighbours.reached)
 
     def begin(self) -> None:
-        """Start the thread, if it is not there; a copy has none."""
+        """Start the thread unless it runs already, or this is a copy."""
         if self._thread is None and self.own and not self.stopped.is_set():
             self._thread = threading.Thread(target=self.run, name="larder-job", daemon=True)
             self._thread.start()
 
     def run(self) -> None:
-        """Beat until stopped."""
+        """Send heartbeats until stopped."""
         while True:
             try:
                 self.beat()
-                self._look()
+                self._refresh_neighbours()
             except (LarderError, ValueError, *TRANSIENT) as error:
                 self._failed(error)
             directives = self.directives
-            if self.stopped.wait(1.0 if directives is None else directives.heartbeat):
+            if self.stopped.wait(_FIRST_HEARTBEAT if directives is None else directives.heartbeat):
                 return
 
     def beat(self) -> None:
-        """Register if that was not done, and say where the rank is."""
+        """Register if needed, then send one heartbeat."""
         self.join()
         try:
-            document = self._post("heartbeat", self._said())
+            document = self._post("heartbeat", self._report())
         except RequestRefused as error:
             if error.code != "UnknownJob" or self.stopped.is_set():
                 raise
             self.register()
             return
-        self.place_wanted = True
+        self.position_due = True
         self.counts["heartbeats"] += 1
-        self.heard(document)
+        self._apply(document)
 
     def join(self) -> JobDirectives:
-        """The directives heard last; the job is registered if that was not done. Raises as ``register``.
+        """The latest directives; registers the job first if needed. Raises as ``register``.
 
-        The thread and the training loop begin at the same moment: the second waits for what the first is told.
+        Thread and training loop start at the same moment: the lock makes one of them register and the other wait.
         """
-        if not self.own:  # in a process that was forked, the lock may be that of a thread which is not there
+        if not self.own:  # after a fork, the lock may be held by a thread that does not exist in this process
             return self.directives or self.register()
         with self._joining:
             return self.directives or self.register()
 
     def register(self) -> JobDirectives:
-        """Register the job, or join it.
+        """Register the job, or join it as another rank.
 
         Raises:
-            Busy: asking again later may help, as may what is in ``TRANSIENT``.
-            RequestRefused: the gateway said no.
-            UnexpectedAnswer: what answered is no gateway.
+            Busy: a temporary failure, as are the errors of ``TRANSIENT``.
+            RequestRefused: the gateway refused the job.
+            UnexpectedAnswer: the endpoint is not a Larder gateway.
         """
         try:
             document = self._exchange("/-/v1/jobs", self.registration.document(), _CREATED)
         except UnknownDataset:
-            if not self.registration.dataset.forget():
+            if not self.registration.dataset.invalidate():
                 raise
             document = self._exchange("/-/v1/jobs", self.registration.document(), _CREATED)
         self.counts["registered"] += 1
         found = document.get("dataset")
-        if not self.dataset and isinstance(found, str) and _ID.fullmatch(found):
+        if not self.dataset and isinstance(found, str) and _DATASET_ID.fullmatch(found):
             self.dataset = found
-        return self.heard(document)
+        return self._apply(document)
 
     def order(self, epoch: int, proposal: tuple[int, ...]) -> tuple[int, ...]:
-        """Which order the chunks of an epoch have. Raises as ``register``."""
+        """The order of an epoch's chunks, for all ranks. Raises as ``register``."""
         found = self._post(f"epochs/{epoch}", {"order": list(proposal)}).get("order")
         if not isinstance(found, list) or not all(type(chunk) is int for chunk in found):
             raise UnexpectedAnswer(self.api.endpoint, 200, f'"order" is {found!r}')
@@ -227,40 +252,40 @@ class Heart:
         return tuple(found)
 
     def leave(self, seconds: float) -> None:
-        """Stop, and say good-bye, which takes so many seconds at most and may fail."""
+        """Stop the thread and sign off from the fleet; waits at most ``seconds``, and ignores failures."""
         self.stopped.set()
         if self.directives is None:
             return
-        leaving = threading.Thread(target=self._leave, name="larder-job-leaves", daemon=True)
+        leaving = threading.Thread(target=self._leave, name="larder-sign-off", daemon=True)
         leaving.start()
         leaving.join(seconds)
 
     def _leave(self) -> None:
         try:
-            self._say_good_bye()
+            self._sign_off()
         except (LarderError, ValueError, *TRANSIENT) as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Count it. What no repetition will mend, such as a refusal, is also said to people: each kind once."""
+        """Count a failure. Permanent ones, such as a refusal, are also logged, each kind once."""
         self.counts["failed"] += 1
         self.last_error = str(error) or type(error).__name__
         kind = error.code if isinstance(error, RequestRefused) else type(error).__name__
-        if isinstance(error, (Busy, *TRANSIENT)) or kind in self._warned:
+        if isinstance(error, (Busy, *TRANSIENT)) or kind in self._logged:
             return
-        self._warned.add(kind)
-        _log.warning("the fleet does not hear of the job %r: %s", self.registration.name, self.last_error)
+        self._logged.add(kind)
+        _log.warning("heartbeats of job %r fail: %s", self.registration.name, self.last_error)
 
-    def _say_good_bye(self) -> None:
+    def _sign_off(self) -> None:
         if self.registration.ranks > 1:
-            self.place = Upcoming(self.place.epoch)
-            self._post("heartbeat", self._said())
+            self.position = Upcoming(self.position.epoch)
+            self._post("heartbeat", self._report())
             return
         with self.api.exchange("DELETE", self._path(""), expected=frozenset({204})) as response:
             response.read()
 
-    def heard(self, document: Mapping[str, Any]) -> JobDirectives:
-        """Take in the directives of an answer."""
+    def _apply(self, document: Mapping[str, Any]) -> JobDirectives:
+        """Put the directives of an answer into force."""
         try:
             directives = JobDirectives.from_json(document.get("directives"))
         except ValueError as error:
@@ -269,32 +294,32 @@ class Heart:
         self.directives = directives
         return directives
 
-    def _said(self) -> dict[str, object]:
-        place = self.place
+    def _report(self) -> dict[str, object]:
+        position = self.position
         return {
             "rank": self.registration.rank,
-            "epoch": place.epoch,
-            "upcoming": list(place.chunks),
-            "epoch_left": place.epoch_left,
+            "epoch": position.epoch,
+            "upcoming": list(position.chunks),
+            "epoch_left": position.epoch_left,
             "phases": self.timing.as_json(),
         }
 
-    def _post(self, what: str, document: Mapping[str, object]) -> dict[str, Any]:
-        return self._exchange(self._path(f"/{what}"), document, frozenset({200}))
+    def _post(self, action: str, document: Mapping[str, object]) -> dict[str, Any]:
+        return self._exchange(self._path(f"/{action}"), document, frozenset({200}))
 
-    def _look(self) -> None:
-        """See who else can be asked, should the gateway go."""
-        if time.monotonic() < self._next_look:
+    def _refresh_neighbours(self) -> None:
+        """Learn which other nodes can replace the gateway."""
+        if time.monotonic() < self._next_refresh:
             return
-        self._next_look = time.monotonic() + EVERY
+        self._next_refresh = time.monotonic() + REFRESH_INTERVAL
         try:
             for node in self._neighbours.ready():
                 self._neighbours.reach(node)
         except (LarderError, ValueError, *TRANSIENT):
-            self._next_look = time.monotonic() + SELDOM  # it knows of no fleet
+            self._next_refresh = time.monotonic() + RETRY_INTERVAL  # not part of a fleet
 
     def _exchange(self, path: str, document: Mapping[str, object], expected: frozenset[int]) -> dict[str, Any]:
-        """One request to the gateway; to another node of its fleet if the gateway cannot be reached."""
+        """Send one request to the gateway, or to another node of its fleet if the gateway is unreachable."""
         try:
             return self._exchange_with(self.api, path, document, expected)
         except TRANSIENT:
@@ -315,5 +340,5 @@ class Heart:
                 raise
             raise Busy(f"the credentials have expired: {error}") from error
 
-    def _path(self, what: str) -> str:
-        return f"/-/v1/jobs/{quote(self.registration.name, safe='')}{what}"
+    def _path(self, suffix: str) -> str:
+        return f"/-/v1/jobs/{quote(self.registration.name, safe='')}{suffix}"

@@ -1,4 +1,4 @@
-"""A training run that the fleet knows: it is timed, follows what the fleet decides, and takes its chunks in the fleet's order.
+"""A training run that the fleet knows: timed, cached by the fleet's directives, with chunks in the fleet's order.
 
 ::
 
@@ -9,45 +9,60 @@
             for batch in loader:
                 step(batch)
 
-What the fleet does for a job, and for a dataset that several jobs read, is decided by one of the gateways from what jobs say of
-themselves (Quiver, FAST 2020, sections 4.5 and 5). Two rules keep that harmless. Heartbeats are advice: when they fail, training
-does not notice. The order of an epoch's chunks is no advice, since ranks that guessed could deliver an item twice or never: it
-is asked for until somebody answers, for as long as a batch would be.
+One of the gateways decides for all jobs, from what the jobs report (Quiver, FAST 2020, sections 4.5 and 5). Heartbeats are
+advice: training does not notice when they fail. The order of an epoch's chunks is not advice, since ranks that guessed could
+deliver an item twice or never: the job asks for it for as long as it would ask for a batch.
 """
 
 from __future__ import annotations
 
-import re
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from larder.api import Api, Busy
 from larder.connection import TRANSIENT
 from larder.credentials import Credentials, CredentialSource, source_of
 from larder.dataset import DatasetInfo
 from larder.errors import GatewayUnavailable, RequestRefused
-from larder.heart import Heart, JobDirectives, Registration
-from larder.loop import Loop
+from larder.heartbeat import HeartbeatThread, JobDirectives, Registration
 from larder.retry import Patience, Retry
 from larder.run import Batch
 from larder.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
+from larder.timing import TimedLoader
 
 T = TypeVar("T")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_CACHING = ("auto", "on", "off")
-_MOST = {"batch_size": 1 << 20, "gpus": 1 << 16, "ranks": 1 << 16}
-_PATIENCE = 5.0
-"""Seconds that a gateway may be silent towards the thread, which nobody waits for."""
-_LEAVING = 1.0
-"""Seconds that a job may take to say good-bye."""
+_TIMEOUT = 5.0
+"""Seconds of silence after which a request about a job fails."""
+_SIGN_OFF = 1.0
+"""Seconds that closing a job waits for the fleet."""
+
+
+class JobOptions(TypedDict, total=False):
+    """Everything about a `Job` that has a default.
+
+    Args:
+        gpus: number of GPUs of all ranks together (1).
+        ranks: number of training processes (1).
+        rank: number of this training process (0).
+        caching: ``"auto"``: the fleet measures whether the job gains from the cache. ``"on"``, ``"off"``: fixed.
+        credentials: an access key of the gateway. If left out, the usual places of AWS's tools are searched.
+        retry: repetition of requests for an epoch's order. If left out, they are repeated for two minutes, as batches are.
+    """
+
+    gpus: int
+    ranks: int
+    rank: int
+    caching: str
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
+    retry: Retry | None
 
 
 class Step:
-    """One mini-batch of a loop of one's own, see `Job.timing`."""
+    """One mini-batch of an unwatched training loop, see `Job.timing`."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
@@ -55,139 +70,125 @@ class Step:
         self.items = self.hits = 0
 
     def loaded(self, batch: Batch | None = None) -> None:
-        """The data is there: what was spent until now was spent waiting. A `Batch` also says how many items were in the cache."""
+        """The data has arrived: the time until now was spent waiting. A `Batch` also gives its items and cache hits."""
         self.waited = time.perf_counter() - self.began
         if batch is not None:
             self.items, self.hits = len(batch), batch.hits
 
 
 class Job:
-    """One rank of a training run. Makes no request until a loader, a watched loop, ``step`` or ``timing`` uses it.
+    """One rank of a training run. Sends no request until a loader, a watched loop, ``step`` or ``timing`` uses it.
 
-    What the fleet then refuses does not stop training, except where an order is asked for: it is logged (``larder``), each
-    kind of refusal once, and ``stats()["last_error"]`` has the last.
+    A refusal by the fleet does not stop training unless it concerns an epoch's order: it is logged (``larder``), each kind once,
+    and ``stats()["last_error"]`` has the latest.
 
-    In a process that inherits it by fork, or receives it pickled, as worker processes of a `DataLoader` do, it still asks for
-    the order of an epoch, and sends no heartbeats.
+    Copies in other processes (forked or unpickled), such as `DataLoader` workers, ask for epoch orders but send no heartbeats.
 
     Args:
         endpoint: address of a gateway.
-        name: of the training run, 1 to 128 of ``A-Z a-z 0-9 . _ -``; all its ranks give the same, and no other run of the tenant.
-        dataset: that it reads: a name, a digest file, or what `Client.register` returned.
+        name: of the training run, 1 to 128 of ``A-Z a-z 0-9 . _ -``; the same in all ranks, and unique within the tenant.
+        dataset: its name, its digest file, or the result of `Client.register`.
         batch_size: items of a mini-batch of one rank.
-        gpus: of all ranks together.
-        ranks: how many training processes there are.
-        rank: which of them this is.
-        caching: ``auto``: the fleet finds out whether the job gains from the cache; ``on``, ``off``: it is told.
-        credentials: one of the gateway's access keys; ``None`` looks where AWS's tools look.
-        retry: how often a request for an epoch's order is repeated; if left out, for two minutes, as batches are.
+        options: see `JobOptions`.
 
     Raises:
-        ValueError: an argument is out of its range; the message names it.
+        ValueError: an argument is out of range; the message names it.
+        TypeError: unknown option.
     """
 
     def __init__(
-        self,
-        endpoint: str,
-        name: str,
-        dataset: DatasetName,
-        *,
-        batch_size: int,
-        gpus: int = 1,
-        ranks: int = 1,
-        rank: int = 0,
-        caching: str = "auto",
-        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
-        retry: Retry | None = None,
+        self, endpoint: str, name: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[JobOptions]
     ) -> None:
-        _check(name, caching, batch_size=batch_size, gpus=gpus, ranks=ranks, rank=rank)
         self.name = name
-        self._retry = retry
-        keys = source_of(credentials)
-        named = _Named(endpoint, dataset, Access(credentials=keys, retry=retry))
-        said = Registration(name, named, batch_size, gpus, ranks, rank, caching)
-        self._heart = Heart(Api(endpoint, credentials=keys, timeout=_PATIENCE), said)
-        self._finished = _at_the_end(self, self._heart)
+        self._retry = options.get("retry")
+        credentials = source_of(options.get("credentials"))
+        reference = _DatasetReference(endpoint, dataset, Access(credentials=credentials, retry=self._retry))
+        described: dict[str, Any] = {
+            key: value for key, value in options.items() if key not in ("credentials", "retry")
+        }
+        registration = Registration(name, reference, batch_size, **described)
+        self._heartbeat = HeartbeatThread(Api(endpoint, credentials=credentials, timeout=_TIMEOUT), registration)
+        self._stop = _stop_with(self, self._heartbeat)
         self._step_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "_retry": self._retry, "_heart": self._heart, "_step_at": 0.0}
+        return {"name": self.name, "_retry": self._retry, "_heartbeat": self._heartbeat, "_step_at": 0.0}
 
     @property
     def directives(self) -> JobDirectives | None:
-        """What the fleet asked for last; ``None`` before it was asked."""
-        return self._heart.directives
+        """The fleet's latest directives; ``None`` before the first answer."""
+        return self._heartbeat.directives
 
     @property
     def ranks(self) -> int:
-        """How many training processes there are."""
-        return self._heart.registration.ranks
+        """Number of training processes."""
+        return self._heartbeat.registration.ranks
 
-    def watch(self, loader: Iterable[Any]) -> Loop:
-        """The same batches, timed. A `DataLoader` of ours is watched as well, as by `larder.torch.watch`."""
-        return Loop(self._heart, loader)
+    def watch(self, loader: Iterable[Any]) -> TimedLoader:
+        """The same batches, timed. Loaders of `larder.torch` datasets are also watched, as by `larder.torch.watch`."""
+        return TimedLoader(self._heartbeat, loader)
 
     def step(self, items: int = 0, hits: int = 0) -> None:
-        """A mini-batch is over, and the next one begins; for loops that are not watched.
+        """End one mini-batch and begin the next, in a loop that is not watched.
 
         Args:
-            items: that it had.
+            items: of the mini-batch that ends.
             hits: how many of them were in the cache.
         """
         now = time.perf_counter()
         if self._step_at:
-            self._heart.timing.add(now - self._step_at, 0.0, items, hits)
+            self._heartbeat.timing.add(now - self._step_at, 0.0, items, hits)
         self._step_at = now
-        self._heart.begin()
+        self._heartbeat.begin()
 
     @contextmanager
     def timing(self) -> Iterator[Step]:
-        """Around one mini-batch, from asking for its data to the end of computing with it; for loops that are not watched."""
-        self._heart.begin()
+        """Time one mini-batch of a loop that is not watched: from the request for its data to the end of the computation."""
+        self._heartbeat.begin()
         step = Step()
         yield step
         seconds = time.perf_counter() - step.began
-        self._heart.timing.add(seconds, step.waited, step.items, step.hits)
+        self._heartbeat.timing.add(seconds, step.waited, step.items, step.hits)
 
     def agree(self, epoch: int, proposal: tuple[int, ...] | None, dataset: DatasetInfo | None = None) -> Agreement:
-        """What is agreed on for an epoch: the same for all ranks and workers of the job, except where it is only advice.
+        """The fleet's decisions for an epoch. The order is the same for all ranks and workers of the job; the rest is advice.
 
         Args:
             epoch: its number.
-            proposal: its chunks in the order that the job would take; ``None`` if the epoch has an order already.
-            dataset: that the epoch is of, as far as is known.
+            proposal: its chunks in the job's own order; ``None`` if the epoch has an order already.
+            dataset: dataset of the epoch, if known.
 
         Raises:
             ValueError: the job is registered for another dataset.
-            GatewayUnavailable: nobody answered for as long as a batch would be asked for.
+            GatewayUnavailable: no gateway answered within the time that a batch would be retried.
             RequestRefused: the gateway refuses the job.
-            UnexpectedAnswer: what answers is no gateway that knows of jobs.
+            UnexpectedAnswer: the endpoint is not a gateway that supports jobs.
         """
-        self._heart.begin()
-        directives = self._patiently(self._heart.join)
+        self._heartbeat.begin()
+        directives = self._retrying(self._heartbeat.join)
         if dataset is not None:
-            self._refuse_another(dataset)
+            self._require_same(dataset)
         order = None
         if proposal is not None:
-            order = self._patiently(lambda: self._heart.order(epoch, proposal))
+            order = self._retrying(lambda: self._heartbeat.order(epoch, proposal))
         return Agreement(order, directives.caching, directives.preload)
 
     def stats(self) -> dict[str, Any]:
-        """Heartbeats, failed ones, why the last failed, registrations (one, unless the fleet has forgotten the job), nodes that
-        can be asked, and what was timed, by phase; of this process."""
-        heart = self._heart
-        phases = heart.timing.as_json()
-        return {**heart.counts, "last_error": heart.last_error, "nodes": heart.nodes, "phases": phases}
+        """Counts of this process: heartbeats, failures, the last failure's message, registrations (more than one if the fleet
+        forgot the job), nodes that can replace the gateway, and timing by phase."""
+        heartbeat = self._heartbeat
+        phases = heartbeat.timing.as_json()
+        return {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
 
     def close(self) -> None:
-        """End the job: the fleet forgets it now rather than after a while. Takes a second at most; failing is no error.
+        """End the job, so that the fleet forgets it at once. Takes a second at most; failures are ignored.
 
-        Of several ranks each says only that it has nothing more to do, because an epoch's order must stay until all have it.
+        With several ranks, each reports only that it needs no more chunks: an epoch's order must stay until all ranks have it.
         """
-        if not self._heart.own or self._heart.stopped.is_set():
+        if not self._heartbeat.own or self._heartbeat.stopped.is_set():
             return
-        self._heart.leave(_LEAVING)
-        self._finished()
+        self._heartbeat.leave(_SIGN_OFF)
+        self._stop()
 
     def __enter__(self) -> Job:
         return self
@@ -198,18 +199,18 @@ class Job:
         if kind is None:
             self.close()
         else:
-            self._finished()  # it expires by itself, unless it is resumed before that
+            self._stop()  # the registration expires unless the job resumes
 
-    def _refuse_another(self, dataset: DatasetInfo) -> None:
-        known = self._heart.dataset
+    def _require_same(self, dataset: DatasetInfo) -> None:
+        known = self._heartbeat.dataset
         if known and known != dataset.id:
             raise ValueError(
-                f"the job {self.name!r} is for the dataset {str(self._heart.registration.dataset)!r} (id {known[:12]}...), but "
-                f"the loader reads {dataset.name!r} (id {dataset.id[:12]}...): give both the same"
+                f"the job {self.name!r} is for the dataset {str(self._heartbeat.registration.dataset)!r} (id {known[:12]}...), "
+                f"but the loader reads {dataset.name!r} (id {dataset.id[:12]}...): give both the same"
             )
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        """As long as a batch would be asked for; a job that the fleet has forgotten is registered again."""
+    def _retrying(self, call: Callable[[], T]) -> T:
+        """The call's result, with retries as for a batch; registers the job again if the fleet forgot it."""
         patience = Patience(self._retry or Retry(outage=OUTAGE))
         while True:
             pause = 0.0
@@ -221,29 +222,29 @@ class Job:
                     raise
                 cause, failure = "unknown", error
                 with suppress(Busy, GatewayUnavailable, *TRANSIENT):
-                    self._heart.register()
+                    self._heartbeat.register()
             except Busy as error:
                 cause, pause, failure = "busy", error.retry_after, error
-            except GatewayUnavailable as error:  # of the dataset, which is registered first
+            except GatewayUnavailable as error:  # registering the dataset, which comes first
                 cause, failure = "dataset", error.__cause__ if isinstance(error.__cause__, Exception) else error
             except TRANSIENT as error:
                 cause, failure = "connection", error
             drawn = patience.pause(cause)
             if drawn is None:
-                raise GatewayUnavailable(self._heart.api.endpoint, patience.failures, failure) from failure
+                raise GatewayUnavailable(self._heartbeat.api.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
 
 
 class Agreement(NamedTuple):
-    """``chunks``: of an epoch, in their order; ``caching``: of the dataset; ``preload``: whether the fleet loads chunks."""
+    """Decisions for an epoch: ``chunks`` in their order, ``caching`` of the dataset, ``preload``: the fleet loads chunks."""
 
     chunks: tuple[int, ...] | None
     caching: str
     preload: bool
 
 
-class _Named:
-    """What a job calls its dataset: its name or id; a digest file is registered before."""
+class _DatasetReference:
+    """A `larder.heartbeat.DatasetReference` that registers a digest file when it is first resolved."""
 
     def __init__(self, endpoint: str, dataset: DatasetName, access: Access) -> None:
         self._source = GatewaySource(endpoint, dataset, access)
@@ -263,27 +264,14 @@ class _Named:
         dataset = self._dataset
         return dataset.name if isinstance(dataset, DatasetInfo) else str(dataset)
 
-    def forget(self) -> bool:
-        """See `larder.heart.Named`."""
+    def invalidate(self) -> bool:
+        """See `larder.heartbeat.DatasetReference`."""
         if isinstance(self._dataset, DatasetInfo) or not is_file(self._dataset):
             return False
         self._id = ""
         return True
 
 
-def _at_the_end(job: Job, heart: Heart) -> Any:
-    """Ends the thread of a job that nobody has any more, and at the end of the interpreter."""
-    return weakref.finalize(job, heart.stopped.set)
-
-
-def _check(name: str, caching: str, **numbers: int) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"a job's name is 1 to 128 of A-Z a-z 0-9 . _ -, not {name!r}")
-    if caching not in _CACHING:
-        raise ValueError(f"caching must be one of {', '.join(_CACHING)}, not {caching!r}")
-    for argument, most in _MOST.items():
-        value = numbers[argument]
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise ValueError(f"{argument} must be a whole number from 1 to {most}, not {value!r}")
-    if not isinstance(numbers["rank"], int) or not 0 <= numbers["rank"] < numbers["ranks"]:
-        raise ValueError(f"rank must be from 0 to {numbers['ranks'] - 1}, not {numbers['rank']!r}")
+def _stop_with(job: Job, heartbeat: HeartbeatThread) -> Any:
+    """Stops the thread when the job is garbage-collected, and when the interpreter exits."""
+    return weakref.finalize(job, heartbeat.stopped.set)

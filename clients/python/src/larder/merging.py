@@ -1,7 +1,7 @@
-"""What of one fetch is still to come, over any number of answers. Pure: no I/O, no clock.
+"""Merging any number of answers into the result of one fetch. Pure: no I/O, no clock.
 
-Places are places in the list of items that the caller asked for. Each ends in exactly one of two ways, delivered or lost, and is
-asked for only before that: so nothing comes twice, and nothing is forgotten until ``done``.
+A place is a position in the caller's request. Each place ends either delivered or failed, and is requested only before that: no
+item comes twice, and none is forgotten until ``done``.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from larder.dataset import Directives
 from larder.frames import NOT_RESIDENT, ORIGIN_ERROR, ItemFailure, Received
 
-MOST = 1 << 20
-"""Item indices in one request."""
+MAX_ITEMS = 1 << 20
+"""Items of one request."""
 
 Places = NDArray[np.intp]
 
 
 @dataclass(slots=True)
 class Fetched:
-    """Items that were asked for.
+    """The result of a fetch.
 
     Args:
-        indices: of the items, in the order of arrival, or of the request when that was asked for.
-        data: their bytes, aligned with ``indices``; parts of larger buffers, which live as long as one part does.
-        flags: ``larder.frames.HIT`` and others, aligned with ``indices``; 0 for what came from the origin.
-        failed: by index, the items that cannot be had.
-        directives: what the gateway asks its readers to do.
+        indices: of the items, in the order of arrival, or of the request with ``ordered``.
+        data: their bytes, aligned with ``indices``; parts of larger buffers, which live as long as any part.
+        flags: ``larder.frames.HIT`` and others, aligned with ``indices``; 0 for items from the origin.
+        failed: unavailable items, by index.
+        directives: the gateway's instructions for its readers.
     """
 
     indices: NDArray[np.uint32]
@@ -40,12 +40,12 @@ class Fetched:
 
 
 class Merge:
-    """Puts answers together.
+    """Merges answers.
 
     Args:
         request: item indices.
-        take: how many of them are wanted; ``None``: all. With a number they are candidates that can replace one another.
-        patience: how often the origin may fail an item before it is lost.
+        take: number of items wanted, of candidates that can replace one another; ``None``: all.
+        patience: origin errors of an item after which it has failed.
     """
 
     def __init__(self, request: NDArray[np.uint32], take: int | None, patience: int) -> None:
@@ -62,34 +62,34 @@ class Merge:
 
     @property
     def wanted(self) -> int:
-        """How many items are still to come."""
+        """Number of items still missing."""
         return self._take - len(self._places)
 
     @property
     def came(self) -> int:
-        """How many items have come."""
+        """Number of received items."""
         return len(self._places)
 
     def done(self) -> bool:
-        """Whether nothing is left to ask for."""
+        """Whether nothing is left to request."""
         return self.wanted <= 0 or not self._open.any()
 
     def ask(self) -> Places:
-        """The places to ask for now; of candidates, those that the origin has failed only when the others do not suffice."""
+        """The places to request now; candidates with origin errors only if the others do not suffice."""
         places = np.flatnonzero(self._open)
         if not self._exact:
             sound = places[self._failures[places] == 0]
             places = sound if len(sound) >= self.wanted else places
-        return places[:MOST]
+        return places[:MAX_ITEMS]
 
     def accept(self, asked: Places, received: Received, *, final: bool = False, spared: bool = False) -> bool:
-        """Take in what came for the places that were asked for; whether that was any progress.
+        """Merge the answer to a request. Returns whether it was any progress.
 
         Args:
             asked: from ``ask``.
-            received: positions are places in ``asked``.
-            final: an item that the origin fails once more is lost at once.
-            spared: while the origin has failed every item, none is lost: it is the origin that is down, not the item.
+            received: positions refer to ``asked``.
+            final: an item with another origin error fails at once.
+            spared: while every item has origin errors, none fails: the origin is down.
         """
         left = np.count_nonzero(self._open)
         for position, data, flags in zip(received.positions, received.data, received.flags, strict=True):
@@ -110,7 +110,7 @@ class Merge:
         return bool(np.count_nonzero(self._open) < left)
 
     def result(self, directives: Directives, *, ordered: bool = False) -> Fetched:
-        """All that came so far."""
+        """The result so far."""
         order = sorted(range(len(self._places)), key=self._places.__getitem__) if ordered else range(len(self._places))
         return Fetched(
             indices=self.request[[self._places[at] for at in order]] if self._places else self.request[:0],

@@ -1,7 +1,7 @@
-"""One worker's epoch while it runs: batches are fetched, one ahead of its use, and what was handed out is written down.
+"""One worker's run of an epoch: fetches batches, one ahead of its use, and tracks what was delivered.
 
-The planner knows what was fetched; the state knows what was handed out. They differ by the batch that is waiting, and by one
-that was half filled when an error came: neither is in the state, both are handed out if the run goes on.
+The planner knows what was fetched, the state what was delivered. They differ by the batch that waits, and by one that an error
+left half filled: neither is in the state, and both are delivered if the run continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder import errors, frames
-from larder.ahead import ChunkAnnouncements, LookAhead, Work
+from larder.ahead import ChunkAnnouncements, LookAhead, RunContext
 from larder.errors import ItemError, ItemUnavailable
 from larder.frames import HIT, JOINED, ItemFailure
 from larder.planner import Candidates, EpochPlan, Progress
@@ -35,10 +35,10 @@ class Batch:
     """One batch.
 
     Args:
-        indices: of its items in the dataset, ``uint32``, in the order of the epoch.
-        data: their bytes, aligned; parts of larger buffers, which live as long as one part does.
-        epoch: which it is of.
-        flags: aligned; ``larder.frames.HIT``: was in the cache, ``JOINED``: somebody else was fetching it already.
+        indices: its items' indices in the dataset, ``uint32``, in the order of the epoch.
+        data: their bytes, aligned; parts of larger buffers, which live as long as any part.
+        epoch: epoch of the batch.
+        flags: aligned; ``larder.frames.HIT``: from the cache, ``JOINED``: another reader was fetching it already.
     """
 
     indices: NDArray[np.uint32]
@@ -51,12 +51,12 @@ class Batch:
 
     @property
     def hits(self) -> int:
-        """How many of the items were in the cache."""
+        """Number of items that were in the cache."""
         return int(np.count_nonzero(self.flags & HIT))
 
 
 class RunSettings(Protocol):
-    """The part of a loader's settings that a run needs."""
+    """The settings of a loader that a run uses."""
 
     @property
     def batch_size(self) -> int:
@@ -64,11 +64,11 @@ class RunSettings(Protocol):
 
     @property
     def tail(self) -> str:
-        """What happens at the end of an epoch."""
+        """The end of an epoch: ``short``, ``drop`` or ``pad``."""
 
     @property
     def on_missing(self) -> str:
-        """What happens when an item cannot be had."""
+        """Unavailable items: ``raise`` or ``skip``."""
 
     @property
     def job_name(self) -> str:
@@ -76,7 +76,7 @@ class RunSettings(Protocol):
 
 
 class Tracker:
-    """Progress that grows by what is handed out, cheaply."""
+    """A rank's progress, updated cheaply by each delivered batch."""
 
     def __init__(self, start: Progress) -> None:
         self._start = start
@@ -85,27 +85,27 @@ class Tracker:
         self._skipped = self._padded = 0
 
     def add(self, places: NDArray[np.int64], skipped: int, padded: int) -> None:
-        """More was handed out: places in the rank's share, how many of them were skipped, and repetitions besides."""
+        """Add a batch: places in the rank's share, the number of these that were skipped, and the number of repetitions."""
         self._places.add(places)
         self._skipped += skipped
         self._padded += padded
 
     def upcoming(self) -> Upcoming | None:
-        """Which chunks come next for the rank; ``None`` if chunks are nothing that a cache could know."""
+        """The chunks that come next for the rank; ``None`` for shuffled layouts, which have no fixed chunks."""
         if self._start.layout.kind == "shuffled":
             return None
         return self._outlook.after(int(self._places.now().nth_missing(np.zeros(1, np.int64))[0]))
 
     @property
     def progress(self) -> Progress:
-        """All that was handed out."""
+        """Everything delivered."""
         places = self._places.now()
         return self._start.with_places(places.numbers(), skipped=self._skipped, padded=self._padded)
 
 
 @dataclass(slots=True)
-class _Filling:
-    """A batch that is being put together; ``number`` is the plan's."""
+class _PartialBatch:
+    """A batch under construction; ``number`` is the plan's."""
 
     number: int
     indices: list[NDArray[np.uint32]] = field(default_factory=list)
@@ -117,8 +117,8 @@ class _Filling:
     padded: int = 0
 
 
-class Handed(NamedTuple):
-    """What a batch adds to the state."""
+class Delivered(NamedTuple):
+    """A batch's additions to the state: places in the rank's share, skipped items and repetitions."""
 
     places: NDArray[np.int64]
     skipped: int
@@ -126,54 +126,54 @@ class Handed(NamedTuple):
 
 
 class EpochRun:
-    """The batches of one worker's share of an epoch, an iterator that knows how far it has come.
+    """An iterator over the batches of one worker's share of an epoch.
 
     Args:
-        plan: what may come next.
-        start: how far this worker had come when the plan was made.
+        plan: selects the items.
+        start: this worker's progress when the plan was made.
         settings: of the loader.
-        work: what to work with.
+        context: reader, counters and background thread.
     """
 
-    def __init__(self, plan: EpochPlan, start: Progress, settings: RunSettings, work: Work) -> None:
+    def __init__(self, plan: EpochPlan, start: Progress, settings: RunSettings, context: RunContext) -> None:
         self.epoch = start.epoch
-        self.handed = Handed(np.zeros(0, np.int64), 0, 0)
+        self.delivered = Delivered(np.zeros(0, np.int64), 0, 0)
         self._plan = plan
         self._settings = settings
-        self._work = work
-        self._chunks = ChunkAnnouncements(work, settings.batch_size)
-        self._ahead = LookAhead(work, settings.batch_size)
+        self._context = context
+        self._chunks = ChunkAnnouncements(context, settings.batch_size)
+        self._ahead = LookAhead(context, settings.batch_size)
         self._tracker = Tracker(start)
-        self._noted = True
-        self._filling: _Filling | None = None
-        self._next: Future[_Filling | None] | None = None
+        self._tracked = True
+        self._partial: _PartialBatch | None = None
+        self._next: Future[_PartialBatch | None] | None = None
         self._left_at = 0.0
 
     @property
     def over(self) -> bool:
-        """Whether there is no further batch. An epoch may end without this being known beforehand, when items are skipped."""
-        return self._next is None and self._filling is None and not len(self._plan)
+        """Whether no batch is left. Skipped items may end an epoch before this is known."""
+        return self._next is None and self._partial is None and not len(self._plan)
 
     @property
     def progress(self) -> Progress:
-        """How far this worker has come: what it has handed out, and nothing else."""
-        self._write_down()
+        """This worker's progress: exactly the delivered batches."""
+        self._track()
         return self._tracker.progress
 
     def upcoming(self) -> Upcoming | None:
-        """Which chunks come next; for a run that is a rank's only worker."""
-        self._write_down()
+        """The chunks that come next; for a run that is a rank's only worker."""
+        self._track()
         return self._tracker.upcoming()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to save: JSON types; for a run that is a rank's only worker. At the end of the epoch it is the next one."""
+        """The state to save, of JSON types; for a run that is a rank's only worker. After the last batch, the next epoch's."""
         return self.progress.settled(self._settings.batch_size, self._settings.tail).to_json()
 
     def __iter__(self) -> EpochRun:
         return self
 
     def __next__(self) -> Batch:
-        stats = self._work.stats
+        stats = self._context.stats
         asked_at = perf_counter()
         if self._left_at:
             stats.add("computed", asked_at - self._left_at)
@@ -182,82 +182,82 @@ class EpochRun:
         stats.add("waited", self._left_at - asked_at)
         if filled is None or not filled.data:
             if filled is not None:
-                self._note(filled)
+                self._record(filled)
             raise StopIteration
-        if self._work.background is not None and len(self._plan):
-            self._next = self._work.background.submit(self._fill)
-        return self._hand_out(filled)
+        if self._context.background is not None and len(self._plan):
+            self._next = self._context.background.submit(self._fill)
+        return self._deliver(filled)
 
-    def disown(self) -> None:
-        """The batch that was handed out last came to nothing: the state, for which nobody has asked since, is without it."""
-        self._noted = True
+    def undo_last(self) -> None:
+        """Exclude the latest batch from the state, because its samples could not be made."""
+        self._tracked = True
 
     def close(self) -> None:
-        """Give up: what is being fetched is dropped."""
+        """Abandon the run; the batch being fetched is dropped."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
 
-    def _wait(self) -> _Filling | None:
+    def _wait(self) -> _PartialBatch | None:
         if self._next is None:
             return self._fill()
         try:
             return self._next.result()
         finally:
-            # Whoever is interrupted while he waits, and goes on, gets the batch then.
+            # After an interrupted wait, the next call returns this batch.
             if self._next.done():
                 self._next = None
 
-    def _hand_out(self, filled: _Filling) -> Batch:
-        stats = self._work.stats
+    def _deliver(self, filled: _PartialBatch) -> Batch:
+        stats = self._context.stats
         indices, flags = np.concatenate(filled.indices), np.concatenate(filled.flags)
         hits = (flags & HIT) != 0
-        for name, value in delivered(flags, filled.data).items():
+        for name, value in counts_of(flags, filled.data).items():
             stats.add(name, value)
         stats.add("substitutions", filled.substitutions)
         stats.order.observe(self.epoch, indices, hits)
-        self._note(filled)
+        self._record(filled)
         return Batch(indices, filled.data, self.epoch, flags)
 
-    def _note(self, filled: _Filling) -> None:
-        """The batch counts from now on."""
-        self._work.stats.add("skipped", filled.skipped)
-        self._work.stats.add("padded", filled.padded)
+    def _record(self, filled: _PartialBatch) -> None:
+        """Make the batch the latest delivered one."""
+        self._context.stats.add("skipped", filled.skipped)
+        self._context.stats.add("padded", filled.padded)
         places = np.concatenate([*filled.places, np.zeros(0, np.int64)])
-        self._write_down()
-        self.handed, self._noted = Handed(places, filled.skipped, filled.padded), False
+        self._track()
+        self.delivered, self._tracked = Delivered(places, filled.skipped, filled.padded), False
 
-    def _write_down(self) -> None:
-        if not self._noted:
-            self._tracker.add(*self.handed)
-            self._noted = True
+    def _track(self) -> None:
+        if not self._tracked:
+            self._tracker.add(*self.delivered)
+            self._tracked = True
 
-    def _fill(self) -> _Filling | None:
-        """The next batch, whole; ``None`` when there is none. After an error it goes on where it was.
+    def _fill(self) -> _PartialBatch | None:
+        """The next complete batch; ``None`` if there is none. After an error, the next call continues the same batch.
 
-        A batch without items is one that came to its end because items were skipped; the epoch is over then.
+        A batch without items means that all remaining items were skipped: the epoch is over.
         """
         plan = self._plan
         began = perf_counter()
-        if self._work.chunked and not self._work.preloaded():
+        if self._context.chunked and not self._context.preloaded():
             self._chunks.make(plan)
-        if self._filling is None:
+        if self._partial is None:
             if (offered := plan.candidates()) is None:
                 return None
-            self._filling = _Filling(offered.batch)
+            self._partial = _PartialBatch(offered.batch)
             self._ahead.announce(plan)
-        filling = self._filling
+        filling = self._partial
         while (offered := plan.candidates()) is not None:
             if offered.batch != filling.number and filling.data:
                 break
             filling.number = offered.batch
             self._fetch(offered, filling)
-        self._filling = None
-        self._work.stats.add("fetching", perf_counter() - began)
+        self._partial = None
+        self._context.stats.add("fetching", perf_counter() - began)
         return filling
 
-    def _fetch(self, offered: Candidates, filling: _Filling) -> None:
-        """At most one request for the batch. What came is delivered before anything is raised or skipped."""
+    def _fetch(self, offered: Candidates, filling: _PartialBatch) -> None:
+        """Send at most one request for the batch. Received items are delivered before anything is raised or skipped."""
         asked, take = offered.indices, offered.take
         fetched = self._ahead.fetch(self._plan, offered, epoch=self.epoch, job=self._settings.job_name)
         slots = _slots(asked, fetched.indices)
@@ -272,7 +272,7 @@ class EpochRun:
             raise item_error(next(iter(fetched.failed.values())))
         self._skip(fetched.failed, filling)
 
-    def _skip(self, failed: dict[int, ItemFailure], filling: _Filling) -> None:
+    def _skip(self, failed: dict[int, ItemFailure], filling: _PartialBatch) -> None:
         offered = self._plan.candidates() if failed else None
         if offered is None:
             return
@@ -283,8 +283,8 @@ class EpochRun:
         filling.skipped += len(places)
 
 
-def delivered(flags: NDArray[np.uint16], data: Sequence[memoryview]) -> dict[str, int]:
-    """What a batch of these items adds to the counts."""
+def counts_of(flags: NDArray[np.uint16], data: Sequence[memoryview]) -> dict[str, int]:
+    """A batch's additions to the counts of `Stats`."""
     hits = (flags & HIT) != 0
     joined = ((flags & JOINED) != 0) & ~hits
     return {
@@ -303,8 +303,8 @@ def item_error(failure: ItemFailure) -> ItemError:
     return kind(failure.index, failure.bucket, failure.key, failure.detail)
 
 
-def _slots(asked: NDArray[np.uint32], came: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Where in ``asked``, which has no item twice, each item that came is."""
+def _slots(asked: NDArray[np.uint32], received: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The slot in ``asked``, which has no duplicates, of each received item."""
     order = np.argsort(asked, kind="stable")
-    slots: NDArray[np.int64] = order[np.searchsorted(asked, came, sorter=order)].astype(np.int64)
+    slots: NDArray[np.int64] = order[np.searchsorted(asked, received, sorter=order)].astype(np.int64)
     return slots

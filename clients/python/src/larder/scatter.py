@@ -1,8 +1,8 @@
-"""One batch, asked of several nodes at once: of each what it is home of.
+"""One batch, requested from several nodes in parallel: each node gets the items that it is home of.
 
-Parts are disjoint, and what no node delivered stays open in the `Merge`, which asks for it again: so an item comes once
-whatever fails, and whoever answers. A part that its node did not answer is not repeated here. The node is left out, and when
-the merge asks again, its items belong to the others.
+The requests are disjoint, and items that no node delivered stay open in the `Merge`, which requests them again: an item comes
+once, whatever fails. A failed node's request is not repeated here. The node is excluded, and in the next round its items belong
+to the others.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder.api import Api, Busy
-from larder.background import Background
+from larder.background import BackgroundThread
 from larder.dataset import Directives
 from larder.errors import UnexpectedAnswer, UnknownDataset
 from larder.fleet import Fleet
 from larder.frames import OK, ORIGIN_ERROR, Received
 
-Ask = Callable[[Api, NDArray[np.uint32], int], "Round"]
-"""Makes one request to one gateway, for so many of these items."""
+Ask = Callable[[Api, NDArray[np.uint32], int], "RequestOutcome"]
+"""Sends one request for a number of these items to one gateway."""
 
 
 @dataclass(slots=True)
-class Round:
-    """What was brought by one request, or by several at once, and what ended it early.
+class RequestOutcome:
+    """The outcome of one request, or of several in parallel.
 
     Args:
-        received: items, by place in what was asked for.
+        received: items, by position in the request.
         directives: of the gateway.
-        error: why not everything came.
-        requests: how many were made.
-        broken: how many of their answers broke off.
-        moved: parts that go to other nodes now, because theirs did not answer.
-        by_node: items that came, by the node that sent them.
+        error: why the answer is incomplete.
+        requests: number of requests.
+        broken: number of answers that broke off.
+        moved: requests whose node did not answer; their items go to other nodes.
+        by_node: received items by sending node.
     """
 
     received: Received = field(default_factory=Received)
@@ -51,33 +51,33 @@ class Round:
 
     @property
     def cause(self) -> str:
-        """Why not everything came, as attempts are counted."""
+        """Why the answer is incomplete; attempts are counted by cause."""
         if isinstance(self.error, Busy):
             return "busy"
         if isinstance(self.error, UnexpectedAnswer):
-            return "nonsense"
+            return "invalid"
         if self.error is not None or self.directives is None:
             return "connection" if self.directives is None else "cut"
         return "origin" if self.received.status == ORIGIN_ERROR else "incomplete"
 
 
-class Part(NamedTuple):
-    """What one node is asked: ``places`` in the request, and how many of them to deliver."""
+class NodeRequest(NamedTuple):
+    """One node's part of a request: ``places`` in the whole request, and how many of them to deliver."""
 
     node: str
     places: NDArray[np.intp]
     take: int
 
 
-def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> list[Part]:
-    """Divide a request by home; of candidates each node delivers in proportion to what it has of them.
+def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> list[NodeRequest]:
+    """Divide a request by home node. Of candidates, each node delivers in proportion to its number of them.
 
-    The remainders go to those with the largest (the method of Hamilton), so that the parts add up to what is wanted.
+    Largest remainders round up (Hamilton's method), so that the parts add up to ``wanted``.
 
     Args:
-        nodes: by number.
-        homes: the number of each place's home.
-        wanted: how many of the places, at most all.
+        nodes: node ids by number.
+        homes: number of the home node of each place.
+        wanted: items to deliver, at most all places.
     """
     counts = np.bincount(homes, minlength=len(nodes))
     exact = counts * wanted
@@ -85,21 +85,21 @@ def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> l
     largest = np.argsort(-(exact % max(1, len(homes))), kind="stable")
     takes[largest[: wanted - int(takes.sum())]] += 1
     return [
-        Part(nodes[number], np.flatnonzero(homes == number), int(takes[number]))
+        NodeRequest(nodes[number], np.flatnonzero(homes == number), int(takes[number]))
         for number in np.flatnonzero(takes).tolist()
     ]
 
 
 class Scatter:
-    """Asks several nodes at once. Safe for threads, to fork and to pickle.
+    """Sends a batch's request to several nodes in parallel. Safe for threads, to fork and to pickle.
 
     Args:
-        fleet: who they are.
+        fleet: the nodes.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self._idle: deque[Background] = deque()
+        self._idle: deque[BackgroundThread] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"fleet": self.fleet}
@@ -107,45 +107,45 @@ class Scatter:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["fleet"])  # type: ignore[misc]
 
-    def round(self, indices: NDArray[np.uint32], wanted: int, ask: Ask) -> Round | None:
-        """Ask for ``wanted`` of these items at their homes; ``None`` if there is nobody but the one address.
+    def round(self, indices: NDArray[np.uint32], wanted: int, ask: Ask) -> RequestOutcome | None:
+        """Request ``wanted`` of these items from their homes; ``None`` if only the one address is usable.
 
         Raises:
-            RequestRefused: one of them said no.
+            RequestRefused: a node refused the request.
         """
         view = self.fleet.view
         if view is None:
             return None
-        homes = view.ring.homes(view.keys[indices], without=self.fleet.left_out())
+        homes = view.ring.homes(view.keys[indices], without=self.fleet.excluded())
         if not len(homes) or int(homes.min()) < 0:
             return None
         parts = parts_of(view.ring.ids, homes, min(wanted, len(indices)))
         asked = [partial(ask, view.apis[part.node], indices[part.places], part.take) for part in parts]
         return self._gathered(parts, self._all(asked))
 
-    def _all(self, calls: Sequence[Callable[[], Round]]) -> list[Round | Exception]:
-        """Their results or exceptions; the first is called in this thread, the others in threads that are kept."""
-        crew = [self._hand() for _ in calls[1:]]
-        futures = [hand.submit(call) for hand, call in zip(crew, calls[1:], strict=True)]
-        results: list[Round | Exception] = []
+    def _all(self, calls: Sequence[Callable[[], RequestOutcome]]) -> list[RequestOutcome | Exception]:
+        """Results or exceptions of parallel calls: the first in this thread, the others in pooled threads."""
+        threads = [self._thread() for _ in calls[1:]]
+        futures = [thread.submit(call) for thread, call in zip(threads, calls[1:], strict=True)]
+        results: list[RequestOutcome | Exception] = []
         for result in [calls[0], *(future.result for future in futures)]:
             try:
                 results.append(result())
             except Exception as error:
                 results.append(error)
-        self._idle.extend(crew)
+        self._idle.extend(threads)
         return results
 
-    def _hand(self) -> Background:
+    def _thread(self) -> BackgroundThread:
         try:
             return self._idle.pop()
         except IndexError:
-            return Background()
+            return BackgroundThread()
 
-    def _gathered(self, parts: list[Part], results: list[Round | Exception]) -> Round:
-        whole = Round(requests=len(parts))
+    def _gathered(self, parts: list[NodeRequest], results: list[RequestOutcome | Exception]) -> RequestOutcome:
+        whole = RequestOutcome(requests=len(parts))
         refusal: Exception | None = None
-        unknown: list[Part] = []
+        unknown: list[NodeRequest] = []
         for part, result in zip(parts, results, strict=True):
             if isinstance(result, UnknownDataset):
                 unknown.append(part)
@@ -162,7 +162,7 @@ class Scatter:
             self._move(whole, part)
         return whole
 
-    def _take_in(self, whole: Round, part: Part, result: Round) -> None:
+    def _take_in(self, whole: RequestOutcome, part: NodeRequest, result: RequestOutcome) -> None:
         received, into = result.received, whole.received
         into.positions += part.places[received.positions].tolist() if received.positions else []
         into.data += received.data
@@ -176,11 +176,11 @@ class Scatter:
         if result.error is None:
             return
         if isinstance(result.error, Busy | UnexpectedAnswer):
-            whole.error = result.error  # it answers, so it is no remedy to ask another one for the same
+            whole.error = result.error  # the node works, so another one would not do better
         else:
             self._move(whole, part)
 
-    def _move(self, whole: Round, part: Part) -> None:
+    def _move(self, whole: RequestOutcome, part: NodeRequest) -> None:
         self.fleet.failed(part.node)
         whole.moved += 1
 

@@ -1,8 +1,9 @@
-"""Where a loader's items come from: a dataset at a gateway, named in one of the ways that people name datasets."""
+"""The source of a loader's items: a dataset at a gateway, given by name, id or digest file."""
 
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -23,11 +24,11 @@ from larder.stats import Stats
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
 OUTAGE = 120.0
-"""Seconds: how long a gateway may be away, as when it restarts, before a training job gives up."""
+"""Seconds that a training job waits for a gateway that is away, such as during a restart."""
 
 
-class Reader(Protocol):
-    """Reads items; `larder.BatchReader` is the one that asks a gateway."""
+class ItemReader(Protocol):
+    """Reads items; `larder.BatchReader` reads them from a gateway."""
 
     def fetch(
         self,
@@ -46,32 +47,31 @@ class Reader(Protocol):
 
 
 class Source(Protocol):
-    """A dataset and how to read from it. Must survive fork, pickling and copying; makes no request before it is asked to."""
+    """A dataset and its reader. Must survive fork, pickling and copying; sends no request before a method is called."""
 
     def describe(self) -> DatasetInfo:
         """The dataset."""
 
-    def reader(self, info: DatasetInfo, stats: Stats) -> Reader:
-        """What reads its items."""
+    def reader(self, info: DatasetInfo, stats: Stats) -> ItemReader:
+        """A reader of its items."""
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
-        """Where the items from ``start`` on lie."""
+        """Locations of the items from ``start`` on."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a gateway is asked.
+    """How a loader accesses the gateway.
 
     Args:
-        credentials: one of its access keys; ``None`` looks where AWS's tools look.
-        timeout: seconds that it may be silent before an attempt counts as failed.
-        retry: how often a request that brought nothing is repeated. If left out, and without ``fallback``, batches and the keys
-            of items are asked for until nothing has come for two minutes, whatever fails; a gateway that was not there at the
-            beginning fails at once.
-        fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 what a gateway that is gone does not deliver.
-        digest_file: of the dataset, for ``fallback`` and to register it again; not needed if the dataset is named by it.
-        caching: of a dataset that is registered by its digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
-        split: ask each node of a fleet for what it is home of, if there are several and all can be reached from here.
+        credentials: an access key of the gateway; ``None`` searches the usual places of AWS's tools.
+        timeout: seconds of silence after which an attempt fails.
+        retry: repetition of requests without progress. If left out, and without ``fallback``, requests for batches and item
+            keys are repeated until two minutes pass without progress; a gateway that is unreachable at the start fails at once.
+        fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 while the gateway is unavailable.
+        digest_file: of the dataset, for ``fallback`` and for registering it again; not needed if the dataset is given by it.
+        caching: mode for registering a digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+        split: request items directly from their home nodes, if the fleet has several and all are reachable.
     """
 
     credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
@@ -88,23 +88,29 @@ class GatewaySource:
 
     Args:
         endpoint: address of the gateway.
-        dataset: the name of a dataset that the gateway knows, or what `Client.register` returned; or a digest file, which is
-            registered under the stem of its name and the first digits of its id: a path (whatever contains a ``/`` or ends in
-            ``.parquet`` or ``.digest`` is one) or its S3 address ``s3://bucket/key``, which the gateway reads itself.
-        access: everything else.
+        dataset: the name of a registered dataset, or the result of `Client.register`; or a digest file, which is registered
+            under its stem and the first digits of its id: a path (a string with a ``/``, or ending in ``.parquet`` or
+            ``.digest``) or an S3 address ``s3://bucket/key``, which the gateway reads itself.
+        access: credentials, timeouts and fallback.
     """
 
     def __init__(self, endpoint: str, dataset: DatasetName, access: Access | None = None) -> None:
         self._access = access or Access()
         self._dataset = dataset
-        of = self._access
-        # A gateway that is not there at the beginning fails at once; a training job that is under way waits for it.
-        self._in_training = Retry(outage=OUTAGE) if of.retry is None and of.fallback is None else of.retry
-        self._client = Client(endpoint, credentials=of.credentials, timeout=of.timeout, retry=of.retry)
-        self._patient_client = Client(endpoint, credentials=of.credentials, timeout=of.timeout, retry=self._in_training)
+        settings = self._access
+        # A gateway that is unreachable at the start fails at once; a job that has begun waits for it.
+        self._in_training = (
+            Retry(outage=OUTAGE) if settings.retry is None and settings.fallback is None else settings.retry
+        )
+        self._client = Client(
+            endpoint, credentials=settings.credentials, timeout=settings.timeout, retry=settings.retry
+        )
+        self._patient_client = Client(
+            endpoint, credentials=settings.credentials, timeout=settings.timeout, retry=self._in_training
+        )
 
     def describe(self) -> DatasetInfo:
-        """The dataset, registered if it was named by its digest file. Raises as `Client.register` and `Client.dataset`."""
+        """The dataset; registers it if given by its digest file. Raises as `Client.register` and `Client.dataset`."""
         dataset = self._dataset
         if isinstance(dataset, DatasetInfo):
             return dataset
@@ -119,11 +125,11 @@ class GatewaySource:
         except UnknownDataset as error:
             if not os.path.isfile(name):
                 raise
-            hint = f"If its digest file is the file of this name, say './{name}': then it is registered by itself."
+            hint = f"To register the digest file of this name, say './{name}'."
             raise UnknownDataset(error.status, error.code, f"{error.detail} {hint}") from None
 
     def reader(self, info: DatasetInfo, stats: Stats) -> BatchReader:
-        """Asks the gateway for batches."""
+        """A reader of batches from the gateway."""
         access = self._access
         return BatchReader(
             self._client.endpoint,
@@ -138,7 +144,7 @@ class GatewaySource:
         )
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
-        """Where the items lie, as the gateway says."""
+        """Locations of the items, from the gateway."""
         return self._patient_client.each_item(info.id, start, count)
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
@@ -148,6 +154,36 @@ class GatewaySource:
         return dataset
 
 
+class Keys:
+    """Bucket and key by item index, for transforms that need them (a label is often part of the key).
+
+    Packed into one byte string and two arrays: Python strings for ten million items would take gigabytes in every worker, and
+    reference counting would copy them into each.
+
+    Args:
+        locations: of all items, in order; consumed one by one.
+    """
+
+    def __init__(self, locations: Iterable[ItemLocation]) -> None:
+        buckets: dict[str, int] = {}
+        bucket_of, ends, text = array("I"), array("Q", [0]), bytearray()
+        for location in locations:
+            bucket_of.append(buckets.setdefault(location.bucket, len(buckets)))
+            text += location.key.encode()
+            ends.append(len(text))
+        self._buckets = list(buckets)
+        self._bucket_of = np.frombuffer(bucket_of, np.uint32)
+        self._ends = np.frombuffer(ends, np.uint64)
+        self._text = text
+
+    def __len__(self) -> int:
+        return len(self._bucket_of)
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        start, end = int(self._ends[index]), int(self._ends[index + 1])
+        return self._buckets[int(self._bucket_of[index])], self._text[start:end].decode()
+
+
 def is_file(dataset: str | os.PathLike[str]) -> bool:
-    """Whether a dataset is named by its digest file."""
+    """Whether this names a digest file rather than a registered dataset."""
     return not isinstance(dataset, str) or "/" in dataset or dataset.endswith((".parquet", ".digest"))

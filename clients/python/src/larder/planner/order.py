@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder.planner.layout import Chunk, Layout
-from larder.planner.randomness import permutation
+from larder.planner.permutation import permutation
 from larder.planner.rotation import chunk_order
 
 GROUPS = ("mixed", "unit")

@@ -1,9 +1,14 @@
-"""The permutation of a dataset's items that comes before they are cut into chunks.
+"""Permutations that are the same on every machine and under every version of numpy.
 
-Digest files are sorted by key, and in key-sorted data the classes come one after the other: cut as they are, a hundred classes in
-a hundred stripe units would give each chunk ten classes. The permutation depends on the number of items and the dataset's id
-only, so all jobs and all gateways use the same chunks. Gateways compute it too (``gateway/policies/chunk_cut.py``, which says
-why it is computed rather than stored); ``wire/item_order.json`` pins both.
+**Orders of an epoch** (`permutation`). A job that resumes must find the order it left. numpy guarantees that for the raw streams
+of its bit generators (NEP 19), not for ``Generator.permutation``, so the step from stream to permutation is done here. The stream
+is Philox4x64 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), keyed with the BLAKE2b hash of its purpose.
+
+**The items of a dataset before they are cut into chunks** (`ItemPermutation`). Digest files are sorted by key, and in key-sorted
+data the classes follow one another: without a permutation, a hundred classes in a hundred stripe units would give each chunk ten
+classes. It depends only on the number of items and the dataset's id, so all jobs and gateways use the same chunks. Gateways
+compute it too (``gateway/policies/chunk_cut.py``, which explains why it is computed rather than stored);
+``wire/item_order.json`` pins both.
 """
 
 import math
@@ -13,8 +18,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDS = 6
+"""Rounds of the Feistel network."""
 _BLOCK = 1 << 16
-"""Slots computed at a time, so that intermediate results stay in the processor's cache: twice as fast as a million at once."""
+"""Slots computed at a time: intermediate results stay in the processor's cache, twice as fast as a million at once."""
+
+
+def raw(count: int, *purpose: str | int) -> NDArray[np.uint64]:
+    """``count`` random 64-bit numbers, a pure function of ``purpose``."""
+    name = "/".join(["larder", *map(str, purpose)]).encode()
+    key = np.frombuffer(blake2b(name, digest_size=16).digest(), "<u8").astype(np.uint64)
+    return np.asarray(np.random.Philox(key=key).random_raw(count), np.uint64)
+
+
+def permutation(count: int, *purpose: str | int) -> NDArray[np.uint32]:
+    """A uniform permutation of ``range(count)``, a pure function of ``purpose``; ``count`` is at most 2**32.
+
+    Each number gets random high bits, and the keys are sorted. Equal random bits favour the smaller number, which affects a
+    handful of neighbours among ten million; in return all keys differ, so every sorting algorithm gives this order.
+    """
+    bits = np.uint64(max(1, (count - 1).bit_length()))
+    keys = raw(count, *purpose)
+    keys <<= bits
+    keys |= np.arange(count, dtype=np.uint64)
+    keys.sort()
+    keys &= (np.uint64(1) << bits) - np.uint64(1)
+    return keys.astype(np.uint32)
+
+
+def permutations(rows: int, count: int, *purpose: str | int) -> NDArray[np.int64]:
+    """``rows`` permutations of ``range(count)``, one per row, a pure function of ``purpose``; for small ``count``."""
+    keys = raw(rows * count, *purpose).reshape(rows, count)
+    return np.argsort(keys, axis=1, kind="stable").astype(np.int64)
 
 
 class ItemPermutation:
@@ -23,7 +57,7 @@ class ItemPermutation:
     A generalised Feistel network (Black and Rogaway, CT-RSA 2002) with the mixer ``lowbias32`` (Wellons, Hash Prospector).
 
     Args:
-        items: how many, at most 2**32 - 1.
+        items: number of items, at most 2**32 - 1.
         seed: the first eight bytes of the dataset's id as a big-endian number.
     """
 
@@ -55,7 +89,7 @@ class ItemPermutation:
 
 
 def _mixed(words: NDArray[np.uint32], key: np.uint32) -> NDArray[np.uint32]:
-    """24 random bits of each word: what is added to them stays below 2**32."""
+    """24 random bits of each word, so that sums with them stay below 2**32."""
     words = words ^ key
     words = (words ^ (words >> np.uint32(16))) * np.uint32(0x7FEB352D)
     words = (words ^ (words >> np.uint32(15))) * np.uint32(0x846CA68B)

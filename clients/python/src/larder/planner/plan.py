@@ -1,12 +1,12 @@
-"""The plan of one worker's epoch: what to ask for next, and what is still to come.
+"""The plan of one worker's epoch: which items to request next, and which are pending.
 
-This is the client's part of Quiver's Algorithm 1 (FAST 2020, section 4.7): ask for more items than a batch needs, use those that
-come, keep the others pending. It does no I/O and knows no time; whoever has fetched something says so. Whatever he says, and
-whatever the cache holds, each item of the share is handed out once: it leaves the pending window in ``deliver`` or ``skip`` and
-nothing puts it back.
+The client's part of Quiver's Algorithm 1 (FAST 2020, section 4.7): request more candidates than a batch needs, use those that
+come, keep the others pending. Pure: the caller fetches and reports what it received. Whatever it reports, and whatever the cache
+holds, each item of the share is delivered once: it leaves the pending window in ``deliver`` or ``skip``, and nothing returns it.
 """
 
 from dataclasses import dataclass, replace
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,26 +15,25 @@ from larder.errors import StateError
 from larder.planner.layout import Shard
 from larder.planner.numbers import GrowingSet
 from larder.planner.order import EpochOrder
-from larder.planner.padding import Padding
 from larder.planner.progress import Progress
 from larder.planner.share import TAILS, Share
-from larder.planner.window import Window
+from larder.planner.window import Padding, Window
 
-MOST_CANDIDATES = 1 << 20
-"""Items that one request may name."""
+MAX_CANDIDATES = 1 << 20
+"""Items of one request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """What to ask for next.
+    """The items to request next.
 
     Attributes:
-        indices: distinct items, the ones that should come first at the front.
-        take: how many of them to use, at most; never more than there are.
-        chunk: number of the chunk that the front lies in.
-        batch: number of the batch that they are for, from 0 in this plan. A batch is complete when the next candidates
-            have another number, or there are none.
-        padding: these are repetitions, which fill up a last batch that has too few items of its own.
+        indices: distinct items, preferred ones first.
+        take: maximum number of them to use; never more than there are.
+        chunk: number of the chunk of the first item.
+        batch: number of their batch, from 0 in this plan. A batch is complete when the next candidates have another number, or
+            there are none.
+        padding: repetitions that fill a last batch.
     """
 
     indices: NDArray[np.uint32]
@@ -44,6 +43,59 @@ class Candidates:
     padding: bool = False
 
 
+class PlanOptions(TypedDict, total=False):
+    """The options of an `EpochPlan`; all but ``batch_size`` have a default.
+
+    Args:
+        batch_size: items of a batch.
+        substitute: candidates per item of a batch (10); 1 follows the order. Substitutes are pending items of the same share.
+        reach: number of chunks after that of the first pending item from which substitutes may come (1). With 0, a chunk is
+            used up before the next one begins, so that a cache which rotates chunks can evict it.
+        tail: end of an epoch. ``"short"`` (default): the last batch of a rank has the rest, and a rank with one item less than
+            the others splits its last batch rather than having one batch less. ``"drop"``: full batches only, equally many for
+            every rank; the rest of the order is not delivered. ``"pad"``: the last batch of every rank is filled with
+            repetitions of its own items. All ranks get equally many batches, which distributed training needs, with two
+            exceptions for ``"short"``: fewer items than ranks, and batches of a single item.
+        progress: state to resume from: that of this rank under this world size, or a merged one.
+        own: what this worker has delivered since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and
+            workers and the same batch size.
+        dataset: id of the dataset, for the state.
+        following: the next epoch's order, whose first chunk is the last one that ``prefetch`` returns.
+        prefetch_first: whether ``prefetch`` also returns the first chunk (``False``).
+    """
+
+    batch_size: Required[int]
+    substitute: int
+    reach: int
+    tail: str
+    progress: Progress | None
+    own: Progress | None
+    dataset: str
+    following: EpochOrder | None
+    prefetch_first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PlanSettings:
+    batch_size: int
+    substitute: int = 10
+    reach: int = 1
+    tail: str = "short"
+    progress: Progress | None = None
+    own: Progress | None = None
+    dataset: str = ""
+    following: EpochOrder | None = None
+    prefetch_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.substitute < 1:
+            raise ValueError(
+                f"batch_size and substitute must be at least 1, not {self.batch_size} and {self.substitute}"
+            )
+        if self.tail not in TAILS:
+            raise ValueError(f"tail must be one of {', '.join(TAILS)}, not {self.tail!r}")
+
+
 class EpochPlan:
     """One worker's share of one epoch, batch by batch.
 
@@ -51,78 +103,53 @@ class EpochPlan:
 
         while (candidates := plan.candidates()) is not None:
             fetched = fetch(candidates.indices, candidates.take)
-            plan.deliver(fetched)                    # and candidates.batch says where a batch ends
+            plan.deliver(fetched)                    # candidates.batch tells where a batch ends
 
     Args:
         order: the epoch's order.
-        shard: whose share this is. Ranks and workers of one job must agree on everything else given here.
-        batch_size: items of a batch.
-        substitute: candidates per item of a batch; 1 keeps to the order. Substitutes come from the share's own pending items.
-        reach: how many chunks after that of the first pending item they may come from. With 0 a chunk is used up before the next
-            one begins, so that a cache which rotates chunks can let go of it.
-        tail: what happens at the end. ``"short"``: the last batch of a rank has what is left, and a rank with one item less than
-            the others splits its last batch rather than having one less. ``"drop"``: only full batches, as many for every
-            rank; what is left at the end of the order is not delivered. ``"pad"``: the last batch of every rank is
-            filled up with repetitions of items of its own. All ranks get equally many batches, which distributed training
-            needs, but for two cases of ``"short"``: fewer items than ranks, and batches of a single item.
-        progress: the state to go on from: of this rank under this world size, or merged.
-        own: what this very worker has delivered since ``progress``, from ``progress()`` under the same numbers of ranks and
-            workers and the same batch size.
-        dataset: id of the dataset, for the state.
-        following: the next epoch's order, whose first chunk ``prefetch`` names in the end.
-        prefetch_first: whether ``prefetch`` names the first chunk too.
+        shard: the rank and worker. All ranks and workers of a job must use the same options.
+        options: see `PlanOptions`.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
+        TypeError: unknown option.
         StateError: ``progress`` or ``own`` is of another dataset, epoch, order, rank or worker.
     """
 
-    def __init__(
-        self,
-        order: EpochOrder,
-        shard: Shard,
-        *,
-        batch_size: int,
-        substitute: int = 10,
-        reach: int = 1,
-        tail: str = "short",
-        progress: Progress | None = None,
-        own: Progress | None = None,
-        dataset: str = "",
-        following: EpochOrder | None = None,
-        prefetch_first: bool = False,
-    ) -> None:
-        _check(shard, batch_size, substitute, tail)
-        start = Progress.start(dataset, order) if progress is None else progress
+    def __init__(self, order: EpochOrder, shard: Shard, **options: Unpack[PlanOptions]) -> None:
+        settings = _PlanSettings(**options)
+        _check(shard)
+        dataset = settings.dataset
+        start = Progress.start(dataset, order) if settings.progress is None else settings.progress
         _check_order(start, order, dataset)
         self._start = start.of_rank(shard.rank, shard.world)
         self._order = order
         self._shard = shard
-        self._batch_size = batch_size
-        self._substitute = substitute
-        self._reach = reach
-        self._tail = tail
-        self._following = following
-        batches = self._start.batches(batch_size, tail)
-        share = Share(self._start.share(), batches, batch_size, shard.worker, shard.workers)
+        self._batch_size = settings.batch_size
+        self._substitute = settings.substitute
+        self._reach = settings.reach
+        self._tail = settings.tail
+        self._following = settings.following
+        batches = self._start.batches(self._batch_size, self._tail)
+        share = Share(self._start.share(), batches, self._batch_size, shard.worker, shard.workers)
         self._batches = share.batches
         self._window = Window(order, share)
         self._done = GrowingSet(self._start.done)
         self._padding = Padding(order, shard)
         self._filled = self._batch = self._skipped = self._padded = 0
         self._offered: Candidates | None = None
-        self._fresh = False  # whether nothing was delivered or skipped since the offer was made
-        if own is not None:
-            self._go_on(own)
+        self._fresh = False  # nothing was delivered or skipped since the offer
+        if settings.own is not None:
+            self._resume(settings.own)
         self._settle()
-        self._announced = self._turn() + (not prefetch_first)
+        self._announced = self._turn() + (not settings.prefetch_first)
 
     def __len__(self) -> int:
-        """How many batches this worker still has to deliver, the one under way included."""
+        """Number of batches left for this worker, the current one included."""
         return self._batches
 
     def candidates(self) -> Candidates | None:
-        """What to ask for next; None when the epoch is over. The same again until something is delivered or skipped."""
+        """The items to request next; None at the end of the epoch. The same until something is delivered or skipped."""
         if not self._fresh:
             take = self._take()
             self._offered = self._pending(take) if take else self._repetitions()
@@ -130,17 +157,17 @@ class EpochPlan:
         return self._offered
 
     def pending(self, count: int) -> NDArray[np.uint32]:
-        """The first ``count`` items that are still to come, those of the batch under way included, also beyond reach."""
+        """The first ``count`` pending items, those of the current batch included, also beyond reach."""
         return self._window.peek(count)
 
     def deliver(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """These candidates were used; several calls may fill one batch.
+        """Mark candidates as delivered; several calls may fill one batch.
 
         Returns:
-            their places in the rank's share, for ``Progress.with_places``; none if they are repetitions.
+            their places in the rank's share, for ``Progress.with_places``; empty for repetitions.
 
         Raises:
-            ValueError: they are no candidates, or too many, or one comes twice; then nothing has changed.
+            ValueError: not candidates, too many, or a duplicate; nothing has changed.
         """
         offered = self._needs_offer()
         slots = _slots(offered.indices, indices)
@@ -158,15 +185,15 @@ class EpochPlan:
         return places
 
     def skip(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """These candidates cannot be had: they are not delivered in this epoch, nor asked for again.
+        """Mark candidates as unavailable: they are not delivered in this epoch, nor requested again.
 
-        The batch is filled from others; at the end the number of batches is kept for as long as there is an item for each.
+        Other items fill the batch; the number of batches stays as long as there is an item for each.
 
         Returns:
             as ``deliver``.
 
         Raises:
-            ValueError: they are no candidates, or one comes twice; then nothing has changed.
+            ValueError: not candidates, or a duplicate; nothing has changed.
         """
         offered = self._needs_offer()
         slots = _slots(offered.indices, indices)
@@ -181,11 +208,11 @@ class EpochPlan:
         return places
 
     def prefetch(self) -> NDArray[np.uint32] | None:
-        """Items that will be needed soon: this worker's pending part of the next chunk, or of the next epoch's first.
+        """This worker's pending part of the next chunk, or of the next epoch's first; ``None`` if none is due.
 
-        Each part is named once, one per call, when the worker has delivered as much as comes before the chunk before. Call it
-        before each batch. It goes by how much was delivered, not by what is still pending: a few items of a chunk are passed
-        over for long, when the choice among the candidates is random, and the next chunk cannot wait for them.
+        Call before each batch, until it returns ``None``. Each part is returned once, when the worker has delivered as many items
+        as precede the previous chunk. The number of delivered items decides, not the pending ones: a random choice among
+        candidates may pass over a few items of a chunk for long, and the next chunk must not wait for them.
         """
         while self._announced <= self._turn() + 1 and self._announced <= len(self._order.chunks):
             self._announced += 1
@@ -194,7 +221,7 @@ class EpochPlan:
         return None
 
     def prefetch_again(self) -> NDArray[np.uint32]:
-        """What is still pending of the part that ``prefetch`` has named last."""
+        """The pending rest of the part that ``prefetch`` returned last."""
         chunks = self._order.chunks
         if self._announced > len(chunks):
             return self._first_of_following()
@@ -202,7 +229,7 @@ class EpochPlan:
         return self._window.between(chunk.start, chunk.stop)
 
     def progress(self) -> Progress:
-        """What was delivered; of a rank with several workers, unite all of theirs with ``union``."""
+        """What was delivered; for a rank with several workers, combine theirs with ``union``."""
         inherits = self._shard.worker == 0
         now = Progress(
             self._start.dataset,
@@ -221,7 +248,7 @@ class EpochPlan:
         return now.next_epoch() if self._shard.workers == 1 and not self._batches else now
 
     def _take(self) -> int:
-        """How many pending items the batch under way still gets: each batch after it must have one at least."""
+        """Pending items that the current batch may still take: each later batch must have at least one."""
         if not self._batches:
             return 0
         left = self._window.left
@@ -229,7 +256,7 @@ class EpochPlan:
         return max(0, min(self._batch_size - self._filled, most))
 
     def _settle(self) -> None:
-        """Close the batch under way if there is nothing more for it, and the epoch if there is nothing more at all."""
+        """Close the current batch if nothing is left for it, and the epoch if nothing is left at all."""
         while self._batches and not self._take():
             if self._tail == "pad" and self._filled < self._batch_size and not self._padding.exhausted:
                 return
@@ -238,7 +265,7 @@ class EpochPlan:
             self._filled = 0
 
     def _pending(self, take: int) -> Candidates:
-        wanted = min(MOST_CANDIDATES, self._substitute * take)
+        wanted = min(MAX_CANDIDATES, self._substitute * take)
         first = self._order.place_of(self._window.position())
         chunks = self._order.chunks
         bound = chunks[min(first + self._reach, len(chunks) - 1)].stop
@@ -257,11 +284,11 @@ class EpochPlan:
 
     def _needs_offer(self) -> Candidates:
         if self._offered is None:
-            raise ValueError("there are no candidates to choose from; call candidates() first")
+            raise ValueError("no candidates were offered; call candidates() first")
         return self._offered
 
     def _after(self, offered: Candidates, slots: NDArray[np.int64]) -> None:
-        """What is left of the offer stays valid until the next: more of it may be used for the same batch, or be skipped."""
+        """The rest of the offer stays valid until the next: more of it may be delivered for the same batch, or skipped."""
         self._settle()
         self._fresh = False
         left = np.delete(offered.indices, slots)
@@ -270,7 +297,7 @@ class EpochPlan:
         self._offered = replace(offered, indices=left, take=min(take, len(left)) if same else 0)
 
     def _turn(self) -> int:
-        """Which of the order's chunks the worker would be in if it kept to the order; past the last one at the end."""
+        """The chunk, by place in the order, of a worker that follows the order; one past the last at the end."""
         position = self._window.position_after(self._window.removed)
         return len(self._order.chunks) if position < 0 else self._order.place_of(position)
 
@@ -281,7 +308,7 @@ class EpochPlan:
         plan = EpochPlan(self._following, self._shard, batch_size=self._batch_size, tail=self._tail)
         return plan._window.between(first.start, first.stop)
 
-    def _go_on(self, own: Progress) -> None:
+    def _resume(self, own: Progress) -> None:
         start = self._start
         for name in ("dataset", "layout", "seed", "epoch", "chunks", "group", "base", "world", "rank"):
             if getattr(own, name) != getattr(start, name):
@@ -300,7 +327,7 @@ class EpochPlan:
 
 
 def _slots(offered: NDArray[np.uint32], indices: ArrayLike) -> NDArray[np.int64]:
-    """Where in ``offered`` each of ``indices`` is."""
+    """The slot in ``offered`` of each index."""
     wanted = np.asarray(indices)
     if wanted.size == 0:
         return np.zeros(0, np.int64)
@@ -309,31 +336,27 @@ def _slots(offered: NDArray[np.uint32], indices: ArrayLike) -> NDArray[np.int64]
     order = np.argsort(offered)
     near = np.minimum(np.searchsorted(offered[order], wanted), len(offered) - 1)
     slots = order[near]
-    strange = wanted[offered[slots] != wanted]
-    if len(strange):
-        raise ValueError(f"item {int(strange[0])} is not a candidate")
+    unknown = wanted[offered[slots] != wanted]
+    if len(unknown):
+        raise ValueError(f"item {int(unknown[0])} is not a candidate")
     taken = np.zeros(len(offered), np.bool_)
     taken[slots] = True
     if int(np.count_nonzero(taken)) != len(slots):
-        raise ValueError("an item comes twice")
+        raise ValueError("an item is listed twice")
     return np.asarray(slots, np.int64)
 
 
-def _check(shard: Shard, batch_size: int, substitute: int, tail: str) -> None:
+def _check(shard: Shard) -> None:
     if not (0 <= shard.rank < shard.world and 0 <= shard.worker < shard.workers):
-        raise ValueError(f"no such shard: rank and worker count from 0 to below world and workers, not {shard}")
-    if batch_size < 1 or substitute < 1:
-        raise ValueError(f"batch_size and substitute must be at least 1, not {batch_size} and {substitute}")
-    if tail not in TAILS:
-        raise ValueError(f"tail must be one of {', '.join(TAILS)}, not {tail!r}")
+        raise ValueError(f"no such shard: rank and worker must be from 0 to below world and workers, not {shard}")
 
 
 def _check_order(progress: Progress, order: EpochOrder, dataset: str) -> None:
     if dataset and progress.dataset != dataset:
         raise StateError(f"the state is of dataset {progress.dataset}, but it is loaded for dataset {dataset}")
     if progress.chunks != order.given:
-        raise StateError(f'state field "chunks" is {progress.chunks}, but the epoch to go on with has {order.given}')
+        raise StateError(f'state field "chunks" is {progress.chunks}, but the epoch to resume has {order.given}')
     for name in ("layout", "seed", "epoch", "group"):
         saved, given = getattr(progress, name), getattr(order, name)
         if saved != given:
-            raise StateError(f'state field "{name}" is {saved}, but the epoch to go on with has {given}')
+            raise StateError(f'state field "{name}" is {saved}, but the epoch to resume has {given}')

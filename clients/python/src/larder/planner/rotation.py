@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.planner.randomness import permutations
+from larder.planner.permutation import permutations
 
 CYCLE = 256
 """Epochs after which the recursion starts again, so that no epoch is expensive to reach."""

@@ -1,15 +1,16 @@
-"""The pending items of a share that are within reach, and the count of those that are not yet."""
+"""The pending items of a share, and the repetitions that fill a last batch."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from larder.planner.layout import Shard
 from larder.planner.numbers import NumberSet
 from larder.planner.order import EpochOrder
 from larder.planner.share import Share
 
 
 class Window:
-    """A share's pending items in order, looked up only as far as somebody asked."""
+    """A share's pending items in order, looked up on demand."""
 
     def __init__(self, order: EpochOrder, share: Share) -> None:
         self._order = order
@@ -21,22 +22,22 @@ class Window:
 
     @property
     def left(self) -> int:
-        """How many items are pending."""
+        """Number of pending items."""
         return len(self._items) + self._share.size - self._next
 
     @property
     def removed(self) -> int:
-        """How many items were taken out."""
+        """Number of removed items."""
         return self._share.size - self.left
 
     def position_after(self, number: int) -> int:
-        """The position in the epoch's order of the share's item of this number, from 0; -1 if it has not so many."""
+        """The position in the epoch's order of item ``number`` of the share, from 0; -1 past its end."""
         if number >= self._share.size:
             return -1
         return int(self._share.positions(self._share.places(number, number + 1))[0])
 
     def position(self) -> int:
-        """The position in the epoch's order of the first pending item; -1 if there is none."""
+        """The position in the epoch's order of the first pending item; -1 if none is pending."""
         if len(self._positions):
             return int(self._positions[0])
         if self._next >= self._share.size:
@@ -44,7 +45,7 @@ class Window:
         return int(self._share.positions(self._share.places(self._next, self._next + 1))[0])
 
     def first(self, count: int, bound: int) -> NDArray[np.uint32]:
-        """The first ``count`` pending items whose positions are below ``bound``, which must not go down between calls."""
+        """The first ``count`` pending items whose positions are below ``bound``, which must not decrease between calls."""
         missing = count - len(self._items)
         if missing > 0 and self._next < self._share.size:
             places = self._share.places(self._next, self._next + missing)
@@ -55,13 +56,13 @@ class Window:
         return self._items[:count]
 
     def peek(self, count: int) -> NDArray[np.uint32]:
-        """The first ``count`` pending items; beyond the window they are looked up for this answer only."""
+        """The first ``count`` pending items, without extending the window."""
         missing = max(0, count - len(self._items))
         ahead = self._share.positions(self._share.places(self._next, self._next + missing))
         return np.concatenate([self._items[:count], self._order.at(ahead)])
 
     def remove(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Take pending items out, by where they are in the window; returns their places in the rank's share."""
+        """Remove pending items by their slots in the window; returns their places in the rank's share."""
         places = self._places[slots]
         self._places = np.delete(self._places, slots)
         self._positions = np.delete(self._positions, slots)
@@ -69,7 +70,7 @@ class Window:
         return places
 
     def between(self, start: int, stop: int) -> NDArray[np.uint32]:
-        """The pending items at positions ``[start, stop)``; beyond the window they are looked up for this answer only."""
+        """The pending items at positions ``[start, stop)``, without extending the window."""
         share = self._share
         low, high = np.searchsorted(self._positions, [start, stop])
         begin = max(self._next, share.first_at(start))
@@ -77,7 +78,7 @@ class Window:
         return np.concatenate([self._items[low:high], self._order.at(ahead)])
 
     def resume(self, done: NumberSet) -> NDArray[np.int64]:
-        """Take out all of the share that is in ``done``; returns the places that were."""
+        """Remove the items of the share that are in ``done``; returns their places."""
         end = self._share.first_place(done.stop)
         places = self._share.places(0, end)
         gone = done.contains(places)
@@ -90,3 +91,39 @@ class Window:
         self._places = np.concatenate([self._places, places])
         self._positions = np.concatenate([self._positions, positions])
         self._items = np.concatenate([self._items, self._order.at(positions)])
+
+
+class Padding:
+    """Repetitions that fill a rank's last batch: every ``world``-th item of the order from its first on, cyclically."""
+
+    def __init__(self, order: EpochOrder, shard: Shard) -> None:
+        self._order = order
+        self._shard = shard
+        self._cursor = 0
+        self._excluded = np.zeros(0, np.uint32)
+        self.exhausted = order.layout.items == 0
+        """Whether nothing is left to repeat."""
+
+    def items(self, count: int) -> NDArray[np.uint32]:
+        """Up to ``count`` distinct items; empty only when exhausted."""
+        total = self._order.layout.items
+        tried = 0
+        while tried <= total // self._shard.world + 1 and total:
+            turns = np.arange(self._cursor, self._cursor + count, dtype=np.int64)
+            items = self._order.at((self._shard.rank + self._shard.world * turns) % total)
+            items = items[~np.isin(items, self._excluded)]
+            if len(items):
+                _, firsts = np.unique(items, return_index=True)
+                return np.asarray(items[np.sort(firsts)], np.uint32)
+            self._cursor += count
+            tried += count
+        self.exhausted = True
+        return np.zeros(0, np.uint32)
+
+    def used(self, count: int) -> None:
+        """Advance past the ``count`` items that were used."""
+        self._cursor += count
+
+    def exclude(self, items: NDArray[np.uint32]) -> None:
+        """Leave out unavailable items."""
+        self._excluded = np.concatenate([self._excluded, items])

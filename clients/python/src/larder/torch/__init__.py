@@ -1,7 +1,7 @@
-"""Larder for PyTorch: datasets at a gateway, for the `DataLoader` that comes with torch.
+"""Larder for PyTorch: datasets at a gateway, for torch's `DataLoader`.
 
-`CachedDataset` makes whole batches, each item exactly once per epoch over all ranks and workers. `CachedMapDataset` is
-indexed, for any sampler. `watch` wraps a loader that has workers, so that it can be saved and resumed within an epoch.
+`CachedDataset` yields whole batches, each item exactly once per epoch over all ranks and workers. `CachedMapDataset` is a
+map-style dataset, for any sampler. `watch` wraps a loader that has workers, so that it can be saved and resumed within an epoch.
 """
 
 from larder.planner import merge_states

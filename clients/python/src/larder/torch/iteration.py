@@ -1,4 +1,4 @@
-"""One pass of one process over its part of an epoch: from joining the round to the last batch."""
+"""One process's iteration over its part of an epoch: from joining the round to the last batch."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ from larder.errors import StateError
 from larder.frames import HIT
 from larder.loader import Loader, Shard
 from larder.planner import Progress
-from larder.run import Batch, EpochRun, Handed
-from larder.torch.places import Ranks, Worker
+from larder.run import Batch, Delivered, EpochRun
+from larder.torch.ranks import Ranks, Worker
 from larder.torch.rounds import Rounds
-from larder.torch.samples import Naming, Preparation
+from larder.torch.samples import ItemNames, SamplePipeline
 
-_VERSION = 1
+_STATE_VERSION = 1
+"""Version of a worker's saved state."""
 _FIELDS = frozenset({"version", "worker", "workers", "epoch", "start", "own", "over"})
 
 
 @dataclass(slots=True)
 class Tag:
-    """What goes with a batch to the training process, if that watches the loader.
+    """Metadata that travels with a batch to the training process of a watched loader.
 
     Args:
-        number: of the round.
-        epoch: that the batch is of.
-        indices: of the items that were handed out, in order.
-        hits: aligned; whether each was in the cache.
-        handed: what the batch adds to the rank's progress.
-        counts: what was counted since the last batch, by the names of `Stats`.
+        number: number of the round.
+        epoch: epoch of the batch.
+        indices: indices of the delivered items, in order.
+        hits: aligned; whether each item was in the cache.
+        delivered: the batch's additions to the rank's progress.
+        counts: counts since the previous batch, by the names of `Stats`.
     """
 
     number: int
     epoch: int
     indices: list[NDArray[np.uint32]] = field(default_factory=list)
     hits: list[NDArray[np.bool_]] = field(default_factory=list)
-    handed: list[Handed] = field(default_factory=list)
+    delivered: list[Delivered] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
 
 
-class Making(NamedTuple):
-    """What a dataset gives to each of its iterations."""
+class IterationContext(NamedTuple):
+    """The parts of a dataset that all its iterations share."""
 
     loader: Loader
     rounds: Rounds
-    preparation: Preparation
+    pipeline: SamplePipeline
     with_keys: bool
 
     def info(self) -> DatasetInfo:
-        """The dataset, asked for once by all workers together."""
+        """The dataset's description; one worker requests it for all."""
         if self.loader.known is None:
             self.loader.info = DatasetInfo(**self.rounds.once("dataset", lambda: asdict(self.loader.info)))
         return self.loader.info
@@ -63,9 +64,9 @@ class Making(NamedTuple):
 
         Args:
             epoch: its number.
-            start: a saved state of it.
-            shard: whose.
-            agreed: the saved state is of this very iteration, with the order that was agreed on then.
+            start: a saved state of the epoch.
+            shard: the worker.
+            agreed: the saved state belongs to this iteration and contains the agreed order.
         """
         loader = self.loader
         fresh = loader.start(epoch, shard.rank, shard.world) if start is None else loader.restored(start, shard)
@@ -74,15 +75,15 @@ class Making(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """How far one worker of a loader has come, in the terms of torchdata's ``StatefulDataLoader``, which asks each worker.
+    """The saved state of one `DataLoader` worker, as torchdata's ``StatefulDataLoader`` collects it.
 
     Args:
-        worker: its number.
-        workers: how many there are; a state is loaded by the same worker of as many.
-        epoch: what is under way.
-        start: saved state of the rank with which the epoch began, if it began with one.
-        own: progress of this worker, ``None`` before its first batch.
-        over: whether it had nothing left to do.
+        worker: number of the worker.
+        workers: number of workers; the state loads only in the same worker of as many.
+        epoch: epoch in progress.
+        start: the rank's saved state with which the epoch began, if any.
+        own: this worker's progress; ``None`` before its first batch.
+        over: whether the worker had no batches left.
     """
 
     worker: int
@@ -93,17 +94,17 @@ class WorkerState:
     over: bool
 
     def to_json(self) -> dict[str, Any]:
-        """With JSON types."""
-        return {"version": _VERSION, **asdict(self)}
+        """The state, with JSON types."""
+        return {"version": _STATE_VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any], worker: Worker) -> WorkerState:
-        """Read what ``to_json`` wrote, in the worker that goes on from it.
+        """Parse the result of ``to_json`` in the worker that resumes from it.
 
         Raises:
-            StateError: it is something else, or another worker's.
+            StateError: not such a state, or that of another worker.
         """
-        if not isinstance(state, Mapping) or set(state) != _FIELDS or state["version"] != _VERSION:
+        if not isinstance(state, Mapping) or set(state) != _FIELDS or state["version"] != _STATE_VERSION:
             raise StateError("this is not the state of a DataLoader worker; load it before the workers are started")
         found = cls(**{name: value for name, value in state.items() if name != "version"})
         if (found.worker, found.workers) != (worker.number, worker.workers):
@@ -115,28 +116,33 @@ class WorkerState:
 
 
 class Iteration:
-    """An iterator over batches. It joins the round when it is made, and asks for nothing else before its first batch.
+    """An iterator over batches. Joins the round on construction; sends no request before its first batch.
 
     Args:
-        making: of the dataset.
-        ranks: whose share.
-        worker: whose part of the share.
+        context: of the dataset.
+        ranks: rank and world size, which select the share.
+        worker: worker, which selects the part of the share.
         tag: see `Rounds.join`.
-        restored: the state that this worker goes on from.
+        restored: the saved state from which this worker resumes.
     """
 
     def __init__(
-        self, making: Making, ranks: Ranks, worker: Worker, tag: list[int], restored: WorkerState | None = None
+        self,
+        context: IterationContext,
+        ranks: Ranks,
+        worker: Worker,
+        tag: list[int],
+        restored: WorkerState | None = None,
     ) -> None:
-        self._making = making
+        self._context = context
         self._worker = worker
         self._shard = Shard(ranks.rank, ranks.world, worker.number, worker.workers)
         self._restored = restored
-        join = making.rounds.join
+        join = context.rounds.join
         if restored is None:
             self._round = join(worker.number, worker.workers, tag)
         else:
-            self._round = making.rounds.restore(
+            self._round = context.rounds.restore(
                 worker.number, worker.workers, tag, epoch=restored.epoch, nothing_left=restored.over
             )
         self._cancelled = ""
@@ -146,7 +152,7 @@ class Iteration:
 
     @property
     def number(self) -> int:
-        """Of the round that it is part of."""
+        """Number of its round."""
         return self._round.number
 
     def __iter__(self) -> Iteration:
@@ -165,64 +171,63 @@ class Iteration:
                 raise
             self.tag.indices.append(batch.indices)
             self.tag.hits.append((batch.flags & HIT) != 0)
-            self.tag.handed.append(run.handed)
+            self.tag.delivered.append(run.delivered)
             try:
-                made = self._made(batch)
+                samples = self._samples(batch)
+                made = self._context.pipeline.batch(samples) if samples else None
             except BaseException:
-                run.disown()  # who saves because of it has this batch still to come
+                run.undo_last()  # a state that is saved now still has this batch to come
                 raise
             if run.over:
                 self._finish()
-            if made:
-                return made[0]
+            if samples:
+                return made
 
-    def _made(self, batch: Batch) -> tuple[Any, ...]:
-        """What the training loop gets of it; nothing if no item could be transformed."""
-        loader, preparation = self._making.loader, self._making.preparation
-        naming = Naming(loader.keys if self._making.with_keys else None, loader.locate)
-        samples = preparation.samples(batch.indices.tolist(), batch.data, naming, loader.stats)
-        return (preparation.batch(samples),) if samples else ()
+    def _samples(self, batch: Batch) -> list[Any]:
+        loader = self._context.loader
+        names = ItemNames(loader.keys if self._context.with_keys else None, loader.locate)
+        return self._context.pipeline.samples(batch.indices.tolist(), batch.data, names, loader.stats)
 
     def cancel(self, why: str) -> None:
-        """Nothing comes any more, and who asks is told why; one that has come to its end stays there."""
+        """End the iteration: asking for another batch raises `StateError`. One that is complete stays complete."""
         if self._run is None or not self._run.over:
             self._cancelled = why
         if self._run is not None:
             self._run.close()
 
-    def told(self) -> Tag:
-        """What the training process should know of the batch that was made last."""
-        counts = self._making.loader.stats.counts()
+    def take_tag(self) -> Tag:
+        """The tag of the latest batch, with the counts since the one before."""
+        counts = self._context.loader.stats.counts()
         self.tag.counts = {name: more for name, count in counts.items() if (more := count - self._counted.get(name, 0))}
         self._counted = counts
         return self.tag
 
     def rank_state(self) -> dict[str, Any]:
-        """The state of the rank, of which this is the only worker."""
+        """The rank's state; this must be its only worker."""
         run = self._run or self._begin()
         return run.state_dict()
 
     def worker_state(self) -> dict[str, Any]:
-        """The state of this worker alone."""
+        """The state of this worker."""
         if self._run is None and self._restored is not None:
             return self._restored.to_json()
-        if self._run is None and not isinstance(self._making.loader.settings.job, str):
-            self._begin()  # the order that other workers begin with must be in this one's state too
+        if self._run is None and not isinstance(self._context.loader.settings.job, str):
+            self._begin()  # the state must contain the order that the other workers began with
         own = None if self._run is None else self._run.progress.to_json()
         over = self._run is not None and self._run.over
         epoch = self._round.epoch
         return WorkerState(self._worker.number, self._worker.workers, epoch, self._round.start, own, over).to_json()
 
     def _begin(self) -> EpochRun:
-        loader, shard, now = self._making.loader, self._shard, self._round
-        self._making.info()
-        epoch = self._making.rounds.settle(now)
+        loader, shard, now = self._context.loader, self._shard, self._round
+        self._context.info()
+        epoch = self._context.rounds.settle(now)
         restored = self._restored
         if epoch != now.epoch:
             restored, now.epoch, now.start = None, epoch, None
         elif restored is not None:
             now.start = None if restored.start is None else dict(restored.start)
-        start = self._making.begin(epoch, now.start, shard, agreed=restored is not None)
+        start = self._context.begin(epoch, now.start, shard, agreed=restored is not None)
         if start.chunks is not None:
             now.start = start.to_json()
         own = None
@@ -233,4 +238,4 @@ class Iteration:
         return self._run
 
     def _finish(self) -> None:
-        self._making.rounds.finish(self.number, self._worker.number)
+        self._context.rounds.finish(self.number, self._worker.number)

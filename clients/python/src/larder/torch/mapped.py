@@ -1,4 +1,4 @@
-"""A dataset at a gateway that is indexed, for those who have a sampler of their own."""
+"""A map-style dataset at a gateway, for any sampler."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch.utils.data import Dataset
 
 from larder.job import Job
 from larder.loader import Loader, LoaderOptions
-from larder.run import delivered, item_error
+from larder.run import counts_of, item_error
 from larder.source import Access, DatasetName, Source
 from larder.stats import Stats
 from larder.torch.iteration import Tag
-from larder.torch.samples import Naming, Preparation, Transform
+from larder.torch.samples import ItemNames, SamplePipeline, Transform
 
 
 class MapOptions(TypedDict, total=False):
     """Everything about a `CachedMapDataset` that has a default.
 
     Args:
-        transform: makes a sample of an `Item`. Without one, a sample is the item's ``bytes``.
-        on_missing: an item that cannot be had (``"raise"``): raise, or ``"skip"`` it, so that the batch gets smaller.
+        transform: turns an `Item` into a sample. If left out, a sample is the item's ``bytes``.
+        on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it, which makes the batch smaller.
         on_error: the same for a transform that raises.
-        keys: whether items come with bucket and key (``False``).
+        keys: whether items have bucket and key (``False``).
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
-        access: credentials, timeouts and what to do without the gateway.
+        access: credentials, timeouts and fallback.
         source: as in `larder.loader.LoaderOptions`.
     """
 
@@ -48,21 +48,20 @@ class CachedMapDataset(Dataset[Any]):
         dataset = CachedMapDataset("http://gateway:9000", "train", transform=decode)
         loader = DataLoader(dataset, batch_size=256, sampler=DistributedSampler(dataset), num_workers=4)
 
-    Works with any sampler; which items come, and how often, is the sampler's business. The gateway cannot put cached items first
-    here: `CachedDataset` is for that.
+    The sampler decides which items come, and how often, so the gateway cannot prefer cached items; `CachedDataset` lets it.
 
     Args:
         endpoint: address of the gateway.
-        dataset: its name, its digest file (a path or ``s3://bucket/key``), or what `larder.Client.register` returned.
+        dataset: its name, its digest file (a path or ``s3://bucket/key``), or the result of `larder.Client.register`.
         options: see `MapOptions`.
 
     Raises:
-        ValueError: an option has a value that it cannot have.
-        TypeError: there is no such option.
+        ValueError: invalid value of an option.
+        TypeError: unknown option.
     """
 
     def __init__(self, endpoint: str, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
-        self._preparation = Preparation.of(options.get("transform"), None, options.get("on_error", "raise"))
+        self._pipeline = SamplePipeline.of(options.get("transform"), None, options.get("on_error", "raise"))
         self._with_keys = options.get("keys", False)
         own = ("transform", "on_error", "keys")
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in own})
@@ -77,8 +76,8 @@ class CachedMapDataset(Dataset[Any]):
         """One sample; negative indices count from the end.
 
         Raises:
-            IndexError: there is no such item.
-            ItemError: it cannot be had, or not be transformed, whatever ``on_missing`` and ``on_error`` say.
+            IndexError: no such item.
+            ItemError: the item is unavailable or its transform raised, regardless of ``on_missing`` and ``on_error``.
         """
         return self._samples([index], skip=False)[0]
 
@@ -86,17 +85,17 @@ class CachedMapDataset(Dataset[Any]):
         """The samples of these items, in this order, with one request; an index may come more than once.
 
         Raises:
-            IndexError: there is no such item.
-            ItemError: one cannot be had or not be transformed, and is not to be skipped.
+            IndexError: no such item.
+            ItemError: an item is unavailable or its transform raised, and ``on_missing`` or ``on_error`` says ``"raise"``.
         """
         return self._samples(indices, skip=True)
 
     def stats(self) -> Stats:
-        """What was counted in this process."""
+        """Counts of this process."""
         return self._loader.stats
 
-    def told(self) -> Tag:
-        """What is to be told of the batch that was made last in this process."""
+    def take_tag(self) -> Tag:
+        """The tag of this process's latest batch, with the counts since the one before."""
         counts = self._loader.stats.counts()
         more = {name: count - self._counted.get(name, 0) for name, count in counts.items()}
         self._counted = counts
@@ -110,15 +109,15 @@ class CachedMapDataset(Dataset[Any]):
         fetched = loader.reader.fetch(wanted, mode="exact", ordered=True, job=loader.settings.job_name)
         if fetched.failed and not (skip and loader.settings.on_missing == "skip"):
             raise item_error(next(iter(fetched.failed.values())))
-        for name, value in delivered(fetched.flags, fetched.data).items():
+        for name, value in counts_of(fetched.flags, fetched.data).items():
             loader.stats.add(name, value)
         loader.stats.add("skipped", len(wanted) - len(fetched.data))
-        naming = Naming(loader.keys if self._with_keys else None, loader.locate)
-        preparation = self._preparation if skip else self._preparation._replace(on_error="raise")
-        return preparation.samples(fetched.indices.tolist(), fetched.data, naming, loader.stats)
+        names = ItemNames(loader.keys if self._with_keys else None, loader.locate)
+        pipeline = self._pipeline if skip else self._pipeline._replace(on_error="raise")
+        return pipeline.samples(fetched.indices.tolist(), fetched.data, names, loader.stats)
 
     def _checked(self, index: SupportsIndex) -> int:
         number, items = operator.index(index), len(self)
         if not -items <= number < items:
-            raise IndexError(f"item {number} of a dataset of {items} items")
+            raise IndexError(f"index out of range: item {number} of a dataset of {items} items")
         return number % items

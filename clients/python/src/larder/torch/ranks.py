@@ -1,54 +1,123 @@
-"""What must hold across the ranks of one training run, and would otherwise lose data or hang without an error.
+"""Ranks and workers: which share of the data this process serves, and what must hold across the ranks of a training run.
 
-The ranks share the items of an epoch among themselves, so each must deliver its own share, whole, and all must have equally
-many batches left. Two things break that silently: a framework that divides the batches among ranks once more, and saved states
-that are not of the same step, as a crash between two checkpoints leaves them. The rank with more batches left then waits in an
-all-reduce for ever.
+Ranks share the items of an epoch, so each must deliver its own share completely, and all must have equally many batches left. Two
+mistakes break this silently: a framework that divides the batches among ranks again, and saved states of different steps, which
+a crash between two checkpoints leaves behind. The rank with more batches left then waits in an all-reduce indefinitely.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import distributed
+from torch.utils.data import get_worker_info
 
-from larder.errors import StateError
+from larder.errors import LarderError, StateError
 from larder.planner import Progress
-from larder.torch.places import Ranks
 
 WAIT = 120.0
-"""Seconds within which all ranks must load their states."""
-_DIVIDERS = {
+"""Seconds that a rank waits for the other ranks to load their states."""
+_DIVIDING_WRAPPERS = {
     ("accelerate", "DataLoaderDispatcher"),
     ("accelerate", "IterableDatasetShard"),
     ("transformers", "IterableDatasetShard"),
 }
 _loads: Counter[str] = Counter()
-"""How many states of each dataset this process has loaded: the n-th of one rank belongs to the n-th of the others."""
+"""States loaded by this process, by dataset: the n-th load of one rank belongs to the n-th load of the others."""
+
+
+class Ranks(NamedTuple):
+    """Rank and world size of a training process."""
+
+    rank: int
+    world: int
+
+
+class Worker(NamedTuple):
+    """Place of a process among the workers of a `DataLoader`; ``base_seed`` is the same in all of them.
+
+    ``inside`` is false in the training process, which is its own only worker if the loader has none.
+    """
+
+    number: int
+    workers: int
+    base_seed: int
+    inside: bool
+
+
+def given_ranks(rank: int | None, world: int | None) -> Ranks | None:
+    """The ranks that the user passed, if any.
+
+    Raises:
+        ValueError: only one of the two, or a rank outside of the world.
+    """
+    if rank is None and world is None:
+        return None
+    if rank is None or world is None:
+        raise ValueError(f"rank and world go together; got rank={rank}, world={world}")
+    if not 0 <= rank < world:
+        raise ValueError(f"rank must be at least 0 and less than world; got rank={rank}, world={world}")
+    return Ranks(rank, world)
+
+
+def distributed_ranks() -> Ranks | None:
+    """The ranks of ``torch.distributed``, once it is initialised in this process."""
+    if distributed.is_available() and distributed.is_initialized():
+        return Ranks(distributed.get_rank(), distributed.get_world_size())
+    return None
+
+
+def environment_ranks() -> Ranks:
+    """The ranks in ``RANK`` and ``WORLD_SIZE``, as torchrun and similar launchers set them; rank 0 of 1 without them.
+
+    Raises:
+        LarderError: only one variable is set, or their values do not fit together.
+    """
+    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None and world is None:
+        return Ranks(0, 1)
+    try:
+        found = given_ranks(int(rank or ""), int(world or ""))
+    except ValueError:
+        found = None
+    if found is None:
+        raise LarderError(
+            f"RANK={rank!r} and WORLD_SIZE={world!r} do not fit together; set both, or pass rank= and world="
+        )
+    return found
+
+
+def this_worker() -> Worker:
+    """This process's place in its loader."""
+    info = get_worker_info()
+    if info is None:
+        return Worker(0, 1, 0, inside=False)
+    return Worker(info.id, info.num_workers, info.seed - info.id, inside=True)
 
 
 def refuse_division(ranks: Ranks) -> None:
-    """Raise if the iteration that begins is driven by a wrapper that divides batches among ranks.
+    """Refuse to iterate under a wrapper that divides batches among ranks again.
 
-    A dataset is told nothing of its loader, but the wrapper is on the call stack: in the training process, and in a worker that
-    was forked from it. For workers that are started otherwise this is called when the dataset is sent to them.
+    A dataset does not know its loader, but the wrapper is on the call stack: in the training process, and in a worker that was
+    forked from it. For workers that are started otherwise, this is called when the dataset is sent to them.
 
     Raises:
-        ValueError: it is, and the dataset gives this rank a share already.
+        ValueError: there is such a wrapper, and the dataset serves only this rank's share already.
     """
     if ranks.world == 1:
         return
     frame = sys._getframe(1).f_back
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).split(".")[0]
-        if any(package == known for known, _ in _DIVIDERS):
+        if any(package == known for known, _ in _DIVIDING_WRAPPERS):
             name = type(frame.f_locals.get("self")).__name__
-            if (package, name) in _DIVIDERS:
+            if (package, name) in _DIVIDING_WRAPPERS:
                 raise ValueError(
                     f"{package}'s {name} divides the batches among ranks, but a CachedDataset has done so already: rank "
                     f"{ranks.rank} of {ranks.world} would train on a part of its share, and the rest would be lost. Do not pass "
@@ -58,34 +127,34 @@ def refuse_division(ranks: Ranks) -> None:
 
 
 def refuse_disagreement(progress: Progress, batches: int) -> None:
-    """Compare a state that was loaded with those of the other ranks; each rank loads one, and all of them call this.
+    """Compare the loaded state with those of the other ranks. Every rank loads a state and calls this.
 
-    Only ranks that ``torch.distributed`` knows can be compared. They exchange a few bytes through its key-value store, not by a
-    collective, because a rank that never loads a state must be named rather than waited for.
+    Compares the ranks of ``torch.distributed`` only. They exchange a few bytes through its key-value store rather than by a
+    collective, so that a rank that never loads a state is named instead of blocking the others.
 
     Args:
-        progress: of this rank.
-        batches: that it has left in the epoch.
+        progress: loaded state of this rank.
+        batches: batches that it has left in the epoch.
 
     Raises:
-        StateError: they differ, or a rank has loaded none within ``WAIT`` seconds.
+        StateError: the states differ, or a rank has loaded none within ``WAIT`` seconds.
     """
     rank, world = progress.rank, progress.world or 1
     if world == 1 or not distributed.is_available() or not distributed.is_initialized():
         return
     if (distributed.get_rank(), distributed.get_world_size()) != (rank, world):
-        return  # the user has said other ranks than those that are connected
+        return  # the user passed other ranks than the connected ones
     store = distributed.distributed_c10d._get_default_store()
     _loads[progress.dataset] += 1
     name = f"larder/state/{progress.dataset[:16]}/{_loads[progress.dataset]}"
-    store.set(f"{name}/{rank}", json.dumps(_told(progress, batches)))
-    told = [_asked(store, f"{name}/{other}", other) for other in range(world)]
-    if any(each != told[0] for each in told):
-        raise StateError(_difference(told))
+    store.set(f"{name}/{rank}", json.dumps(_fingerprint(progress, batches)))
+    states = [_state_of(store, f"{name}/{other}", other) for other in range(world)]
+    if any(state != states[0] for state in states):
+        raise StateError(_difference(states))
 
 
-def _told(progress: Progress, batches: int) -> dict[str, Any]:
-    """What must be the same on all ranks."""
+def _fingerprint(progress: Progress, batches: int) -> dict[str, Any]:
+    """The part of a state that must be equal on all ranks."""
     state = progress.to_json()
     same = {name: state[name] for name in ("dataset", "seed", "layout", "chunks", "group", "base")}
     return {
@@ -95,26 +164,26 @@ def _told(progress: Progress, batches: int) -> dict[str, Any]:
     }
 
 
-def _asked(store: Any, key: str, rank: int) -> dict[str, Any]:
+def _state_of(store: Any, key: str, rank: int) -> dict[str, Any]:
     try:
         store.wait([key], timedelta(seconds=WAIT))
     except RuntimeError as error:
         raise StateError(
             f"rank {rank} has not loaded a state within {WAIT:.0f} s; every rank loads one: its own, or the merged one"
         ) from error
-    told: dict[str, Any] = json.loads(store.get(key))
-    return told
+    state: dict[str, Any] = json.loads(store.get(key))
+    return state
 
 
-def _difference(told: list[dict[str, Any]]) -> str:
-    if len({(each["epoch"], each["batches"]) for each in told}) == 1:
+def _difference(states: list[dict[str, Any]]) -> str:
+    if len({(each["epoch"], each["batches"]) for each in states}) == 1:
         what = "are of different sessions (seed, layout, world size or an earlier merge)"
     else:
         places = [
-            f"rank {rank}: epoch {each['epoch']}, {each['batches']} batches left" for rank, each in enumerate(told)
+            f"rank {rank}: epoch {each['epoch']}, {each['batches']} batches left" for rank, each in enumerate(states)
         ]
         what = f"were not saved at the same step ({'; '.join(places[:8])}{'; ...' if len(places) > 8 else ''})"
     return (
-        f"the ranks' states {what}, so some ranks would wait for others for ever at the end of the epoch. Load the states of all "
-        "ranks everywhere, merge them with larder.torch.merge_states(states), and load the result in every rank"
+        f"the ranks' states {what}, so some ranks would hang at the end of the epoch, waiting for the others. Load the "
+        "states of all ranks everywhere, merge them with larder.torch.merge_states(states), and load the result in every rank"
     )

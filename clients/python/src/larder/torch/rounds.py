@@ -1,28 +1,26 @@
-"""Which epoch an iteration is, agreed on by the workers that serve it without the training loop saying anything.
+"""Agreement on the epoch of an iteration among the workers of a `DataLoader`, without help from the training loop.
 
-Every item comes exactly once only if all workers of a `DataLoader` order the same epoch. They are started anew for each
-iteration or are kept, start at different times, and the fastest may have ended before the slowest starts. So the decision is
-written down where all of them can read it: in an unlinked file (memory, where the system has `memfd_create`) that workers
-inherit by fork, or receive by spawn and forkserver. It holds one *round* per training process: its epoch, and who has joined it
-and who has finished it. The file is read and written under a POSIX record lock, which ends with its process, so that a worker
-that is killed leaves neither a lock nor a file behind.
+Every item comes exactly once only if all workers of a loader order the same epoch. Workers are restarted or kept for each
+iteration, start at different times, and the fastest may end before the slowest starts. So the decision is recorded where all of
+them can read it: in an unlinked file (memory, on systems with `memfd_create`) that workers inherit by fork, or receive by spawn
+and forkserver. It holds one *round* per training process: its epoch, and which workers have joined and finished it. A POSIX
+record lock guards the file. The lock ends with its process, so a killed worker leaves neither a lock nor a file behind.
 
-Rules. An iteration of a loader is one round. A worker joins by `join`, once per iteration, with a tag that is the same for all
-workers of one iteration. Whoever finds a round with his tag that he has not joined, joins it. Whoever does not, opens the next
-round, whose epoch is one higher if every worker of the round before has finished, and otherwise the same again.
+Rules. An iteration of a loader is one round. A worker calls `join` once per iteration, with a tag that all workers of the
+iteration share. If the current round has this tag and the worker has not joined it, the worker joins it. Otherwise it opens the
+next round. The next epoch is one higher if all workers of the previous round have finished; otherwise the epoch is repeated.
 
-Why all workers of an iteration get the same epoch: the first of them to join finds a round of another tag, or, where two
-iterations happen to have the same tag, one that he has joined already; he opens a round. Every other one finds this round
-with his tag and has not joined it, however much later he comes, and whatever the others have done meanwhile: nobody opens
-another round before the next iteration, because each worker joins once per iteration. The decision is taken once, under the
-lock, by the first to join, so a worker of the round before who finishes late changes nothing: `finish` counts only for the
-round that is on. (The tag: the loader's random base seed, the number of workers, and how many iterations the worker has served.
-Two iterations have the same one only if somebody seeds torch alike before both. Then the argument needs that each worker
-joined the first; one that was killed before it could makes the epoch come again.)
+Why all workers of an iteration get the same epoch: the first to join finds a round with another tag or, if two iterations happen
+to share a tag, one that it has joined already. It opens a round. Every other worker finds this round with its tag and has not
+joined it, however late it comes: no other round can open before the next iteration, because each worker joins once per
+iteration. The first worker to join decides once, under the lock, so a late `finish` of the previous round changes nothing:
+`finish` counts only for the current round. (The tag consists of the loader's random base seed, the number of workers, and the
+number of iterations that the worker has served. Two iterations share a tag only if torch is seeded equally before both. Then
+the argument requires that each worker joined the first; if one was killed before it joined, the epoch is repeated.)
 
-What a worker cannot know is whether the training loop received what it made. A round is finished when every worker has made
-its last batch. A loop that breaks off while the last batches are waiting in the loader may therefore be taken for complete.
-`larder.torch.watch` knows, and says it by `seek` before each iteration; so does a loop that calls `set_epoch`.
+A worker cannot know whether the training loop received its batches. A round is finished when every worker has made its last
+batch, so a loop that breaks off while the last batches wait in the loader may count as complete. `larder.torch.watch` knows,
+and calls `seek` before each iteration; so does a loop that calls `set_epoch`.
 """
 
 from __future__ import annotations
@@ -45,27 +43,30 @@ from larder.errors import StateError
 T = TypeVar("T")
 
 _HEADER = struct.Struct("<QQ")
-"""Where the content is, and how long it is. Two places take turns, and the header, which the system writes whole, comes last: a
-worker that is killed while it writes leaves what was there before."""
-_PLACES = (1 << 12, 1 << 24)
-_ONCE = 1 << 40
-_KEPT = 4
+"""Offset and length of the content."""
+_OFFSETS = (1 << 12, 1 << 24)
+"""Bytes: two places for the content that take turns. The header is written last and atomically, so a worker that is killed while
+it writes leaves the previous content."""
+_ONCE_LOCK = 1 << 40
+"""Offset, beyond the end of the file, of the lock for `Rounds.once`."""
+_KEPT_VALUES = 4
+"""Values of one family that `Rounds.once` keeps."""
 
 
 @dataclass(slots=True)
 class Round:
-    """One iteration of a loader: which epoch, from which saved state on, and which of its workers have come how far.
+    """One iteration of a loader: its epoch, the state it starts from, and the progress of its workers.
 
     Args:
-        number: counts up; a round that is over is known by it.
-        epoch: what the workers order.
-        start: saved state in which the epoch begins, or ``None`` for a whole epoch.
-        session: of the training process's side of the iteration, which may be watched; ``None``: it is not, as far as is known.
-        tag: what the workers of this iteration have in common; ``None``: nobody has joined yet.
-        workers: how many there are.
-        joined: their numbers.
-        finished: those that have made their last batch.
-        nothing_left: those that joined with a saved state of their own that had nothing left of the epoch.
+        number: increases with every round.
+        epoch: epoch of the round.
+        start: saved state in which the epoch begins; ``None`` for a whole epoch.
+        session: id of a watched iteration in the training process; ``None`` if it is not watched.
+        tag: shared by the workers of the iteration; ``None`` before the first has joined.
+        workers: number of workers.
+        joined: numbers of the workers that have joined.
+        finished: numbers of those that have made their last batch.
+        nothing_left: numbers of those that joined with a saved state in which they had nothing left to do.
     """
 
     number: int = 0
@@ -84,16 +85,16 @@ class Round:
         return self.tag is not None and set(self.finished) >= set(range(self.workers))
 
     def following(self, tag: list[int], workers: int) -> Round:
-        """The round after this one."""
+        """The next round."""
         done = self.complete
         epoch, start = (self.epoch + 1, None) if done else (self.epoch, self.start)
         return Round(self.number + 1, epoch, start, self.session, tag, workers)
 
 
 class Rounds:
-    """The round that is on, shared by a training process and its workers. See the module for the rules.
+    """The current round, shared by a training process and its workers. The module has the rules.
 
-    Copies made by ``copy`` and ``pickle`` are independent and go on from the same epoch; only worker processes share.
+    Copies by ``copy`` and ``pickle`` are independent and continue from the same epoch; only worker processes share.
     """
 
     def __init__(self) -> None:
@@ -108,28 +109,28 @@ class Rounds:
         session: str | None = None,
         unless_workers: bool = False,
     ) -> None:
-        """Decide what the next iteration is; workers that are at work do not change it any more.
+        """Set the next iteration's epoch and start. Active workers no longer affect it.
 
         Raises:
-            StateError: with ``unless_workers``, when worker processes have already begun an iteration.
+            StateError: with ``unless_workers``, if worker processes have already begun an iteration.
         """
         with self._locked() as rounds:
             now = self._round(rounds)
             if unless_workers and now.tag is not None and now.tag[0]:
                 raise StateError(
-                    "worker processes have already begun to read from this dataset, so batches made before this state was "
-                    "loaded may be on their way: load it before the first iteration, or use larder.torch.watch(loader), "
-                    "whose load_state_dict can be called at any time"
+                    "worker processes have already begun to read from this dataset, so batches from before this state may "
+                    "be in flight: load the state before the first iteration, or use larder.torch.watch(loader), whose "
+                    "load_state_dict can be called at any time"
                 )
             rounds[self._owner()] = Round(now.number + 1, epoch, None if start is None else dict(start), session)
 
     def now(self) -> Round:
-        """The round that is on, or that will be opened when nobody has joined it yet."""
+        """The current round, or the next one if no worker has joined it yet."""
         with self._locked() as rounds:
             return self._round(rounds)
 
     def join(self, worker: int, workers: int, tag: list[int]) -> Round:
-        """Take part in the iteration that the tag belongs to."""
+        """Join the iteration with this tag."""
         with self._locked() as rounds:
             now = self._round(rounds)
             if now.tag != tag or now.workers != workers or worker in now.joined:
@@ -139,10 +140,10 @@ class Rounds:
             return now
 
     def restore(self, worker: int, workers: int, tag: list[int], *, epoch: int, nothing_left: bool) -> Round:
-        """Take part with a saved state of this worker's own, which gives the epoch (torchdata's StatefulDataLoader).
+        """Join with this worker's own saved state, which determines the epoch (torchdata's StatefulDataLoader).
 
         Raises:
-            StateError: another worker of the iteration restored a state of another epoch.
+            StateError: another worker of the iteration restored another epoch.
         """
         with self._locked() as rounds:
             now = self._round(rounds)
@@ -160,10 +161,10 @@ class Rounds:
             return now
 
     def settle(self, joined: Round) -> int:
-        """The epoch of a round that this process has joined, when the first batch is asked for.
+        """The final epoch of a joined round, when the first batch is requested.
 
-        By then all workers have joined, if they restored states of their own. If each one's state says that it had nothing left
-        to do, the state was saved at the end of an epoch, and this iteration is the next one.
+        Workers that restored states have all joined by then. If each had nothing left to do, the states were saved at the end
+        of an epoch, and this iteration is the next epoch.
         """
         with self._locked() as rounds:
             now = self._round(rounds)
@@ -175,7 +176,7 @@ class Rounds:
             return now.epoch
 
     def finish(self, number: int, worker: int) -> None:
-        """Worker ``worker`` has made its last batch of round ``number``; nothing if that round is over."""
+        """Record that ``worker`` has made its last batch of round ``number``; no effect if that round is over."""
         with self._locked() as rounds:
             now = self._round(rounds)
             if now.number == number and worker not in now.finished:
@@ -183,33 +184,33 @@ class Rounds:
                 rounds[self._owner()] = now
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """A value of JSON types that is made once for all processes that share this; the others wait for it.
+        """A value of JSON types, made by one of the sharing processes while the others wait.
 
-        Of values whose names have the same beginning before a ``/``, only the newest few are kept.
+        Values whose names share the part before a ``/`` form a family; the newest few of a family are kept.
         """
-        # A lock beyond the file's end, so that whoever only asks for the epoch does not wait for a slow gateway.
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _ONCE)
+        # A separate lock, so that a process that needs only the epoch does not wait for a slow gateway.
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _ONCE_LOCK)
         try:
             with self._locked() as rounds:
                 values = rounds.setdefault("once", {})
             if name not in values:
                 values[name] = make()
                 family = [other for other in values if "/" in other and other.split("/")[0] == name.split("/")[0]]
-                for other in family[:-_KEPT]:
+                for other in family[:-_KEPT_VALUES]:
                     del values[other]
                 with self._locked() as rounds:
                     rounds["once"] = values
             value: T = values[name]
             return value
         finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ONCE)
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ONCE_LOCK)
 
     def as_worker(self) -> None:
-        """Say that this process is a worker: what it does belongs to the training process that started it."""
+        """Mark this process as a worker: it acts for the training process that started it."""
         self._worker = os.getpid()
 
     def _owner(self) -> str:
-        """The training process whose round this is. A file may be shared by several: ranks that one launcher started."""
+        """The training process that owns the round; several ranks of one launcher may share the file."""
         process = os.getpid()
         if self._worker != process:
             return str(process)
@@ -219,13 +220,13 @@ class Rounds:
         found = rounds.get(self._owner())
         if found is not None:
             return Round(**found)
-        # A process that was given the dataset by another one, and trains with it itself, goes on from where that one was.
+        # A process that received the dataset and trains by itself continues from where the sender was.
         origin = rounds.get(str(self._sender))
         return Round() if origin is None else Round(epoch=origin["epoch"], start=origin["start"])
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
-        """The rounds by owner; what is changed in them is written back."""
+        """The rounds by owner; changes are written back."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
         try:
             rounds = self._read()
@@ -235,16 +236,16 @@ class Rounds:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
 
     def _read(self) -> dict[str, Any]:
-        place, length = _HEADER.unpack(os.pread(self._fd, _HEADER.size, 0))
-        rounds: dict[str, Any] = json.loads(os.pread(self._fd, length, place))
+        offset, length = _HEADER.unpack(os.pread(self._fd, _HEADER.size, 0))
+        rounds: dict[str, Any] = json.loads(os.pread(self._fd, length, offset))
         return rounds
 
     def _write(self, rounds: dict[str, Any]) -> None:
         content = json.dumps(rounds).encode()
         before = os.pread(self._fd, _HEADER.size, 0)
-        place = _PLACES[before[:8] == _PLACES[0].to_bytes(8, "little")]
-        os.pwrite(self._fd, content, place)
-        os.pwrite(self._fd, _HEADER.pack(place, len(content)), 0)
+        offset = _OFFSETS[before[:8] == _OFFSETS[0].to_bytes(8, "little")]
+        os.pwrite(self._fd, content, offset)
+        os.pwrite(self._fd, _HEADER.pack(offset, len(content)), 0)
 
     def _adopt(self, fd: int, sender: int) -> None:
         self._fd = fd
@@ -269,7 +270,7 @@ class Rounds:
 
 
 def _anonymous_file() -> int:
-    """A descriptor of a file that has no name and ends with its last descriptor."""
+    """A descriptor of an unlinked file, which ends with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("larder-rounds")
     fd, path = tempfile.mkstemp(prefix="larder-rounds-")

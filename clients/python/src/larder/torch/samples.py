@@ -1,4 +1,4 @@
-"""From the bytes of items to what the training loop gets: transform each, then collate."""
+"""From items to batches: transform each item, then collate."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 from torch.utils.data import default_collate
 
 from larder.errors import ItemUntransformable, LarderError
-from larder.keys import Keys
+from larder.source import Keys
 from larder.stats import Stats
 
 
 @dataclass(slots=True)
 class Item:
-    """One item as a transform gets it.
+    """One item, the argument of a transform.
 
     Args:
-        index: its place in the dataset.
-        data: its bytes; valid as long as something refers to it, shared with the rest of the batch.
-        name: bucket and key, if the dataset was made with ``keys=True``.
+        index: index in the dataset.
+        data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
+        name: bucket and key, if the dataset has ``keys=True``.
     """
 
     index: int
@@ -30,31 +30,31 @@ class Item:
 
     @property
     def bucket(self) -> str:
-        """The bucket of the object that it is, or is part of.
+        """The bucket of the object that holds the item.
 
         Raises:
-            LarderError: the dataset was made without ``keys=True``.
+            LarderError: the dataset does not have ``keys=True``.
         """
         return self._named()[0]
 
     @property
     def key(self) -> str:
-        """The key of the object that it is, or is part of.
+        """The key of the object that holds the item.
 
         Raises:
-            LarderError: the dataset was made without ``keys=True``.
+            LarderError: the dataset does not have ``keys=True``.
         """
         return self._named()[1]
 
     def _named(self) -> tuple[str, str]:
-        # Not an empty text: a label that is taken from it would be wrong, silently.
+        # An empty string would turn into wrong labels, silently.
         if self.name is None:
-            raise LarderError("items have bucket and key only if the dataset is made with keys=True")
+            raise LarderError("items have bucket and key only if the dataset is created with keys=True")
         return self.name
 
 
-class Naming(NamedTuple):
-    """How the items of a dataset are called: all of them in ``keys``, if they were wanted; one of them by ``locate``."""
+class ItemNames(NamedTuple):
+    """Bucket and key of items: of all in ``keys``, if the dataset loads them; of a single one by ``locate``."""
 
     keys: Keys | None
     locate: Callable[[int], tuple[str, str]]
@@ -64,11 +64,11 @@ Transform = Callable[[Item], Any]
 Collate = Callable[[list[Any]], Any]
 
 
-class Preparation(NamedTuple):
-    """How items become samples, and samples a batch.
+class SamplePipeline(NamedTuple):
+    """Turns items into samples, and samples into a batch.
 
-    Without a transform a sample is the item's ``bytes``, and a batch a list of them. With one, batches are made by
-    ``torch.utils.data.default_collate`` unless another function is given.
+    Without a transform, a sample is the item's ``bytes`` and a batch is a list of them. With one, batches come from
+    ``torch.utils.data.default_collate`` unless ``collate`` is given.
     """
 
     transform: Transform | None = None
@@ -76,8 +76,8 @@ class Preparation(NamedTuple):
     on_error: str = "raise"
 
     @classmethod
-    def of(cls, transform: Transform | None, collate: Collate | None, on_error: str) -> Preparation:
-        """Checked.
+    def of(cls, transform: Transform | None, collate: Collate | None, on_error: str) -> SamplePipeline:
+        """A checked pipeline.
 
         Raises:
             ValueError: ``on_error`` is unknown.
@@ -86,8 +86,8 @@ class Preparation(NamedTuple):
             raise ValueError(f"on_error must be one of 'raise', 'skip', not {on_error!r}")
         return cls(transform, collate, on_error)
 
-    def samples(self, indices: Sequence[int], data: Sequence[memoryview], naming: Naming, stats: Stats) -> list[Any]:
-        """The samples of these items, in their order; fewer if some fail and ``on_error`` is ``"skip"``.
+    def samples(self, indices: Sequence[int], data: Sequence[memoryview], names: ItemNames, stats: Stats) -> list[Any]:
+        """The samples of these items in order; fewer if some fail and ``on_error`` is ``"skip"``.
 
         Raises:
             ItemUntransformable: the transform raised, and ``on_error`` is ``"raise"``.
@@ -97,13 +97,13 @@ class Preparation(NamedTuple):
         began = perf_counter()
         samples = []
         for index, each in zip(indices, data, strict=True):
-            item = Item(index, each, None if naming.keys is None else naming.keys[index])
+            item = Item(index, each, None if names.keys is None else names.keys[index])
             try:
                 samples.append(self.transform(item))
             except Exception as error:
                 if self.on_error == "raise":
                     detail = f"{type(error).__name__}: {error}"
-                    raise ItemUntransformable(index, *naming.locate(index), detail) from error
+                    raise ItemUntransformable(index, *names.locate(index), detail) from error
                 stats.add("untransformable", 1)
         stats.add("transforming", perf_counter() - began)
         return samples
