@@ -1,7 +1,8 @@
 """A cold first epoch that waits for a distant origin: one loader through a gateway beside boto3 with 16 threads.
 
-The origin answers after ``LATENCY`` and has bandwidth to spare, so what counts is how many reads are under way at once. The two
-are measured in turn, in one run, with a new gateway each time; the loader computes nothing between batches.
+The origin answers after a latency and has bandwidth to spare. With a long latency the number of concurrent reads counts, with a
+short one the processor time of a read. The two sides are measured in turn, in one run, with a new gateway each time; the loader
+computes nothing between batches. Processor time is reported beside the wall clock, because it barely depends on other load.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 import numpy as np
@@ -32,11 +34,16 @@ from larder.source import Access
 
 ITEMS = 600
 LENGTH = 20_000
-LATENCY = 0.2
+LATENCIES = (0.02, 0.2)
+"""Seconds until the origin answers."""
 THREADS = 16
 ROUNDS = 3
 BATCHES = (8, 64)
 CAPACITIES = {"full": ITEMS * LENGTH * 4, "chunked": ITEMS * LENGTH * 3 // 10, "none": ITEMS * LENGTH}
+
+
+Pairs = list[tuple["Cost", "Cost", float]]
+"""By round: boto3, the loader, and reads of the origin per item."""
 
 
 def contents() -> dict[str, bytes]:
@@ -49,27 +56,34 @@ def _serve(connection: Connection) -> None:
     with OriginThread([User("origin", "origin-secret")]) as store:
         for key, content in contents().items():
             store.put(BUCKET, key, content)
-        store.paces["/"] = Pace(10e9, LATENCY)
         connection.send(store.port)
-        while connection.recv():
+        while (latency := connection.recv()) is not None:
+            store.paces["/"] = Pace(10e9, latency)
             connection.send(store.count("GET", f"/{BUCKET}/"))
 
 
 @contextmanager
 def distant_origin() -> Iterator[tuple[int, Connection]]:
-    """An origin in a process of its own: its port, and whom to ask how many reads it has answered."""
+    """An origin in a process of its own: its port, and a connection that takes a latency and returns the reads so far."""
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there,), daemon=True)
     process.start()
     try:
         yield here.recv(), here
     finally:
-        here.send(False)
+        here.send(None)
         process.join(10)
 
 
-def with_boto3(port: int) -> float:
-    """Seconds for all objects in random order."""
+class Cost(NamedTuple):
+    """Wall-clock and processor seconds."""
+
+    seconds: float
+    cpu: float
+
+
+def with_boto3(port: int) -> Cost:
+    """All objects in random order."""
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=f"http://127.0.0.1:{port}",
@@ -79,16 +93,16 @@ def with_boto3(port: int) -> float:
         config=Config(max_pool_connections=THREADS, s3={"addressing_style": "path"}),
     )
     keys = np.random.default_rng(0).permutation(list(contents())).tolist()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(THREADS) as pool:
         read = pool.map(lambda key: len(client.get_object(Bucket=BUCKET, Key=key)["Body"].read()), keys)
         if sum(read) != ITEMS * LENGTH:
             raise RuntimeError("boto3 did not read everything")
-    return time.perf_counter() - began
+    return Cost(time.perf_counter() - began, time.process_time() - cpu)
 
 
-def with_loader(directory: Path, port: int, caching: str, batch_size: int) -> tuple[float, Loader]:
-    """Seconds of a first epoch with an empty cache."""
+def with_loader(directory: Path, port: int, caching: str, batch_size: int) -> tuple[Cost, Loader]:
+    """A first epoch with an empty cache; the processor time is that of loader and gateway together."""
     digests = directory / "cold.parquet"
     write_digests(digests, contents())
     with gateway(directory, port, capacity=str(CAPACITIES[caching])) as server:
@@ -96,38 +110,48 @@ def with_loader(directory: Path, port: int, caching: str, batch_size: int) -> tu
         endpoint = f"http://127.0.0.1:{server.port}"
         loader = Loader(endpoint, "cold", batch_size=batch_size, access=Access(credentials=CREDENTIALS))
         assert loader.info.items == ITEMS
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time() + server.cpu_seconds()
         came = np.concatenate([batch.indices for batch in loader.epoch(0)])
-        seconds = time.perf_counter() - began
+        cost = Cost(time.perf_counter() - began, time.process_time() + server.cpu_seconds() - cpu)
     if not np.array_equal(np.sort(came), np.arange(ITEMS)):
         raise RuntimeError("not every item came once")
-    return seconds, loader
+    return cost, loader
+
+
+def _measured(directory: Path, origin: tuple[int, Connection], latency: float, caching: str, batch_size: int) -> Pairs:
+    port, ask = origin
+    pairs: Pairs = []
+    for number in range(ROUNDS):
+        home = directory / f"{latency}-{caching}-{batch_size}-{number}"
+        home.mkdir()
+        ask.send(latency)
+        ask.recv()
+        plain = with_boto3(port)
+        ask.send(latency)
+        before = ask.recv()
+        cost, _ = with_loader(home, port, caching, batch_size)
+        ask.send(latency)
+        pairs.append((plain, cost, (ask.recv() - before) / ITEMS))
+    return pairs
 
 
 def run() -> dict[str, Any]:
     """Measure and write the results."""
     where, rows, data = machine(), [], {}
-    with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, distant_origin() as (port, ask):
-        for caching in CAPACITIES:
-            for batch_size in BATCHES:
-                ratios, reads = [], []
-                for number in range(ROUNDS):
-                    directory = Path(temporary) / f"{caching}-{batch_size}-{number}"
-                    directory.mkdir()
-                    plain = with_boto3(port)
-                    ask.send(True)
-                    before = ask.recv()
-                    seconds, _ = with_loader(directory, port, caching, batch_size)
-                    ask.send(True)
-                    reads.append((ask.recv() - before) / ITEMS)
-                    ratios.append(plain / seconds)
-                rows.append([caching, str(batch_size), f"{median(ratios):.2f}", f"{max(reads):.3f}"])
-                data[f"{caching}/{batch_size}"] = {"ratios": ratios, "reads": reads}
+    with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, distant_origin() as origin:
+        for latency, caching, batch_size in product(LATENCIES, CAPACITIES, BATCHES):
+            pairs = _measured(Path(temporary), origin, latency, caching, batch_size)
+            speed = [plain.seconds / cost.seconds for plain, cost, _ in pairs]
+            cpu = [plain.cpu / cost.cpu for plain, cost, _ in pairs]
+            reads = [read for _, _, read in pairs]
+            row = [f"{latency * 1e3:.0f} ms", caching, str(batch_size), f"{median(speed):.2f}", f"{median(cpu):.2f}"]
+            rows.append([*row, f"{max(reads):.3f}"])
+            data[f"{latency}/{caching}/{batch_size}"] = {"speed": speed, "cpu": cpu, "reads": reads}
     text = (
-        f"{ITEMS} items of {LENGTH} bytes, an origin that answers after {LATENCY * 1e3:.0f} ms, one loader with an empty cache. "
-        f"Speed as a multiple of boto3 with {THREADS} threads straight from the origin, medians of {ROUNDS} pairs; reads of the "
-        "origin per item, the most. Rotating chunks also load the next epoch's first chunk.\n\n"
-        + table(["caching", "batch", "times boto3", "origin reads per item"], rows)
+        f"{ITEMS} items of {LENGTH} bytes, one loader with an empty cache. Speed and items per processor second "
+        f"(loader and gateway together) as multiples of boto3 with {THREADS} threads straight from the origin, medians of "
+        f"{ROUNDS} pairs; reads of the origin per item, the most. Rotating chunks also load the next epoch's first chunk.\n\n"
+        + table(["latency", "caching", "batch", "times boto3", "per CPU second", "origin reads per item"], rows)
     )
     write("cold_epoch", "A cold epoch far from the origin", text, data, where)
     return data

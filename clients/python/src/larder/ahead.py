@@ -46,6 +46,8 @@ class RunContext(NamedTuple):
         background: thread that fetches the next batch; ``None``: batches are fetched on request only.
         chunked: the gateway rotates chunks and expects announcements of the next one.
         preloaded: whether the fleet loads chunks by itself now, so that announcements are not needed.
+        caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
+            if unknown; then the first answer decides.
     """
 
     reader: ItemReader
@@ -53,6 +55,7 @@ class RunContext(NamedTuple):
     background: BackgroundThread | None
     chunked: bool
     preloaded: Callable[[], bool] = bool
+    caching: str = ""
 
 
 class ChunkAnnouncements:
@@ -97,7 +100,7 @@ class LookAhead:
         self._batch_size = batch_size
         self._announced = np.zeros(0, np.uint32)
         self._active = context.background is not None
-        self._caching = ""
+        self._caching = "" if context.caching == "none" else context.caching
         self._warm = False
         self._futile = 0
         self._kept: dict[int, tuple[memoryview, int]] = {}

@@ -277,7 +277,9 @@ class Loader:
             prefetch_first=chunked,
         )
         background = self._background if settings.ahead else None
-        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded)
+        cold = not self.info.resident and not self.stats.batches
+        caching = agreed.caching if cold else ""
+        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded, caching)
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)

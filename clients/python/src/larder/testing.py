@@ -48,7 +48,7 @@ class MemorySource:
         """The dataset; its id depends on the name and the number of items only."""
         count = self.items if isinstance(self.items, int) else len(self.items)
         identity = hashlib.sha256(f"{self.name}/{count}".encode()).hexdigest()
-        return DatasetInfo(self.name, identity, count, caching=self.caching)
+        return DatasetInfo(self.name, identity, count, caching=self.caching, resident=round(self.cached * count))
 
     def reader(self, info: DatasetInfo, stats: Stats) -> MemoryReader:
         """Reads the items."""
