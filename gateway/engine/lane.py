@@ -184,8 +184,7 @@ class Lane:
         while (load := self._scheduler.next(self._loop.time(), self._reading)) is not None:
             unit = load.next()
             if unit is END:
-                self._scheduler.ended(load.kind, 0, self._loop.time())
-                self._scheduler.remove(load.kind, load)
+                self._scheduler.exhausted(load.kind)
                 continue
             self._units[load.kind].append(unit)
             load.begin(unit, self._tasks).add_done_callback(partial(self._ended, load, unit))

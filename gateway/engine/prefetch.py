@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +33,26 @@ Indices = NDArray[np.uint32]
 
 @dataclass(eq=False, slots=True)
 class _Errand:
-    """What one reader has announced of one dataset: by item whether it is queued, and how many are."""
+    """What one reader has announced of one dataset: by item whether it is queued, and how many are.
+
+    ``parts`` have not begun; each goes with the nodes that may have its items. ``loading`` says whether the lane takes from them.
+    """
 
     registration: Registration
     identity: OriginIdentity
     mode: CachingMode
     queued: NDArray[np.bool_]
+    parts: deque[tuple[Indices, Source | None]] = field(default_factory=deque)
     count: int = 0
+    loading: bool = False
+
+    def units(self) -> Iterator[tuple[int, Source | None]]:
+        """Items in the order in which their parts were announced."""
+        while self.parts:
+            indices, source = self.parts.popleft()
+            for index in indices:
+                yield int(index), source
+        self.loading = False
 
 
 class Prefetcher:
@@ -83,9 +98,11 @@ class Prefetcher:
             self.queued_bytes += float(sizes[len(new) - 1])
             errand.queued[new] = True
             errand.count += len(new)
+            errand.parts.append((new, self._source(registration, new)))
             self._errands[registration, identity] = errand
-            source = self._source(registration, new)
-            self._lane.add(LoadClass.PREFETCH, map(int, new), lambda index: self._load(errand, index, source))
+            if not errand.loading:
+                errand.loading = True
+                self._lane.add(LoadClass.PREFETCH, errand.units(), lambda unit: self._load(errand, *unit))
         fetching = int(np.count_nonzero(errand.queued[missing]))
         return Counts(len(indices) - len(missing), fetching, len(missing) - fetching)
 

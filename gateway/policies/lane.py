@@ -96,10 +96,6 @@ class LoadScheduler(Generic[L]):
         """Give a load its turns, after those that wait already."""
         self._queues[kind].loads.append(load)
 
-    def remove(self, kind: LoadClass, load: L) -> None:
-        """Give a load no more turns."""
-        self._queues[kind].loads.remove(load)
-
     def next(self, now: float, others: Callable[[LoadClass], int]) -> L | None:
         """The load whose next unit begins now; ``None`` when none may begin.
 
@@ -113,6 +109,12 @@ class LoadScheduler(Generic[L]):
                 queue.loads.rotate(-1)
                 return queue.loads[-1]
         return None
+
+    def exhausted(self, kind: LoadClass) -> None:
+        """The load that ``next`` has just returned has no further unit: it gets no more turns."""
+        queue = self._queues[kind]
+        queue.running -= 1
+        queue.loads.pop()
 
     def ended(self, kind: LoadClass, size: int, now: float) -> None:
         """A unit has ended after reading ``size`` bytes. They count afterwards, because lengths are claims."""

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.engine import items
 from gateway.engine.underway import FETCHES_PER_BATCH
-from gateway.engine.wanted import ItemStream
+from gateway.engine.wanted import FailedItem, ItemStream, Wanted
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
@@ -303,6 +303,25 @@ async def test_prefetch_takes_at_most_half_of_the_cache(small: Shelf) -> None:
     await until(lambda: small.batches._prefetcher.queued_bytes == 0)
     assert set(range(40)) <= data.resident
     assert len(data.resident) == 90
+
+
+async def test_what_is_announced_first_is_fetched_first(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a job announces items in the order of their turns; a later announcement begins after an earlier one."""
+    data = await small.dataset(equal_bodies(90, SIZE), "chunked")
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    async def fetch(wanted: Wanted) -> FailedItem:
+        begun.append(wanted.index)
+        await gate.wait()
+        return FailedItem(ItemStatus.REFUSED, "not today")
+
+    monkeypatch.setattr(small.batches.fetches, "fetch", fetch)
+    await data.prefetch(range(40))
+    await data.prefetch(range(40, 50))
+    gate.set()
+    await until(lambda: len(begun) == 50)
+    assert sorted(begun[:40]) == list(range(40))
 
 
 async def test_an_item_is_prefetched_once_however_often_it_is_asked_for(small: Shelf) -> None:

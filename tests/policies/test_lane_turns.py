@@ -46,8 +46,9 @@ def test_loads_of_a_class_take_turns() -> None:
     """Rule: no load waits until another of its class has ended."""
     lane = scheduler((LoadClass.CHUNK, "a"), (LoadClass.CHUNK, "b"))
     assert turns(lane) == ["a", "b", "a", "b"]
-    lane.remove(LoadClass.CHUNK, "a")
     lane.ended(LoadClass.CHUNK, 1, 0.0)
+    assert lane.next(0.0, reading(0)) == "a"
+    lane.exhausted(LoadClass.CHUNK)
     lane.ended(LoadClass.CHUNK, 1, 0.0)
     assert turns(lane) == ["b", "b"]
 
