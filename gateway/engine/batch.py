@@ -234,6 +234,7 @@ class Batches:
                 del outcome, task
         finally:
             _abandon(task for _, task in ahead if task is not None)
+            ahead.clear()  # the traceback of a cancelled request refers to this frame
 
     async def _each_as_it_comes(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
         """What is resident first, while the first of the others are being fetched."""

@@ -117,7 +117,7 @@ class ItemFetches:
         digest = wanted.digest
         running = self._fetches.get(digest)
         if running is not None:
-            outcome = await self._outcome(running.task, wanted)
+            outcome = await self._outcome(running, wanted)
             if isinstance(outcome, StoredItem | LooseItem):
                 return replace(outcome, flags=ItemFlag.JOINED)
             if running.who == wanted.who:
@@ -160,16 +160,19 @@ class ItemFetches:
             if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
                 return _UNREACHED
             running = self._start(digest, wanted)
-        return await self._outcome(running.task, wanted)
+        return await self._outcome(running, wanted)
 
-    async def _outcome(self, task: asyncio.Task[Outcome], wanted: Wanted) -> Outcome:
-        """What a fetch comes to, unless the origin is lost meanwhile and somebody else may do better."""
-        if not self._hasty(wanted):
-            return await asyncio.shield(task)
+    async def _outcome(self, fetch: _Fetch, wanted: Wanted) -> Outcome:
+        """What a fetch comes to, unless the origin is lost before and another node may do better."""
+        waiter = asyncio.shield(fetch.task)
         try:
-            return await self._services.origin.reach(wanted.identity).result(task)
+            if not self._hasty(wanted):
+                return await waiter
+            return await self._services.origin.reach(wanted.identity).result(waiter)
         except OriginUnavailable:
             return _UNREACHED
+        finally:
+            waiter.cancel()  # the traceback of a reader that left refers to it, and would keep the outcome's file open
 
     def _hasty(self, wanted: Wanted) -> bool:
         """Whether another node may read the item if this one cannot: the one that asks, or one that is asked."""
@@ -191,6 +194,7 @@ class ItemFetches:
 
     def _ended(self, digest: bytes, fetch: _Fetch) -> None:
         self._tasks.discard(fetch.task)
+        del fetch.task  # see _outcome
         if self._fetches.get(digest) is fetch:
             del self._fetches[digest]
 
