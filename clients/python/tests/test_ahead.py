@@ -7,7 +7,7 @@ import pytest
 
 from larder import errors
 from larder.ahead import AT_ONCE, BATCHES, LEAST
-from larder.frames import JOINED, ORIGIN_ERROR
+from larder.frames import HIT, JOINED, ORIGIN_ERROR
 from larder.loader import Loader
 from larder.testing import MemorySource
 
@@ -36,7 +36,16 @@ def test_the_items_of_the_next_batches_are_announced_once_each(caching, batch_si
     assert max(joined) == max(LEAST, BATCHES * batch_size)
 
 
-def _joining(loader):
+@pytest.mark.parametrize("flag", [HIT, JOINED])
+def test_what_was_read_ahead_is_an_origin_read(flag):
+    """Rule: an announced item that was not in the cache is no hit, however soon it is there; a cold epoch has none."""
+    loader = loader_of(500, cached=0.0)
+    _joining(loader, flag)
+    assert whole(loader) == Counter(range(500))
+    assert (loader.stats.hits, loader.stats.joined, loader.stats.origin_reads) == (0, 0, 500)
+
+
+def _joining(loader, flag=JOINED):
     """Have the reader join what was announced, as a gateway does; how many were announced and not delivered, by batch."""
     reader, open_items, sizes = loader.reader, set(), []
     fetch, prefetch = reader.fetch, reader.prefetch
@@ -48,7 +57,7 @@ def _joining(loader):
     def joined(indices, **options):
         sizes.append(len(open_items))
         fetched = fetch(indices, **options)
-        fetched.flags = np.array([JOINED * (index in open_items) for index in fetched.indices.tolist()], np.uint16)
+        fetched.flags = np.array([flag * (index in open_items) for index in fetched.indices.tolist()], np.uint16)
         open_items.difference_update(fetched.indices.tolist())
         return fetched
 

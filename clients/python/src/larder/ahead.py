@@ -103,6 +103,7 @@ class LookAhead:
         self._caching = "" if context.caching == "none" else context.caching
         self._warm = False
         self._futile = 0
+        self._reading = 0
         self._kept: dict[int, tuple[memoryview, int]] = {}
 
     def announce(self, plan: EpochPlan) -> None:
@@ -115,7 +116,9 @@ class LookAhead:
         self._announced = coming
         if not len(new):
             return
-        if _announced(self._context, new).get("refused") == len(new):
+        counts = _announced(self._context, new)
+        self._reading += counts.get("fetching", 0)
+        if counts.get("refused") == len(new):
             self._count(futile=True)
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
@@ -166,12 +169,23 @@ class LookAhead:
         )
 
     def _learn(self, fetched: Fetched) -> None:
-        """Learn from a batch whether the gateway stores items, has them all already, and whether announcements had an effect."""
+        """Learn from a batch whether the gateway stores items, has them all already, and whether announcements had an effect.
+
+        An item that was read ahead for this epoch is an origin read of it. So as many announced items as were missing then lose
+        their flags.
+        """
         self._caching = fetched.directives.caching
         self._warm = bool(len(fetched.flags)) and bool((fetched.flags & HIT).all())
         announced = np.isin(fetched.indices, self._announced)
         if announced.any():
-            self._count(futile=not (fetched.flags[announced] & (HIT | JOINED)).any())
+            early = announced & ((fetched.flags & (HIT | JOINED)) != 0)
+            self._count(futile=not early.any())
+            self._reading = max(0, self._reading - int(np.count_nonzero(announced & ~early)))
+            counted = np.flatnonzero(early)[: self._reading]
+            if len(counted):
+                self._reading -= len(counted)
+                fetched.flags = fetched.flags.copy()
+                fetched.flags[counted] &= ~np.uint16(HIT | JOINED)
 
     def _count(self, *, futile: bool) -> None:
         self._futile = self._futile + 1 if futile else 0

@@ -112,8 +112,8 @@ class Stats:
         items: handed out in them.
         bytes: of these items.
         hits: items that were in the cache.
-        joined: items that somebody else was fetching already.
-        origin_reads: items that were read at the origin for us.
+        joined: items that another reader was fetching already.
+        origin_reads: items that were read at the origin for this loader, those that it had read ahead included.
         fallback_reads: items read past the gateway, because it could not be reached.
         substitutions: items that came in place of one whose turn it was.
         skipped: items left out because they could not be had.
