@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import ssl
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from botocore.config import Config
 
 from gateway.testing.signed_requests import Signer
 from tests.forked import Forked
-from tests.origins.processes import wait_until
+from tests.origins.processes import descendants, kill_tree, wait_until
 
 START_WITHIN = 60.0
 STOP_WITHIN = 60.0
@@ -125,25 +126,17 @@ class Running:
 
     def kill(self) -> None:
         """kill -9 of the gateway and its workers, as the machine's failure would."""
-        for pid in [self.process.pid, *_children(self.process.pid)]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_tree(self.process.pid)
         self.process.wait(STOP_WITHIN)
 
     def stop(self) -> int:
-        """SIGTERM, and the exit status."""
+        """SIGTERM, and the exit status; one that does not end is killed."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_WITHIN)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        direct = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-    return direct + [grandchild for child in direct for grandchild in _children(child)]
+        try:
+            return self.process.wait(STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
 
 
 def s3_client(endpoint: str, key: str, secret: str, **config: Any) -> Any:
@@ -278,7 +271,7 @@ def wait_for_fleet(nodes: Sequence[Running], states: Mapping[str, str]) -> None:
 
 
 def _answers(node: Running) -> int:
-    workers = len(_children(node.process.pid))
+    workers = len(descendants(node.process.pid))
     return 1 if workers < 2 else 8 * workers
 
 

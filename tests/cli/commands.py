@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
+from tests.origins.processes import spawn
 
 WITHIN = 60.0
 OPERATOR = (sys.executable, "-m", "gateway")
@@ -73,7 +74,7 @@ def run_here(*words: str, **variables: str) -> Ran:
 
 def start(*words: str, program: tuple[str, ...] = OPERATOR, **variables: str) -> subprocess.Popen[str]:
     """Start a command."""
-    return subprocess.Popen(
+    return spawn(
         [*program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
     )
 
@@ -81,7 +82,7 @@ def start(*words: str, program: tuple[str, ...] = OPERATOR, **variables: str) ->
 def at_terminal(*words: str, typed: str = "", variables: Mapping[str, str]) -> Ran:
     """Run a command whose input and output are a terminal of 200 columns; ``typed`` is what a person types."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = spawn(
         [*OPERATOR, *words],
         stdin=theirs,
         stdout=theirs,

@@ -10,6 +10,7 @@ import pytest
 from gateway.cli import COMMANDS, main
 from tests.cli.commands import OPERATOR, at_terminal, environment, run
 from tests.cli.fake_admin import OVERVIEW
+from tests.origins.processes import spawn
 
 ESCAPE = "\x1b["
 
@@ -107,7 +108,7 @@ def test_a_reader_that_leaves(admin, variables):
     """Rule: ``| head`` is no reason for a traceback, however much there would be to print."""
     node = OVERVIEW["nodes"][0]
     admin.answers["GET overview"] = {**OVERVIEW, "nodes": [{**node, "id": f"node-{number}"} for number in range(5000)]}
-    process = subprocess.Popen(
+    process = spawn(
         [*OPERATOR, "status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
     )
     assert process.stdout is not None

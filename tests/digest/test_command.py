@@ -19,7 +19,7 @@ from gateway.testing.origin_faults import Gate, Hang
 from larder import cli, digest, errors
 from larder.digest import journal
 from tests.digest.conftest import CREDENTIALS, Store
-from tests.origins.processes import wait_until
+from tests.origins.processes import spawn, wait_until
 
 WITHIN = 60.0
 
@@ -47,7 +47,7 @@ def command(store: Store, *words: str) -> list[str]:
 def process(store: Store, *words: str) -> subprocess.Popen[str]:
     """The same as a process of its own."""
     words = (sys.executable, "-m", "larder", *command(store, "--no-store-checksums", *words))
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return spawn(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def recorded(store: Store) -> int:

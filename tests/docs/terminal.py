@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.docs.blocks import RUNNABLE, SHELL, Block, blocks, prints
-from tests.origins.processes import wait_until
+from tests.origins.processes import spawn, wait_until
 
 TIMEOUT = 120
 DEFAULT_PORT = "9000"
@@ -74,7 +74,7 @@ class Terminal:
         log = self._folder / f".background-{len(self._background)}.log"
         # "exec env" takes variables before the command, and leaves no shell that would not pass signals on.
         with log.open("wb") as stream:
-            process = subprocess.Popen(
+            process = spawn(
                 ["bash", "-c", f"exec env {text.removeprefix('$ ')}"],
                 cwd=self._here,
                 env=self._environment,

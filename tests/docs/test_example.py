@@ -15,6 +15,7 @@ from gateway.demo.clients import VISION
 from larder import Client, Credentials
 from larder.digest import build
 from tests.docs.conftest import IMAGES, Stage
+from tests.origins.processes import spawn
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/train_digits.py"
 TIMEOUT = 120
@@ -62,7 +63,7 @@ def test_it_goes_on_after_ctrl_c(stage: Stage, command: list[str], tmp_path: Pat
     checkpoint, said = tmp_path / "digits.checkpoint", tmp_path / "said.txt"
     endless = [*command, "--checkpoint", str(checkpoint), "--batch-size", "16", "--epochs"]
     with said.open("w") as stream:
-        training = subprocess.Popen(
+        training = spawn(
             [*endless, "1000000"],
             env=stage.environment | KEYS,
             stdout=stream,

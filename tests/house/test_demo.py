@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.origins.processes import spawn
+
 COMMAND = (sys.executable, "-m", "gateway", "demo")
 DEADLINE = 300
 
@@ -50,9 +52,7 @@ def run_until(
     """Start a demo whose files are in ``folder``, interrupt it once ``reached()``, and return it with its output."""
     output = folder.with_suffix(".txt")
     with output.open("w") as stream:
-        demo = subprocess.Popen(
-            [*command, *flags], stdout=stream, stderr=stream, env={**os.environ, "TMPDIR": str(folder)}
-        )
+        demo = spawn([*command, *flags], stdout=stream, stderr=stream, env={**os.environ, "TMPDIR": str(folder)})
     deadline = time.monotonic() + DEADLINE
     try:
         while demo.poll() is None and not reached():

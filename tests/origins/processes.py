@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+MARK = "TESTS_OF_RUN"
+"""The variable that names the run of pytest to which a process belongs."""
 
 
 def free_port() -> int:
@@ -51,6 +58,45 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+_spawned: list[subprocess.Popen[Any]] = []
+
+
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """``Popen`` for a process of one test: it is killed, with what it has started, when the test ends."""
+    process = subprocess.Popen(command, **options)
+    _spawned.append(process)
+    return process
+
+
+def end_spawned() -> None:
+    """Kill what ``spawn`` has started and still runs."""
+    while _spawned:
+        process = _spawned.pop()
+        if process.poll() is None:
+            kill_tree(process.pid)
+            process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def kill_tree(pid: int) -> None:
+    """kill -9 of a process and its descendants."""
+    for each in [pid, *descendants(pid)]:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """What a process has started, and what that has started."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        direct = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return direct + [grandchild for child in direct for grandchild in descendants(child)]
 
 
 def stop(process: subprocess.Popen[bytes], within: float = 20.0) -> None:

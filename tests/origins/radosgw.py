@@ -23,7 +23,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.origins.processes import alive, free_port, missing, speaks_http, wait_until
+from tests.origins.processes import MARK, alive, free_port, missing, speaks_http, wait_until
 
 PROGRAMS = ("radosgw", "radosgw-admin", "ceph", "ceph-mon", "ceph-osd", "ceph-mgr", "monmaptool")
 USERS = (("tenant-a", "origin-key-a", "origin-secret-a"), ("tenant-b", "origin-key-b", "origin-secret-b"))
@@ -197,7 +197,9 @@ def _start(watched_pid: int) -> Radosgw:
     port = free_port()
     command = [sys.executable, "-m", "tests.origins.radosgw", str(directory), str(port), str(watched_pid)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    owner = subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True, **quiet)
+    # Under pytest-xdist it outlives the worker that starts it.
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    owner = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, start_new_session=True, **quiet)
     ready = directory / "ready"
     wait_until(lambda: ready.exists() or owner.poll() is not None, _READY_WITHIN, "the start of radosgw")
     if owner.poll() is not None:

@@ -17,6 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from tests.gateways import Running
+from tests.origins.processes import descendants
 
 PATIENCE = 60.0
 
@@ -111,12 +112,7 @@ def get(running: Running, path: str, key: str = "GWA", secret: str = "gateway-se
 
 def children(pid: int, named: str) -> list[int]:
     """The descendants of a process whose command line contains ``named``."""
-    found = []
-    for child in _children(pid):
-        if named in _command_line(child):
-            found.append(child)
-        found += children(child, named)
-    return found
+    return [child for child in descendants(pid) if named in _command_line(child)]
 
 
 def gone(pid: int) -> bool:
@@ -153,17 +149,6 @@ def client_of_each_worker(running: Running, **who: Any) -> Iterator[dict[int, Cl
     finally:
         for client in clients.values():
             client.close()
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [
-            int(child)
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def _command_line(pid: int) -> str:

@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gateway.store.datasets.registry import Registry, Source
 from tests.digests import files_below, id_of, rows_of, write
+from tests.origins.processes import descendants, spawn
 
 BOOT = 11
 A = "tenant a"
@@ -93,18 +93,7 @@ asyncio.run(main())
 def registering(directory: Path, files: Path) -> subprocess.Popen[str]:
     """A process that registers one dataset after the other."""
     command = [sys.executable, "-c", KILLED, str(directory), str(files), str(BOOT)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """The processes that a process has started."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
-        return
-    for child in map(int, children):
-        yield child
-        yield from descendants(child)
+    return spawn(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def is_running(pid: int) -> bool:

@@ -21,13 +21,14 @@ from gateway.testing.stores import (
     query,
     write_blob,
 )
+from tests.origins.processes import spawn
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 def start_worker(root, seed: int, *, capacity: int = 60_000, rounds: int = 0) -> subprocess.Popen:
     """A busy worker on ``root``."""
-    return subprocess.Popen(
+    return spawn(
         [
             sys.executable,
             "-W",
