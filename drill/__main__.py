@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,10 +18,10 @@ from rich.table import Table
 from drill.faults import DRILLS, Drill
 from drill.load import Seen
 from drill.world import World, world
+from tests.scenarios.mounts import block_device
 
 MOST = 120.0
 """Seconds until the clients must be served as before, once the fault is over."""
-_MIB = 1024**2
 
 
 def main() -> int:
@@ -36,6 +36,8 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(drill.name for drill in DRILLS)}")
     chosen = [drill for drill in DRILLS if drill.name in (options.names or [each.name for each in DRILLS])]
+    # A client that leaves a silent origin is the drill's own doing.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     console = Console(width=150)
     table = Table("drill", "what", "right", "refused", "wrong", "slowest", "health", "served again after", "verdict")
     failed = 0
@@ -61,7 +63,7 @@ def perform(drill: Drill) -> tuple[list[str], list[str]]:
     findings: list[str] = []
     with tempfile.TemporaryDirectory(prefix="larder-drill-", ignore_cleanup_errors=True) as temporary:
         home = Path(temporary)
-        with _disk(home, drill) as cache, world(home, drill.nodes, cache, **drill.settings) as made:
+        with _disk(home, drill) as cache, world(home, drill.nodes, cache, drill.files, **drill.settings) as made:
             drill.clients(made)
             time.sleep(1)
             made.load.window()
@@ -120,17 +122,9 @@ def _disk(home: Path, drill: Drill) -> Iterator[Path | None]:
     if not drill.disk:
         yield None
         return
-    image, mount = home / "disk.img", home / "disk"
-    with image.open("wb") as file:
-        file.truncate(drill.disk["size"] * _MIB)
-    inodes = ["-N", str(drill.disk["inodes"])] if "inodes" in drill.disk else []
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", *inodes, str(image)], check=True)
-    mount.mkdir()
-    subprocess.run(["mount", "-o", "loop", str(image), str(mount)], check=True)
-    try:
+    size, *options = drill.disk
+    with block_device(home / "disk", size, "-m", "0", *options) as mount:
         yield mount / "cache"
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 if __name__ == "__main__":

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import itertools
 import os
-import resource
 import signal
 import socket
-import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
+from gateway.store.threads import HUNG_AFTER
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import children, get
-from tests.scenarios.mounts import filled
+from tests.scenarios.mounts import filled, hung, locked_index
 from tests.scenarios.world import blob_path
 
 Fault = Callable[[World], AbstractContextManager[None]]
@@ -47,7 +46,8 @@ class Drill:
         seconds: for which it lasts under load.
         allowed: kinds of request that may be refused meanwhile.
         within: seconds that any other request may take.
-        disk: options of the file system that the cache is on (``size``, ``inodes``); empty: that of the temporary directory.
+        disk: size and mkfs options of the file system that the cache is on; empty: that of the temporary directory.
+        files: descriptors that each process of a gateway may have; 0 leaves that as it is.
         settings: of the gateways.
         clients: who reads and writes.
     """
@@ -59,7 +59,8 @@ class Drill:
     seconds: float = 10.0
     allowed: frozenset[str] = frozenset()
     within: float = 10.0
-    disk: dict[str, int] = field(default_factory=dict)
+    disk: tuple[str, ...] = ()
+    files: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     clients: Clients = usual_clients
 
@@ -67,22 +68,14 @@ class Drill:
 # --- the cache disk
 
 
-@contextmanager
-def frozen_disk(world: World) -> Iterator[None]:
-    """The file system of the cache accepts no write, and whoever tries waits."""
-    mount = str(_mount_of(world.cache))
-    subprocess.run(["fsfreeze", "--freeze", mount], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["fsfreeze", "--unfreeze", mount], check=True)
+def frozen_disk(world: World) -> AbstractContextManager[None]:
+    """The file system of the cache answers no write."""
+    return hung(_mount_of(world.cache))
 
 
-@contextmanager
-def full_disk(world: World) -> Iterator[None]:
-    """Somebody else writes until no byte is left."""
-    with filled(_mount_of(world.cache)):
-        yield
+def full_disk(world: World) -> AbstractContextManager[None]:
+    """Another process writes until no byte is left."""
+    return filled(_mount_of(world.cache))
 
 
 @contextmanager
@@ -98,16 +91,9 @@ def read_only_disk(world: World) -> Iterator[None]:
         subprocess.run(["mount", "-o", "remount,rw", mount], check=False, capture_output=True)
 
 
-@contextmanager
-def locked_index(world: World) -> Iterator[None]:
+def index_locked(world: World) -> AbstractContextManager[None]:
     """Another process holds the index's lock."""
-    connection = sqlite3.connect(world.cache / "index.db", isolation_level=None, timeout=30, check_same_thread=False)
-    connection.execute("BEGIN EXCLUSIVE")
-    try:
-        yield
-    finally:
-        connection.execute("ROLLBACK")
-        connection.close()
+    return locked_index(world.cache)
 
 
 @contextmanager
@@ -190,8 +176,8 @@ def _cold_batches(gateways: list[Any], world: World) -> Act:
     numbers = itertools.count()
 
     def act(number: int) -> str:
-        start = next(numbers) * 8 % len(world.cold.rows)
-        indices = list(range(start, start + 8))
+        start, items = next(numbers) * 8, len(world.cold.rows)
+        indices = [(start + place) % items for place in range(8)]
         return batch(gateways[number % len(gateways)], world.cold, indices)
 
     return act
@@ -249,14 +235,15 @@ def killed_node(world: World) -> Iterator[None]:
 
 @contextmanager
 def killed_worker(world: World) -> Iterator[None]:
-    """Workers of a gateway are killed, one after the other."""
-    over = threading.Event()
+    """Workers of a gateway are killed, one after the other; each when the others serve."""
+    over, gateway, killed = threading.Event(), world.gateways[0], 0
 
     def kill() -> None:
-        while not over.wait(2.0):
-            workers = children(world.gateways[0].process.pid, "spawn_main")
-            if len(workers) > 1:
-                os.kill(workers[0], signal.SIGKILL)
+        nonlocal killed
+        while not over.wait(1.0):
+            if gateway.log.read_text().count("Application startup complete") == world.settings[0].workers + killed:
+                os.kill(children(gateway.process.pid, "spawn_main")[0], signal.SIGKILL)
+                killed += 1
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -273,25 +260,13 @@ def killed_worker(world: World) -> Iterator[None]:
 @contextmanager
 def idle_strangers(world: World) -> Iterator[None]:
     """Strangers open more connections than the gateway may have descriptors, and say nothing."""
-    pid = world.gateways[0].process.pid
-    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, hard))
-    sockets: list[socket.socket] = []
-    try:
+    with ExitStack() as stack:
         for _ in range(400):
-            connection = socket.socket()
+            connection = stack.enter_context(socket.socket())
             connection.settimeout(2)
-            try:
+            with suppress(OSError):
                 connection.connect(("127.0.0.1", world.gateways[0].port))
-            except OSError:
-                connection.close()
-                continue
-            sockets.append(connection)
         yield
-    finally:
-        for connection in sockets:
-            connection.close()
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Balancer:
@@ -359,12 +334,12 @@ def _mount_of(path: Path) -> Path:
     return path
 
 
-LOOP = {"size": 96}
+LOOP = ("96M",)
 DRILLS = (
-    Drill("frozen-disk", "the cache disk hangs", frozen_disk, disk=LOOP, seconds=15),
+    Drill("frozen-disk", "the cache disk hangs", frozen_disk, disk=LOOP, seconds=15, within=HUNG_AFTER + 5),
     Drill("full-disk", "the cache disk is filled by somebody else", full_disk, disk=LOOP),
     Drill("read-only-disk", "the cache disk turns read-only", read_only_disk, disk=LOOP),
-    Drill("locked-index", "another process holds the lock of index.db", locked_index, seconds=15),
+    Drill("locked-index", "another process holds the lock of index.db", index_locked, seconds=15),
     Drill(
         "immovable-blob",
         "a blob's file cannot be unlinked while the cache must evict",
@@ -376,11 +351,9 @@ DRILLS = (
         "few-inodes",
         "the file system has inodes for a fraction of the blobs",
         scarce_disk,
-        disk={"size": 96, "inodes": 500},
+        disk=("96M", "-N", "500"),
     ),
-    Drill(
-        "small-disk", "the capacity is larger than the file system, and reserve is 0", scarce_disk, disk={"size": 12}
-    ),
+    Drill("small-disk", "the capacity is larger than the file system, and reserve is 0", scarce_disk, disk=("12M",)),
     Drill("damaged-table", "the table of generations is truncated", damaged_table, seconds=5),
     Drill(
         "silent-origin",
@@ -429,8 +402,9 @@ DRILLS = (
         killed_worker,
         allowed=frozenset({"warm", "cold", "batch", "write", "health"}),
         settings={"workers": 2},
+        seconds=30,
     ),
-    Drill("idle-strangers", "strangers use up the descriptors", idle_strangers),
+    Drill("idle-strangers", "strangers use up the descriptors", idle_strangers, files=256),
     Drill(
         "rolling-restart",
         "two gateways behind a balancer are restarted",

@@ -62,13 +62,14 @@ class World:
 
 
 @contextmanager
-def world(home: Path, nodes: int = 1, cache: Path | None = None, **settings: Any) -> Iterator[World]:
+def world(home: Path, nodes: int = 1, cache: Path | None = None, files: int = 0, **settings: Any) -> Iterator[World]:
     """Gateways with a warm cache, and no clients yet.
 
     Args:
         home: an empty directory.
         nodes: how many gateways; from two on they are a fleet with a Redis of their own.
         cache: the cache directory of a single gateway, if it is to be elsewhere than in ``home``.
+        files: descriptors that each process of a gateway may have; 0 leaves that as it is.
         settings: further ones of ``Settings``.
     """
     with ExitStack() as stack:
@@ -82,7 +83,7 @@ def world(home: Path, nodes: int = 1, cache: Path | None = None, **settings: Any
             link = stack.enter_context(Proxy(origin.s3.port))
             made.origin_links.append(link)
             made.settings.append(_settings(made, number, link, cache, settings))
-            made.gateways.append(start(made.settings[-1], home / f"gateway-{number}"))
+            made.gateways.append(start(made.settings[-1], home / f"gateway-{number}", files=files))
             stack.callback(lambda number=number: finish(made.gateways[number]))
         if nodes > 1:
             wait_for_fleet(made.gateways, {f"node-{number}": "READY" for number in range(nodes)})

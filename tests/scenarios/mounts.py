@@ -41,7 +41,7 @@ def filled(path: Path) -> Iterator[None]:
 
 @contextmanager
 def block_device(path: Path, size: str = "256M", *options: str) -> Iterator[Path]:
-    """An ext4 file system on a loop device at ``path``: one that can hang. Raises RuntimeError where that is not permitted."""
+    """An ext4 file system on a loop device at ``path``; ``options`` are of mkfs. Raises RuntimeError if not permitted."""
     path.mkdir(parents=True, exist_ok=True)
     image = path.with_name(f"{path.name}.image")
     _do("truncate", "--size", size, str(image))
