@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, Failu
 from gateway.store.database import Database, Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
-from gateway.store.generations import TWINS, Generations
+from gateway.store.generations import TWINS, Generations, remove_dead
 from gateway.store.index_file import Identity, ensure_index, identity_of
 from gateway.store.threads import HUNG_AFTER, LONG, Threads, Watch
 
@@ -56,9 +57,10 @@ class Disk:
 
     async def mount(self) -> None:
         """First use of the directory. A failure leaves the breaker DOWN."""
+        threading.Thread(target=_remove_dead, name="larder-dead-tables", daemon=True).start()
         with suppress(OSError):
             # Before the disk is asked: workers that start while it hangs share what they forget all the same.
-            self.generations.attach(self.directory.generations)
+            self.generations.attach(self.directory.generations, self.directory.root)
         try:
             async with asyncio.timeout(_MOUNT_PATIENCE):
                 await self._mounting.submit(self._mount)
@@ -243,7 +245,7 @@ class Disk:
     def _mount(self) -> None:
         with disk_faults():
             self.directory.join(self._begin)
-            self.generations.attach(self.directory.generations)
+            self.generations.attach(self.directory.generations, self.directory.root)
             if not self.generations.vouches(self.directory.boot):
                 raise DiskFault(
                     FailureKind.GONE,
@@ -257,7 +259,7 @@ class Disk:
 
     def _begin(self, boot: int, before: int, clean: bool) -> None:
         # The last worker of the start before may have removed the table, and nobody can remove this one now.
-        self.generations.attach(self.directory.generations)
+        self.generations.attach(self.directory.generations, self.directory.root)
         self.generations.begin(boot, before, self.now(), clean=clean)
         self._remove_twins()
 
@@ -280,6 +282,11 @@ class Disk:
                 self.directory.leases.unlink(missing_ok=True)
                 self._remove_twins()
         self.directory.leave()
+
+
+def _remove_dead() -> None:
+    with suppress(OSError):
+        remove_dead()
 
 
 def cache_directory(path: str) -> CacheDirectory:

@@ -17,7 +17,10 @@ so that a process that is started after a crash still owes what the one before i
 
 The table is a file in memory (``/dev/shm``), named after the cache directory. It is written in the event loop, and a page of a
 file on the cache disk would make the loop wait for that disk; nor does damage to the cache directory reach it. It survives the
-processes of a gateway, however they end. It does not survive the machine, and then marks may be lost that the disk never saw. So
+processes of a gateway, however they end. Its last bytes are the path of the cache directory, and every process that maps it holds
+a shared lock on it: a table that is not locked and whose directory is gone is removed by the next start of any gateway.
+
+The table does not survive the machine, and then marks may be lost that the disk never saw. So
 the table names the start of the directory that it knows of (``boot``). A directory that was not left cleanly and whose last start
 is another one is not vouched for: every row that was confirmed before ``since`` is checked with the origin before it is served.
 
@@ -29,9 +32,11 @@ hole of a mapped file on a full file system would kill the process.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -44,6 +49,9 @@ _SLOT_BYTES = 8 * SLOTS
 _MARKS_END = _SLOT_BYTES + SLOTS
 _DEBTS_END = _MARKS_END + SLOTS
 _TABLE_BYTES = _DEBTS_END + 16
+_PATH_BYTES = 4096
+_FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
+_DIGITS = 24
 TWINS = "-states-"
 """What follows the table's name in the names of dataset states that are kept beside it (datasets/content.py)."""
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
@@ -64,7 +72,40 @@ def table_of(root: Path) -> Path:
     """Where the table of a cache directory is: in memory, or in the directory on a machine without ``/dev/shm``."""
     if not os.access(_SHARED, os.W_OK):
         return root / "generations"
-    return _SHARED / f"larder-{os.geteuid()}-{sha256(os.fsencode(root)).hexdigest()[:24]}"
+    return _SHARED / f"{_prefix()}{sha256(os.fsencode(root)).hexdigest()[:_DIGITS]}"
+
+
+def _prefix() -> str:
+    return f"larder-{os.geteuid()}-"
+
+
+def remove_dead(shared: Path = _SHARED) -> None:
+    """Remove the tables of cache directories that are gone, and files that are named after a table that is gone.
+
+    Blocks as long as a file system on which one of those directories was; raises ``OSError``.
+    """
+    length = len(_prefix()) + _DIGITS
+    paths = list(shared.glob(f"{_prefix()}*"))
+    for path in paths:
+        if len(path.name) == length:
+            _remove_if_dead(path)
+    for path in paths:
+        if path.name[length : length + 1] == "-" and not path.with_name(path.name[:length]).exists():
+            path.unlink(missing_ok=True)
+
+
+def _remove_if_dead(path: Path) -> None:
+    """Remove a table that no process maps and whose directory is gone."""
+    with suppress(FileNotFoundError, BlockingIOError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            root = os.pread(descriptor, _PATH_BYTES, _TABLE_BYTES).rstrip(b"\0")
+            # Not under the lock: a process that attaches the table waits for it, and the disk may hang.
+            if root and not os.path.lexists(root):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(descriptor)
 
 
 class Generations:
@@ -189,10 +230,14 @@ class Generations:
         if (status.st_dev, status.st_ino) == self._identity:
             path.unlink()
 
-    def attach(self, path: Path) -> bool:
+    def attach(self, path: Path, root: Path | None = None) -> bool:
         """Map the table at ``path``, creating it when there is none; ``False`` when it is the one already mapped.
 
         Marks of the table mapped until now are carried over.
+
+        Args:
+            path: of the table.
+            root: the cache directory that it belongs to; without it, the directory that the table is in.
 
         Raises:
             OSError: the file cannot be created or mapped.
@@ -203,7 +248,7 @@ class Generations:
                 return False
         except FileNotFoundError:
             pass
-        table, identity = _open_table(path)
+        table, identity = _open_table(path, root or path.parent)
         marked, owed = self.distrusted(), [slot for slot, mark in enumerate(self._debts) if mark]
         self._use(table)
         self._identity = identity
@@ -214,27 +259,32 @@ class Generations:
         return True
 
 
-def _open_table(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
-    if not path.exists() or path.stat().st_size != _TABLE_BYTES:
-        _create_table(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "belongs to another user", str(path))
-        return mmap.mmap(descriptor, _TABLE_BYTES), (status.st_dev, status.st_ino)
-    finally:
-        os.close(descriptor)
+def _open_table(path: Path, root: Path) -> tuple[mmap.mmap, tuple[int, int]]:
+    """The mapped table, locked for as long as it is mapped (flock(2): the lock belongs to the open file, which the map keeps)."""
+    while True:
+        if not path.exists() or path.stat().st_size != _FILE_BYTES:
+            _create_table(path, root)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "belongs to another user", str(path))
+            if status.st_nlink:
+                return mmap.mmap(descriptor, _TABLE_BYTES), (status.st_dev, status.st_ino)
+        finally:
+            os.close(descriptor)
 
 
-def _create_table(path: Path) -> None:
+def _create_table(path: Path, root: Path) -> None:
     """Put a complete table at ``path`` at once; of several processes that try, the first one's stays."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with draft.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(os.urandom(_SLOT_BYTES) + bytes(_TABLE_BYTES - _SLOT_BYTES))
-        if path.exists() and path.stat().st_size != _TABLE_BYTES:
+            file.write(os.fsencode(root)[:_PATH_BYTES].ljust(_PATH_BYTES, b"\0"))
+        if path.exists() and path.stat().st_size != _FILE_BYTES:
             draft.replace(path)
             return
         try:

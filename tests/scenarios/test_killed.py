@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import ExitStack
 from pathlib import Path
 
+from gateway.store.generations import table_of
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client, children, client_of_each_worker, finish, get, gone
@@ -150,3 +152,15 @@ def keeper_of(cache: Path) -> int:
     inode = str((cache / "keeper.lock").stat().st_ino)
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return next(int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].rpartition(":")[2] == inode)
+
+
+def test_memory_of_a_killed_gateway_whose_cache_is_gone(tmp_path, origin):
+    """Rule: the table of a killed gateway is freed by another one's start, once its cache directory is gone."""
+    settings = Settings(origin.endpoint, tmp_path / "cache")
+    with doomed(settings, tmp_path / "home") as running:
+        kill(running.process.pid)
+    table = table_of(settings.cache)
+    assert table.exists()
+    shutil.rmtree(settings.cache)
+    with gateway(Settings(origin.endpoint, tmp_path / "other"), tmp_path / "home"):
+        wait_until(lambda: not list(table.parent.glob(f"{table.name}*")), SOON, "the end of the table")

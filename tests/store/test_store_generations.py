@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from gateway.model.keys import ObjectKey, rights_in
-from gateway.store.generations import SLOTS, Generations, slot_of
+from gateway.store import generations
+from gateway.store.generations import SLOTS, TWINS, Generations, remove_dead, slot_of, table_of
 
 KEY = ObjectKey("default", "bucket", "dir/ключ")
 OTHER = ObjectKey("default", "bucket", "other")
@@ -97,7 +98,7 @@ def test_a_file_of_the_wrong_size_is_replaced(tmp_path, size):
     table = Generations()
     table.attach(tmp_path / "generations")
     table.bump(KEY)
-    assert (tmp_path / "generations").stat().st_size == 10 * SLOTS + 16
+    assert (tmp_path / "generations").stat().st_size == 10 * SLOTS + 16 + 4096
     assert [path.name for path in tmp_path.iterdir()] == ["generations"]
 
 
@@ -124,3 +125,39 @@ def test_a_debt_is_shared_until_it_is_paid(table, tmp_path):
     assert second.owes(OTHER)
     table.paid(None)
     assert not second.in_debt
+
+
+def test_tables_of_directories_that_are_gone_are_removed(tmp_path):
+    """Rule: a table that no process maps goes with its cache directory, and what is named after it too; others stay."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    paths = {}
+    for name in ("dead", "kept", "mapped"):
+        (tmp_path / name).mkdir()
+        paths[name] = shared / table_of(tmp_path / name).name
+        table = Generations()
+        table.attach(paths[name], tmp_path / name)
+        paths[name].with_name(f"{paths[name].name}{TWINS}1").touch()
+        if name != "mapped":
+            del table
+    (tmp_path / "dead").rmdir()
+    (tmp_path / "mapped").rmdir()
+    remove_dead(shared)
+    left = {path.name for path in shared.iterdir()}
+    assert left == {name for path in (paths["kept"], paths["mapped"]) for name in (path.name, f"{path.name}{TWINS}1")}
+
+
+def test_a_table_that_is_removed_while_it_is_attached_is_made_anew(tmp_path, monkeypatch):
+    """Rule: no worker maps a table that has no name any more."""
+    path, flock, removed = tmp_path / "generations", generations.fcntl.flock, []
+
+    def removing(descriptor, operation):
+        if not removed:
+            removed.append(path.unlink())
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(generations.fcntl, "flock", removing)
+    table = Generations()
+    table.attach(path)
+    assert removed
+    assert not table.attach(path)

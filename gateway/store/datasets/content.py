@@ -175,7 +175,12 @@ def twin_of(directory: Path) -> Path:
 
 
 def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
-    """The twin of a states file, made when there is none; ``None`` where there can be none."""
+    """The twin of a states file, made when there is none; ``None`` where there can be none.
+
+    Without a table of generations there is none: the twins of a table are removed with it.
+    """
+    if not path.with_name(path.name.partition(TWINS)[0]).exists():
+        return None
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
