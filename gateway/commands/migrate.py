@@ -29,7 +29,7 @@ def add(command: ArgumentParser) -> None:
 
 def _migrate(options: Namespace) -> int:
     settings = load_settings(options.config, os.environ)
-    before, after = asyncio.run(_migrated(settings.catalog_url))
+    before, after = asyncio.run(_migrated(settings.catalog_url, Path(settings.cache.dir)))
     if options.json:
         document({"before": before or None, "after": after})
     elif before == after:
@@ -39,8 +39,8 @@ def _migrate(options: Namespace) -> int:
     return 0
 
 
-async def _migrated(url: str) -> tuple[str, str]:
-    database = Database(url)
+async def _migrated(url: str, home: Path) -> tuple[str, str]:
+    database = Database(url, home)
     try:
         return await migrate(database)
     finally:

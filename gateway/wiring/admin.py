@@ -51,7 +51,9 @@ class Administration:
     """
 
     def __init__(self, settings: Settings, live: Live, reach: Reach, forgetting: Forgetting) -> None:
-        self.catalog = Catalog(settings.catalog_url, settings.database.encryption_key, time.time)
+        self.catalog = Catalog(
+            settings.catalog_url, settings.database.encryption_key, time.time, Path(settings.cache.dir)
+        )
         self.follower = Follower(self.catalog)
         self.forgetting = forgetting
         self.known = asyncio.Event()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,10 +75,12 @@ class AdminWorld:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, url: str, key: str, file: Settings | None = None) -> AsyncIterator[AdminWorld]:
-        """A worker over the catalog at ``url``."""
+    async def opened(
+        cls, url: str, key: str, file: Settings | None = None, home: Path | None = None
+    ) -> AsyncIterator[AdminWorld]:
+        """A worker over the catalog at ``url``, with ``home`` as its cache directory."""
         clock = Clock()
-        catalog = Catalog(url, key, clock)
+        catalog = Catalog(url, key, clock, home)
         world = cls(catalog, clock, file or settings())
         try:
             await catalog.look()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from gateway.admin.catalog import catalog as catalogs
 from gateway.admin.catalog import migrating
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.database import witnesses
+from gateway.model.errors import CatalogUnavailable, CatalogUnusable
 from gateway.admin.catalog.following import Follower
 from gateway.admin.catalog.schema import metadata
+from gateway.admin.catalog.snapshot import Snapshot
 from gateway.model.errors import ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
+from tests.origins.processes import wait_until
 
 
 def kind_of(follower: Follower) -> str:
@@ -91,6 +97,63 @@ async def test_a_catalog_that_was_begun_anew_revokes_no_revocation(catalog_url: 
         await follower.look()
         assert kind_of(follower) == "catalog-tables"
         assert world.refusal("vision", secret) == "InvalidAccessKeyId"
+
+
+async def test_lost_tables_on_a_server_are_not_made_anew_by_a_restart(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Rule: a gateway that has read changes in a catalog refuses it without its tables, and with empty ones that another gateway
+    made, also after a restart; restored, or where the note is removed, it is used."""
+    url = postgres.database()
+    async with AdminWorld.opened(url, KEY, home=tmp_path) as world:
+        await world.create(access_key_id="vision")
+        await world.ask("POST", "/credentials/vision/revoke", 200)
+        note = world.catalog.database.written
+        await asyncio.to_thread(wait_until, note.exists, 30, "the note that the catalog was written to")
+        for table in (*metadata.tables, "alembic_version"):
+            await _run(world.catalog, f"ALTER TABLE {table} RENAME TO away_{table}")
+    again = Catalog(url, KEY, Clock(), tmp_path)
+    with pytest.raises(ConfigError, match=r"has no tables.*restore the backup"):
+        await again.look()
+    await again.close()
+    for table in (*metadata.tables, "alembic_version"):
+        postgres.ask(f"ALTER TABLE away_{table} RENAME TO {table}", url.rpartition("/")[2])
+    async with AdminWorld.opened(url, KEY, home=tmp_path) as world:
+        assert "vision" in world.catalog.last.revocations
+        for table in (*metadata.tables, "alembic_version"):
+            await _run(world.catalog, f"DROP TABLE {table} CASCADE")
+    await _opened(Catalog(url, KEY, Clock()))
+    with pytest.raises(CatalogUnusable, match=r"is empty.*restore the backup"):
+        await _opened(Catalog(url, KEY, Clock(), tmp_path))
+    note.unlink()
+    await _opened(Catalog(url, KEY, Clock(), tmp_path))
+
+
+async def _opened(catalog: Catalog) -> None:
+    try:
+        await catalog.look()
+    finally:
+        await catalog.close()
+
+
+async def test_a_read_that_does_not_end_bounds_no_look(
+    catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a look at a catalog on a disk that hangs ends as one at a catalog that cannot be reached; the read goes on."""
+    monkeypatch.setattr(catalogs, "_LONGEST_READ", 0.01)
+    catalog = Catalog(catalog_url, catalog_key, Clock())
+    answers, read = asyncio.Event(), catalog._read
+
+    async def late() -> Snapshot:
+        await answers.wait()
+        return await read()
+
+    monkeypatch.setattr(catalog, "_read", late)
+    for _ in range(2):
+        with pytest.raises(CatalogUnavailable, match="did not answer"):
+            await catalog.look()
+    answers.set()
+    monkeypatch.setattr(catalogs, "_LONGEST_READ", 60.0)
+    assert (await catalog.look()).version == 0
+    await catalog.close()
 
 
 async def test_migrate_says_which_tables_were_lost(catalog_url: str, catalog_key: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import insert, select
@@ -19,15 +20,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes, Told
 from gateway.admin.catalog.database import Database, witnesses
-from gateway.admin.catalog.migrating import migrate
+from gateway.admin.catalog.migrating import lost_tables, migrate, read_before
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
+from gateway.store.threads import closer
 
 log = logging.getLogger("larder.admin")
 
+_LONGEST_READ = 10.0
+"""Seconds for a look: what may wait for a lock in it, several times, has a patience of its own."""
 _CHECK = select(meta.c.value).where(meta.c.name == "key")
 
 
@@ -38,10 +42,11 @@ class Catalog:
         url: of the database.
         key: what its secrets are sealed with; empty for SQLite: a file beside it.
         now: seconds since the epoch.
+        home: as for ``Database``.
     """
 
-    def __init__(self, url: str, key: str, now: Callable[[], float]) -> None:
-        self.database = Database(url)
+    def __init__(self, url: str, key: str, now: Callable[[], float], home: Path | None = None) -> None:
+        self.database = Database(url, home)
         self.changes = Changes(self.database, now, self._changed)
         self.last: Snapshot | None = None
         """What was read last; ``None`` before anything was."""
@@ -51,6 +56,7 @@ class Catalog:
         self._withdrawn = Withdrawn()
         self._vault: Vault | None = None
         self._looking = asyncio.Lock()
+        self._reading: asyncio.Task[Snapshot] | None = None
         self._away = False
         self._followers: list[Callable[[Snapshot], Awaitable[None]]] = []
         self._tellers: list[Told] = []
@@ -107,7 +113,7 @@ class Catalog:
         """
         async with self._looking:
             try:
-                snapshot = await self._read()
+                snapshot = await self._read_in_time()
             except CatalogUnavailable:
                 self._away = True
                 raise
@@ -150,20 +156,53 @@ class Catalog:
         return await read_snapshot(connection, self.vault, self.last or EMPTY)
 
     async def close(self) -> None:
-        """Close the database."""
+        """Close the database; a read that has not ended is not waited for."""
+        if self._reading is not None:
+            self._reading.cancel()
         await self.database.close()
+
+    async def _read_in_time(self) -> Snapshot:
+        """``_read``. A disk that hangs keeps it from ending, and nothing can call it off: the next look waits for it again.
+
+        Raises:
+            CatalogUnavailable: it has not ended in time.
+        """
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+        await asyncio.wait([self._reading], timeout=_LONGEST_READ)
+        if not self._reading.done():
+            raise CatalogUnavailable(f"it did not answer within {_LONGEST_READ:g} s")
+        ended, self._reading = self._reading, None
+        return ended.result()
 
     async def _read(self) -> Snapshot:
         """What is there now; ``last`` itself when nothing has changed."""
         if self._vault is None:
             self._vault = await self._open()
         async with self.database.reading() as connection:
-            last = self.last
-            if last is not None and (mark := await mark_of(connection)) != (last.version, last.mark):
-                _check_begun_anew(last, mark)
-            elif last is not None:
+            last, mark = self.last, await mark_of(connection)
+            if last is not None and mark == (last.version, last.mark):
                 return last
-            return await self.read(connection)
+            if mark == (EMPTY.version, EMPTY.mark):
+                await self._check_begun_anew()
+            snapshot = await self.read(connection)
+        if snapshot.mark and (last is None or not last.mark) and self.database.written is not None:
+            closer.submit(partial(self.database.written.touch, 0o600))
+        return snapshot
+
+    async def _check_begun_anew(self) -> None:
+        """Refuse an empty catalog in the place of one that was written to: it knows nothing of what was revoked.
+
+        Raises:
+            CatalogUnusable: it is one.
+        """
+        if (written := await asyncio.to_thread(read_before, self.database)) is not None:
+            raise CatalogUnusable(lost_tables(written, "is empty"))
+        if (last := self.last) is not None and last.mark:
+            raise CatalogUnusable(
+                f"it is empty, and was at version {last.version} before; restore the backup, "
+                "or restart the gateways to begin anew"
+            )
 
     async def _open(self) -> Vault:
         """Bring the tables up to date, and find the key that its secrets were sealed with.
@@ -217,15 +256,3 @@ class Catalog:
         except Exception as error:
             # The change is kept, and so is what it was answered; whoever follows looks again, and says what is wrong.
             log.warning("a change is kept, and is not in force here yet: %s", error)
-
-
-def _check_begun_anew(last: Snapshot, mark: tuple[int, str]) -> None:
-    """Refuse an empty catalog in the place of one that was written to: it knows nothing of what was revoked.
-
-    Raises:
-        CatalogUnusable: it is one.
-    """
-    if mark == (EMPTY.version, EMPTY.mark) and last.mark:
-        raise CatalogUnusable(
-            f"it is empty, and was at version {last.version} before; restore the backup, or restart the gateways to begin anew"
-        )

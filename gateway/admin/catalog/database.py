@@ -47,11 +47,14 @@ class Database:
 
     Args:
         url: SQLAlchemy's, with the driver that ``gateway.config`` puts there.
+        home: a directory of this machine in which it is noted that a database on a server has been written to.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, home: Path | None = None) -> None:
         self._url = make_url(url)
         self.path = Path(self._url.database or "") if self._url.get_backend_name() == "sqlite" else None
+        self.written = home / "catalog.written" if home is not None and self.path is None else None
+        """Exists once this machine has read a change in the catalog of a server: tables without any are a lost catalog then."""
         self._one_writer = asyncio.Lock()
         self._engine = _postgres(self._url) if self.path is None else _sqlite(self.path)
 

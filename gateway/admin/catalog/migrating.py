@@ -5,11 +5,13 @@ that do not exist yet cannot be locked. Migrations only add: a gateway of the ve
 replaced node by node.
 
 Tables are created only in a catalog that never existed. A file that is missing, or empty after a crash, beside the key of a
-catalog is a lost catalog: new tables in it would make revoked keys valid again.
+catalog is a lost catalog: new tables in it would make revoked keys valid again. So is a database on a server that has no tables
+although this machine has read changes in it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from alembic import command
@@ -55,10 +57,26 @@ async def migrate(database: Database) -> tuple[str, str]:
         )
     if found == head():
         return found, found
+    if not found and (written := await asyncio.to_thread(read_before, database)) is not None:
+        raise ConfigError(f"database.url: {lost_tables(written, 'has no tables')}")
     async with database.writing() as connection:
         if database.shared:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         return await connection.run_sync(_upgrade, database.path)
+
+
+def read_before(database: Database) -> Path | None:
+    """The note that this machine has read changes in a catalog on a server; ``None`` where there is none. Blocks."""
+    written = database.written
+    return written if written is not None and written.exists() else None
+
+
+def lost_tables(written: Path, what: str) -> str:
+    """What is wrong with a catalog on a server that was written to, and is not any more, and how to mend it."""
+    return (
+        f"it {what}, though this gateway has read changes in it before; restore the backup, or it is not known who was revoked. "
+        f"To begin anew, with nothing revoked, remove {written} at every gateway"
+    )
 
 
 def _lost(path: Path, what: str) -> ConfigError:
