@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,10 @@ from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.server.files import read_cold_by
 from gateway.server.run import LISTENING, before_stop
+from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
+from gateway.store.failures import DiskFault
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
@@ -256,9 +258,11 @@ class Larder:
             Path(settings.cache.dir) / DATASETS,
             store.directory.boot,
             dataset_rules(settings),
-            on_open=store.items.adopt,
+            on_open=_in_loop(store.items.adopt),
+            work=store.work,
         )
         self._stack.callback(registry.close)
+        self._loop(_swept(registry))
         registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)
         self._loop(registrations.run())
         planned = management.planned
@@ -357,6 +361,21 @@ async def _later(seconds: float, work: Callable[[], None]) -> None:
     with late(seconds):
         await asyncio.sleep(seconds)
     work()
+
+
+def _in_loop(hear: Callable[[Content], None]) -> Callable[[Content], None]:
+    """``hear`` in the event loop, soon, for threads."""
+    loop = asyncio.get_running_loop()
+
+    def tell(content: Content) -> None:
+        loop.call_soon_threadsafe(hear, content)
+
+    return tell
+
+
+async def _swept(registry: Registry) -> None:
+    with suppress(DiskFault, OSError):
+        await registry.work.chore(registry.sweep)
 
 
 def create() -> Larder:

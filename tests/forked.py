@@ -26,7 +26,15 @@ _FORKING.set_forkserver_preload([__name__, "tests.preloaded"])
 class Forked:
     """A process of ``python -m gateway``, with what tests use of ``subprocess.Popen``."""
 
-    def __init__(self, arguments: Sequence[str], environ: Mapping[str, str], log: Path, *, files: int = 0) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        log: Path,
+        *,
+        files: int = 0,
+        module: str = "gateway",
+    ) -> None:
         """Start it.
 
         Args:
@@ -34,9 +42,10 @@ class Forked:
             environ: its environment.
             log: the file that takes its standard error.
             files: descriptors that each of its processes may have; 0 leaves the limit as it is.
+            module: that is run.
         """
         reader, writer = _FORKING.Pipe(duplex=False)
-        command = (os.getcwd(), list(arguments), dict(environ), writer, log, files)
+        command = (os.getcwd(), list(arguments), dict(environ), writer, log, files, module)
         self._process = _FORKING.Process(target=_become_gateway, args=command)
         self._process.start()
         writer.close()
@@ -68,7 +77,7 @@ class Forked:
 
 
 def _become_gateway(
-    folder: str, arguments: list[str], environ: dict[str, str], stdout: Connection, log: Path, files: int
+    folder: str, arguments: list[str], environ: dict[str, str], stdout: Connection, log: Path, files: int, module: str
 ) -> None:
     """Do what ``python -m gateway`` does, and end with the process of the tests."""
     os.chdir(folder)
@@ -84,7 +93,7 @@ def _become_gateway(
     sys.stderr = os.fdopen(2, "w", 1, closefd=False)
     threading.Thread(target=_end_with_tests, daemon=True).start()
     sys.argv[:] = ["gateway", *arguments]
-    runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _end_with_tests() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
@@ -20,10 +21,13 @@ from gateway.config_environment import lookalikes
 from gateway.fleet.background import BackgroundRedis
 from gateway.logs import set_up
 from gateway.server.run import Launch, serve
+from gateway.store.threads import within
 from gateway.wiring.config_file import launch_environment
 
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"
+_DISK_PATIENCE = 5.0
+"""Seconds that the cache disk may take for a small directory; a gateway starts without a disk that hangs."""
 
 
 def add(command: ArgumentParser) -> None:
@@ -69,17 +73,25 @@ def _serve(options: Namespace) -> int:
 def _run_directory(cache: Path) -> Iterator[Path]:
     """Where sockets and shared counters live: in the cache, or elsewhere if that cannot be written; it serves all the same."""
     run = cache / "run"
-    try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        run.mkdir(mode=0o700, exist_ok=True)
-        writable = os.access(run, os.W_OK)
-    except OSError:
-        writable = False
-    if writable:
+    if _is_usable(run):
         yield run
         return
     with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
         yield Path(temporary)
+
+
+def _is_usable(run: Path) -> bool:
+    """Whether there is such a directory now, that can be written."""
+
+    def prepare() -> bool:
+        run.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run.mkdir(mode=0o700, exist_ok=True)
+        return os.access(run, os.W_OK)
+
+    try:
+        return asyncio.run(within(_DISK_PATIENCE, prepare))
+    except OSError:  # a TimeoutError too: the disk hangs
+        return False
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemFile, close_files
 
 

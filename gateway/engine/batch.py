@@ -14,7 +14,7 @@ import asyncio
 import resource
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +37,7 @@ from gateway.policies.batch import BatchMode, Positions, choose, may_replace
 from gateway.policies.chunk_cut import ChunkCut, fullest_chunk
 from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
-from gateway.store.items import ItemFile
+from gateway.store.items import ItemFile, close_files
 
 LARGEST_OPEN_BATCH = 1024
 """Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
@@ -75,7 +75,7 @@ class Batches:
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what is delivered, and open what is there."""
         await self._prepare(ask)
-        return self._open_exact(ask) if ask.mode is BatchMode.EXACT else await self._open_substitute(ask)
+        return await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """By position, whether the item is known to be in the cache."""
@@ -110,15 +110,17 @@ class Batches:
         self._items.adopt(ask.registration.content)
         await self._items.ready(ask.registration.content)
 
-    def _ready(self, ask: BatchAsk, position: int) -> ItemFile | None:
-        """The item's file, if that needs no waiting."""
+    async def _ready(self, ask: BatchAsk, positions: Sequence[int]) -> list[ItemFile | None]:
+        """The files of those items that are known to be right."""
         if ask.caching is CachingMode.NONE:
-            return None
-        content, index = ask.registration.content, int(ask.indices[position])
-        file = self._items.open(content, index)
-        if file is not None:
-            self._record(ask, index, content.digest(index))
-        return file
+            return [None] * len(positions)
+        content = ask.registration.content
+        indices = ask.indices[positions].tolist()
+        files = await self._items.open_all(content, indices)
+        for index, file in zip(indices, files, strict=True):
+            if file is not None:
+                self._record(ask, index, content.digest(index))
+        return files
 
     def _record(self, ask: BatchAsk, index: int, blob: bytes = b"") -> None:
         access = Access(ask.registration.content.id, index, blob, bool(blob), self._services.now(), ask.identity)
@@ -127,8 +129,8 @@ class Batches:
     async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
         """The item's file, verified first if need be; ``None`` if it is not in the cache."""
         content, index = ask.registration.content, int(ask.indices[position])
-        file = self._ready(ask, position)
-        if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] == RESIDENT:
+        (file,) = await self._ready(ask, [position])
+        if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] in (RESIDENT, VERIFIED):
             file = await self._items.look(content, index)
         return file
 
@@ -181,17 +183,15 @@ class Batches:
 
     # --- exact
 
-    def _open_exact(self, ask: BatchAsk) -> Resident | Arriving:
+    async def _open_exact(self, ask: BatchAsk) -> Resident | Arriving:
         count = len(ask.indices)
         opened = Resident(self._room)
         verified = ask.registration.content.states.flags[ask.indices] == VERIFIED
         if count <= min(LARGEST_OPEN_BATCH, self._room.left) and bool(verified.all()):
-            for position in range(count):
-                file = self._ready(ask, position)
-                if file is None:
-                    break
-                opened.add(position, file)
-            else:
+            for position, file in enumerate(await self._ready(ask, range(count))):
+                if file is not None:
+                    opened.add(position, file)
+            if len(opened.files) == count:
                 return opened
             opened.close()
         answer = Arriving(_nothing(), opened)
@@ -293,18 +293,22 @@ class Batches:
         later: list[int] = []
         gone: list[int] = []
         promised: deque[int] = deque()
+        most = max(0, min(ask.take, LARGEST_OPEN_BATCH, self._room.left))
+        near = choice.resident[~there[choice.resident]][:most].tolist()
+        files = dict(zip(near, await self._ready(ask, near), strict=True))
         while residents and len(opened.files) + len(later) + len(promised) < ask.take:
             if len(opened.files) >= LARGEST_OPEN_BATCH or self._room.left <= 0:
                 break
             position = residents.popleft()
             if there[position]:
                 promised.append(position)
-            elif (file := self._ready(ask, position)) is not None:
+            elif (file := files.pop(position, None)) is not None:
                 opened.add(position, file)
             elif flags[ask.indices[position]] in (RESIDENT, VERIFIED):
                 later.append(position)
             else:
                 gone.append(position)
+        close_files([file for file in files.values() if file is not None])
         others = [*choice.others.tolist(), *gone]
         if len(opened.files) >= ask.take or not (residents or later or others or promised):
             return opened

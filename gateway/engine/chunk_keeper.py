@@ -37,7 +37,7 @@ from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.plan import DatasetOrder
 from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 from gateway.tasks import stop
 

@@ -20,7 +20,7 @@ import numpy as np
 from gateway.engine.homes import PREFIX, Fleet, Node, PeerAnswer, keys_of
 from gateway.model.errors import LarderError
 from gateway.policies.ring import path_key
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 
 PAGE = 256
 _WITHIN = 0.5

@@ -31,7 +31,7 @@ from gateway.model.frames import Entry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_principal import principal_header
 from gateway.policies.datasets import CachingMode
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 from gateway.tasks import Tasks
 
 LARGEST = 8 * 1024**2

@@ -18,7 +18,7 @@ from gateway.policies.chunk_cut import ChunkCut
 from gateway.policies.datasets import PLAN, CachingMode, decide
 from gateway.policies.plan import Phase, Plan
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 
 _cut = lru_cache(maxsize=256)(ChunkCut)
 

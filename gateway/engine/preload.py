@@ -25,7 +25,7 @@ from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
 from gateway.policies.lane import LoadClass
 from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 
 ROUNDS = 3
 """Attempts at an item."""

@@ -38,7 +38,8 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.peer_principal import principal_header
 from gateway.store.datasets import parcel
 from gateway.store.datasets.announced import Known, Mark, inventory, read_marks, write_marks
-from gateway.store.datasets.registry import Registration, Registry
+from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.registry import Registry
 from gateway.store.failures import disk_faults
 from gateway.tasks import repeat
 
@@ -97,13 +98,13 @@ class Registrations:
         Raises:
             ApiError: SlowDown, it is being copied from another node.
         """
-        found = self.registry.find(tenant, name_or_id, now=now)
+        found = await self.registry.get(tenant, name_or_id, now=now)
         if found is not None or self._shared is None or not (is_dataset_id(name_or_id) or is_name(name_or_id)):
             return found
         await self._look(self._shared.table)
         for name in self._names(tenant, name_or_id):
             await self._copy(self._shared, name)
-            if (found := self.registry.find(tenant, name_or_id, now=True)) is not None:
+            if (found := await self.registry.get(tenant, name_or_id, now=True)) is not None:
                 return found
         return None
 
@@ -122,7 +123,7 @@ class Registrations:
             return
         await self._look(self._shared.table)
         for name in [name for name in self._listed if name[0] == tenant]:
-            if self.registry.find(*name) is None:
+            if await self.registry.get(*name) is None:
                 await self._copy(self._shared, name)
 
     # --- changing
@@ -198,8 +199,8 @@ class Registrations:
             DiskFault: the disk cannot be written.
         """
         folders = self.registry.folders
-        mine = await asyncio.to_thread(inventory, folders)
-        marks = await asyncio.to_thread(read_marks, folders)
+        mine = await self.registry.work.chore(partial(inventory, folders))
+        marks = await self.registry.work.chore(partial(read_marks, folders))
         state, self._listed = await shared.table.all()
         self._state = state
         news: dict[Name, Mark] = {}
@@ -209,7 +210,7 @@ class Registrations:
                 news[name] = Mark(epoch, known.stamp)
         if news:
             with disk_faults():
-                await asyncio.to_thread(write_marks, folders, news, state.epoch)
+                await self.registry.work.chore(partial(write_marks, folders, news, state.epoch))
         self._settled = state
 
     async def _agree(self, shared: Shared, name: Name, known: Known, mark: Mark | None) -> str:
@@ -270,11 +271,13 @@ class Registrations:
                 if (document["tenant"], document["name"], document["content"]) != (*name, listed.tag):
                     raise parcel.Unfit("it is another one than was asked for")
                 with disk_faults():
-                    await asyncio.to_thread(parcel.check, draft, listed.tag)
+                    await self.registry.work.chore(partial(parcel.check, draft, listed.tag))
                     # First, or what came would pass for a registration that was made here and is news.
                     stamp = f"{document['locations']}/{document['caching']}"
                     marks = {name: Mark(self._state.epoch, stamp)}
-                    await asyncio.to_thread(write_marks, self.registry.folders, marks, self._state.epoch)
+                    await self.registry.work.chore(
+                        partial(write_marks, self.registry.folders, marks, self._state.epoch)
+                    )
                 await self.registry.adopt(draft, document)
         finally:
             answer.release()

@@ -15,7 +15,7 @@ from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
 from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.locations import Location
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 
 Who = tuple[OriginIdentity, str, str, int, bool]
 

@@ -25,7 +25,7 @@ from gateway.model.units import format_size
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.content import UNKNOWN_LENGTH
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 from gateway.tasks import for_each
 
 _PART = 512

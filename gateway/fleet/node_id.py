@@ -43,6 +43,11 @@ def kept_id(cache: Path, boot: str) -> str:
             return name
     except OSError:
         pass
+    return id_of_boot(boot)
+
+
+def id_of_boot(boot: str) -> str:
+    """The name of a node that can keep none: it lasts until the next start."""
     return f"boot-{sha256(boot.encode()).hexdigest()[:16]}"
 
 

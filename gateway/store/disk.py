@@ -50,6 +50,7 @@ class Disk:
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
         self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
+        self._glances = Threads(1, "larder-dataset", self._watch)
         self._mounting = Threads(1, "larder-probe", None)
         self._condemned: Identity | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -79,7 +80,7 @@ class Disk:
         with suppress(DiskFault):
             await self._chores.submit(self._leave)
         self.generations.detach()
-        for threads in (self._files, self._reading, self._verifying, self._chores, self._mounting):
+        for threads in (self._files, self._reading, self._verifying, self._chores, self._glances, self._mounting):
             threads.stop()
         self._watch.close()
 
@@ -190,9 +191,9 @@ class Disk:
         """``run``, even while the disk is not in use, or its directory is gone."""
         return await self._files.submit(work)
 
-    async def read_file(self, work: Callable[[], T]) -> T:
+    async def read_file(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
         """``bounded``, by threads that serve readers only: fills had better not wait for them."""
-        return await self._reading.submit(work)
+        return await self._reading.submit(work, abandoned=abandoned)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:
         """Read a whole file in a thread, two at a time; ``patience`` is in seconds.
@@ -203,6 +204,26 @@ class Disk:
         """
         return await self._verifying.submit(work, patience=patience)
 
+    async def chore(self, work: Callable[[], T]) -> T:
+        """Do work on files in a thread, however long it takes.
+
+        Raises:
+            DiskFault: the disk hangs.
+            OSError: the work raised it.
+        """
+        return await self._chores.submit(work, patience=LONG)
+
+    async def glance(self, work: Callable[[], T]) -> T:
+        """Do small work on files in the one thread that looks at registrations.
+
+        Raises:
+            DiskFault: the disk hangs, or cannot be read.
+            OSError: the work raised it.
+        """
+        if not self.readable():
+            raise DiskFault(self.breaker.cause or FailureKind.HUNG, "the cache disk is not in use")
+        return await self._glances.submit(work)
+
     async def files(self, work: Callable[[], T]) -> T:
         """Do work on files in a thread, however long it takes; what fails is a failure of the disk.
 
@@ -210,7 +231,7 @@ class Disk:
             DiskFault: it failed.
         """
         try:
-            return await self._chores.submit(work, patience=LONG)
+            return await self.chore(work)
         except (OSError, DiskFault) as error:
             fault = disk_fault(error)
             assert fault is not None

@@ -1,10 +1,11 @@
 """Items of datasets on this node's disk: blobs that are reached by their digest, and what is known of them beforehand.
 
-Looking an item up costs no database and no thread. Each dataset that is open in a worker has three arrays in a file that all
-workers of the node share (``ItemStates``): whether the item's blob is resident, its CRC, and the modification time that its file
-had when it was found right. They are hints. What they say is checked against the file when it is opened; what they do not
-know is looked up in the index before the origin is asked. So a worker that missed an eviction or a fill elsewhere loses time,
-never bytes.
+
+Looking an item up costs no database, and no thread while the kernel has its path in memory. Each dataset that is open in a worker
+has three arrays in a file that all workers of the node share (``ItemStates``): whether the item's blob is resident, its CRC, and
+the modification time that its file had when it was found right. They are hints. What they say is checked against the file when it
+is opened; what they do not know is looked up in the index before the origin is asked. So a worker that missed an eviction or a
+fill elsewhere loses time, never bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gateway.store import blob_rows
 from gateway.store.blob_rows import BlobRow
 from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
+from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
 from gateway.store.opening import Opener
@@ -33,7 +35,7 @@ from gateway.store.threads import closer
 
 _PAGE = 500
 _INLINE = 2_000
-_READABLE = os.O_RDONLY | os.O_CLOEXEC
+_MISSING, _FAILED = -1, -2
 
 
 class ItemFile(NamedTuple):
@@ -139,27 +141,46 @@ class ItemBlobs:
     # --- reading
 
     def open(self, content: Content, index: int) -> ItemFile | None:
-        """The item's file, if it is known to be right and has not changed since; no waiting, no index."""
-        states = content.states
-        if states.flags[index] != VERIFIED or not self._disk.readable():
+        """The item's file, if it is known to be right, has not changed since, and is opened without asking the disk."""
+        if content.states.flags[index] != VERIFIED or not self._disk.readable():
             return None
-        try:
-            fd = os.open(self._disk.directory.blob_path(content.digest(index)), _READABLE)
-        except FileNotFoundError:
-            states.flags[index] = NOT_KNOWN
-            return None
-        except OSError:
-            return None
-        status = os.fstat(fd)
+        fd = self._disk.directory.open_at_once(content.digest(index))
+        return None if fd is None else self._unchanged(content, index, fd)
+
+    async def open_all(self, content: Content, indices: Sequence[int]) -> list[ItemFile | None]:
+        """``open`` for several items; a thread opens those for which the disk has to be asked, all in one go."""
+        files = [self.open(content, index) for index in indices]
+        flags, at = content.states.flags, range(len(files))
+        slow = [place for place in at if files[place] is None and flags[indices[place]] == VERIFIED]
+        if slow and self._disk.readable():
+            digests = [content.digest(indices[place]) for place in slow]
+            try:
+                opened = await self._disk.read_file(partial(_open_each, self._disk.directory, digests), _close_each)
+            except DiskFault:
+                return files
+            except BaseException:
+                close_files([file for file in files if file is not None])
+                raise
+            for place, fd in zip(slow, opened, strict=True):
+                if fd == _MISSING:
+                    flags[indices[place]] = NOT_KNOWN
+                elif fd >= 0:
+                    files[place] = self._unchanged(content, indices[place], fd)
+        return files
+
+    @staticmethod
+    def _unchanged(content: Content, index: int, fd: int) -> ItemFile | None:
+        """The open file, if it is still the one that was verified; else it is closed."""
+        states, status = content.states, os.fstat(fd)
         if stamp_of(status.st_mtime_ns) != states.stamp[index]:
-            os.close(fd)
+            closer.close_file(fd)
             states.flags[index] = RESIDENT
             return None
         return ItemFile(fd, status.st_size, int(states.crc32[index]))
 
     async def look(self, content: Content, index: int) -> ItemFile | None:
-        """``open``, or else what the index knows, verified if it was not since the start of the node."""
-        if (file := self.open(content, index)) is not None:
+        """``open_all``, or else what the index knows, verified if it was not since the start of the node."""
+        if (file := (await self.open_all(content, [index]))[0]) is not None:
             return file
         digest = content.digest(index)
         try:
@@ -201,6 +222,25 @@ class ItemBlobs:
                 break
             found.update(row.digest for row in rows)
         return found
+
+
+def _open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:
+    """A descriptor for each blob, ``_MISSING`` or ``_FAILED``. Runs in a thread."""
+    opened = []
+    for digest in digests:
+        try:
+            opened.append(directory.open_blob(digest))
+        except FileNotFoundError:
+            opened.append(_MISSING)
+        except OSError:
+            opened.append(_FAILED)
+    return opened
+
+
+def _close_each(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def close_files(files: Sequence[ItemFile]) -> None:

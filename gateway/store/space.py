@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.config import CacheSettings
-from gateway.policies.breaker import BreakerState
+from gateway.policies.breaker import BreakerState, FailureKind
 from gateway.policies.watermarks import Space, room_for_blobs
 from gateway.store import blob_rows
 from gateway.store.blob_rows import Counts
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
+from gateway.store.directory import Free
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault, disk_faults
 
@@ -48,6 +49,7 @@ class SpaceMeter:
         self._measured_at = -_MEASURED_EVERY
         self._learned = 0
         self._evicting = 0
+        self._free: Free | None = None
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
@@ -68,14 +70,19 @@ class SpaceMeter:
         finally:
             self.filling -= size
 
+    def measure(self) -> None:
+        """Ask the file system what it has left. Blocks; raises ``OSError``."""
+        self._free = self._disk.directory.free()
+
     def current(self) -> Space:
-        """The space as known now; free bytes are asked of the file system.
+        """The space as known now; what is free is what was measured last.
 
         Raises:
-            DiskFault: the file system does not answer.
+            DiskFault: it has not been measured yet.
         """
-        with disk_faults():
-            free = self._disk.directory.free()
+        free = self._free
+        if free is None:
+            raise DiskFault(FailureKind.GONE, "the file system of the cache was not reached yet")
         # The index and what blobs take beside their bytes need room even where nothing is to be left for others.
         reserve = max(self._settings.reserve, min(_HEADROOM, free.of_bytes // _SMALLEST_SHARE))
         used = self.counts.size + self.leaving
@@ -115,19 +122,21 @@ class SpaceMeter:
         self._learned += 1
 
     async def refresh(self) -> Space:
-        """Ask the index. What was learned from a transaction meanwhile is newer than this look, and stays.
+        """Ask the file system and the index. What was learned from a transaction meanwhile is newer than this look, and stays.
 
         Raises:
             DiskFault: it does not answer.
         """
         before = self._learned
-        await self._measure()
+        with disk_faults():
+            await self._disk.run(self.measure)
+        await self._measure_datasets()
         counts = await self._disk.read(blob_rows.counts)
         if before == self._learned and not self._evicting:
             self.learn(counts)
         return self.current()
 
-    async def _measure(self) -> None:
+    async def _measure_datasets(self) -> None:
         now = self._loop.time()
         if now >= self._measured_at + _MEASURED_EVERY:
             self._measured_at = now

@@ -28,6 +28,7 @@ from gateway.store import blob_rows, objects, pool_rows
 from gateway.store.accesses import Accesses, Uses
 from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
+from gateway.store.datasets.registry import DiskWork
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
@@ -75,6 +76,7 @@ class Store:
         self.pools = Pools(disk, self._keeper)
         self.prefixes = Prefixes(disk)
         self.purged = AppliedPurges(disk)
+        self.work: DiskWork = disk
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
@@ -319,7 +321,7 @@ class Store:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HUNG_AFTER):
                     await closer.done()
-            return admits(self._space.current(), size)
+            return admits(await self._space.refresh(), size)
         except DiskFault:
             return False
 
@@ -423,6 +425,13 @@ class Store:
     def is_open(self, ref: BlobRef) -> bool:
         """Whether verified bytes of this blob are open here; any thread may ask."""
         return self._open.has(ref)
+
+    def create_temporary(self) -> tuple[int, str]:
+        """A file for a writer, if what was promised to it still fits into the file system. Runs in a thread."""
+        self._space.measure()
+        if not admits(self._space.current(), 0):
+            raise DiskUnavailable("no-space", "others have filled the file system")
+        return self.directory.create_temporary()
 
     def settled(self, expected: int) -> None:
         """Hear that a writer needs its reservation no more."""

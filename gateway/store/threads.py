@@ -188,6 +188,25 @@ class Threads:
             job.future.set_exception(error)
 
 
+async def within(seconds: float, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+    """Do blocking work in a thread of its own, which is left behind if the disk does not answer in time.
+
+    Args:
+        seconds: that the work may take.
+        work: the blocking call.
+        abandoned: as for ``Threads.submit``.
+
+    Raises:
+        TimeoutError: it did not.
+        Exception: the work raised it.
+    """
+    threads = Threads(1, "larder-once", None)
+    future = threads.submit(work, abandoned=abandoned)
+    threads.stop()
+    async with asyncio.timeout(seconds):
+        return await future
+
+
 def _drop(job: _Job, result: Any, error: BaseException | None) -> None:
     if error is None:
         job.abandoned(result)

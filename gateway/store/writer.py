@@ -52,6 +52,9 @@ class WriterHost(Protocol):
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Hear that a blob got its name."""
 
+    def create_temporary(self) -> tuple[int, str]:
+        """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread."""
+
     def settled(self, expected: int) -> None:
         """Hear that the writer, which reserved ``expected`` bytes, will not write any more."""
 
@@ -108,12 +111,11 @@ class BlobWriter:
 
     def _append(self, data: bytes | memoryview) -> None:
         """Runs in a thread."""
-        directory = self._host.directory
         if self.fd < 0:
-            self.fd, self.path = directory.create_temporary()
+            self.fd, self.path = self._host.create_temporary()
         left = memoryview(data).cast("B")
         while left:
-            taken = directory.append(self.fd, left)
+            taken = self._host.directory.append(self.fd, left)
             if not taken:
                 raise DiskFault(FailureKind.IO, "the disk took no bytes")
             self._sha256.update(left[:taken])

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import make_url
@@ -18,7 +19,7 @@ from sqlalchemy import make_url
 from gateway import metrics
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.database import was_begun
+from gateway.admin.catalog.database import PATIENCE, was_begun
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
@@ -30,6 +31,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.purge import Forgetting
 from gateway.policies.troubles import Trouble
+from gateway.store.threads import within
 from gateway.tasks import keep_running
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
@@ -58,6 +60,8 @@ class Administration:
         self.forgetting = forgetting
         self.known = asyncio.Event()
         """Set when the catalog was read for the first time, or when there is none."""
+        self.exists = True
+        """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts)
         self.app.api.state.reach = reach
@@ -82,7 +86,8 @@ class Administration:
             ConfigError: it cannot be used with this configuration.
         """
         stack.push_async_callback(self.catalog.close)
-        if not has_catalog(self._settings):
+        self.exists = await _may_have_catalog(self._settings)
+        if not self.exists:
             metrics.CATALOG_REACHABLE.set(1)
             self.known.set()
             return
@@ -114,6 +119,13 @@ class Administration:
         keep_running(said.hear(self.follower.wake, withdraw), stack)
         keep_running(self.follower.run(), stack)
         keep_running(missed.run(), stack)
+
+
+async def _may_have_catalog(settings: Settings) -> bool:
+    try:
+        return await within(PATIENCE, partial(has_catalog, settings))
+    except TimeoutError:
+        return True  # what is not known may say that a key was revoked
 
 
 def has_catalog(settings: Settings) -> bool:

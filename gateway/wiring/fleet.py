@@ -7,19 +7,23 @@ import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gateway.config import Settings
 from gateway.fleet.membership import Membership, Pace
-from gateway.fleet.node_id import kept_id
+from gateway.fleet.node_id import id_of_boot, kept_id
 from gateway.fleet.patient import PatientPeers
 from gateway.fleet.peer_gate import PeerGate
 from gateway.fleet.peers import Peers
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.troubles import Trouble
 from gateway.server.run import before_stop
+from gateway.store.threads import within
 
 log = logging.getLogger("larder.fleet")
+_DISK_PATIENCE = 5.0
+"""Seconds that the cache disk may take for one small file at start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,13 @@ class Fleet:
         return f"{origin}; cached objects are served, stale ones within stale_if_error, and {others}"
 
 
+async def _kept_id(cache: Path, boot: str) -> str:
+    try:
+        return await within(_DISK_PATIENCE, partial(kept_id, cache, boot))
+    except TimeoutError:
+        return id_of_boot(boot)
+
+
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet:
     """Join the fleet, as a node that is not ready yet; the stack leaves it again.
 
@@ -62,7 +73,7 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     """
     chosen = settings.fleet
     me = Node(
-        id=chosen.node or kept_id(Path(settings.cache.dir), start.boot),
+        id=chosen.node or await _kept_id(Path(settings.cache.dir), start.boot),
         address=chosen.advertise or start.address,
         capacity=settings.cache.capacity,
         zone=chosen.zone,

@@ -36,7 +36,7 @@ from gateway.model.keys import Principal
 from gateway.origin.client import OriginClient
 from gateway.policies.datasets import USABLE
 from gateway.tasks import keep_running
-from gateway.wiring.admin import Administration, has_catalog
+from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import Fleet, Start
 from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
@@ -117,7 +117,7 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
     warmups = Warmups(ground.admin.catalog, workshop)
     keep_running(watch.run(), stack, watch.stop)
     keep_running(verifications.run(), stack)
-    if has_catalog(ground.settings):
+    if ground.admin.exists:
         catalog = ground.admin.catalog
         keep_running(Overrides(catalog, parts, lambda: watch.speaks, board.look).run(), stack)
         # Where each node has a catalog of its own, each has warm-ups of its own.

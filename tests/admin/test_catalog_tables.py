@@ -14,11 +14,10 @@ from gateway.admin.catalog import catalog as catalogs
 from gateway.admin.catalog import migrating
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.database import witnesses
-from gateway.model.errors import CatalogUnavailable, CatalogUnusable
 from gateway.admin.catalog.following import Follower
 from gateway.admin.catalog.schema import metadata
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.model.errors import ConfigError
+from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
 from tests.origins.processes import wait_until

@@ -25,7 +25,8 @@ from gateway.store.datasets.columns import BadFile
 from gateway.store.datasets.content import RESIDENT, VERIFIED
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded
 from gateway.store.datasets.convert import Job, convert
-from gateway.store.datasets.registry import Registration, Registry
+from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.registry import Registry
 from gateway.store.items import ItemFile
 from tests.digests import Row, write
 from tests.engine.conftest import Bench, benched

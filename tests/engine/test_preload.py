@@ -22,7 +22,8 @@ from gateway.fleet.plans import NodeReport
 from gateway.policies.chunk_cut import ChunkCut
 from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
-from gateway.store.datasets.registry import Registration, Registry
+from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.registry import Registry
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, bodies_of, shelved, until

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.scenarios.clients import Client, client_of_each_worker, get
 from tests.scenarios.mounts import block_device, hung, locked_index
 from tests.scenarios.world import KIB, MIB, Origin, content, eventually
+from tests.v1 import ask
 
 BOUND = 30.0
 """Seconds that a request may take while the disk hangs: what the store waits for a disk, with room for a busy machine."""
@@ -140,3 +143,70 @@ def test_an_index_that_is_locked(tmp_path: Path, origin: Origin) -> None:
             assert b"disk-down" in get(running, "/-/readyz").body
         eventually(lambda: client.get("/locked/0"), lambda got: got.cache == "HIT", "a hit")
         assert {path: client.get(path).body for path in bodies} == bodies
+
+
+def test_a_start_while_the_disk_hangs(tmp_path: Path, origin: Origin) -> None:
+    """Rule: a gateway starts without a disk that hangs, reads from the origin, says so, and uses the disk when it answers."""
+    bodies = objects(origin, "hung-start")
+    with block_device(tmp_path / "disk") as disk:
+        settings = Settings(origin.endpoint, disk / "cache")
+        with gateway(settings, tmp_path / "home") as running, Client(running.endpoint) as client:
+            assert {path: client.get(path).body for path in bodies} == bodies
+        with ExitStack() as stack:
+            with hung(disk):
+                running = stack.enter_context(gateway(settings, tmp_path / "home", unready=True))
+                assert b"disk-down" in get(running, "/-/readyz").body
+                with Client(running.endpoint) as client:
+                    assert {path: timed_get(client, path) for path in bodies} == bodies
+                    bodies["/hung-start/0"] = content(50 * KIB, "new")
+                    timed_put(client, "/hung-start/0", bodies["/hung-start/0"])
+                    assert timed_get(client, "/hung-start/0") == bodies["/hung-start/0"]
+            eventually(lambda: get(running, "/hung-start/1").cache, lambda cache: cache == "HIT", "a hit")
+            assert {path: get(running, path).body for path in bodies} == bodies
+
+
+@pytest.mark.parametrize("capacity", ["200MB", "2MB"])
+def test_the_event_loop_asks_the_cache_disk_nothing(
+    tmp_path: Path, origin: Origin, monkeypatch: pytest.MonkeyPatch, capacity: str
+) -> None:
+    """Rule: from start to end, in reads, writes, registrations, batches, jobs and evictions, threads make every call that may
+    block on the cache directory."""
+    report = tmp_path / "report"
+    report.touch()
+    monkeypatch.setenv("GUARDED", str(tmp_path / "cache"))
+    monkeypatch.setenv("GUARD_REPORT", str(report))
+    settings = Settings(origin.endpoint, tmp_path / "cache", capacity=capacity)
+    bodies = objects(origin, f"guarded-{capacity}")
+    items = stock(origin.s3, tmp_path, f"guarded-{capacity}", bytes_of(40, 12 * KIB, capacity))
+    for _ in range(2):
+        with gateway(settings, tmp_path / "home", module="tests.scenarios.loop_guard") as running:
+            use(running, bodies, items)
+    assert report.read_text() == ""
+
+
+def use(running: Running, bodies: dict[str, bytes], items: Stock) -> None:
+    """A little of everything."""
+    with Client(running.endpoint) as client:
+        for _ in range(2):
+            assert {path: client.get(path).body for path in bodies} == bodies
+            for path in bodies:
+                assert client.get(path, Range="bytes=100-199").body == bodies[path][100:200]
+                assert client.ask("HEAD", path).status == 200
+        new = f"{next(iter(bodies))}-new"
+        assert client.put(new, b"new").status == 200
+        assert client.get(new).body == b"new"
+        assert client.ask("DELETE", new).status == 204
+    items.register(running)
+    assert ask(running, "GET", "/v1/datasets").status == 200
+    job = {"job": "j", "dataset": items.id, "gpus": 1, "batch_size": 16}
+    assert ask(running, "POST", "/v1/jobs", json.dumps(job).encode()).status in (200, 201)
+    beat = {"rank": 0, "epoch": 0, "upcoming": [0, 1, 2], "epoch_left": 1}
+    for start in (0, 16, 0, 16):
+        indices = range(start, start + 16)
+        assert items.read(running, indices, "mode=exact&job=j") == items.expected(indices)
+        assert len(items.read(running, indices, "mode=substitute&take=8")) == 8
+        assert items.ask(running, indices, "mode=prefetch").status == 202
+        assert ask(running, "POST", "/v1/jobs/j/heartbeat", json.dumps(beat).encode()).status == 200
+    assert ask(running, "DELETE", "/v1/jobs/j").status in (200, 204)
+    for path in ("/-/readyz", "/-/metrics", "/-/healthz"):
+        assert get(running, path).status == 200

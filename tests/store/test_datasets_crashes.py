@@ -67,7 +67,7 @@ async def test_damaged_files_are_not_believed(directory: Path, tmp_path: Path, n
     after = Registry(directory, BOOT)
     assert after.find(A, "d") is None
     assert after.find(A, id_of(rows)) is None
-    assert list(after.of_tenant(A)) == []
+    assert [each async for each in after.of_tenant(A)] == []
     registration, _ = await after.register(A, "d", path, "auto", Source("print"))
     assert registration.content.id == id_of(rows)
     assert registration.locations.of(4).key == rows[4].key
@@ -130,14 +130,15 @@ async def test_killed_while_registering(directory: Path, tmp_path: Path, seed: i
     while any(map(is_running, readers)):
         os.sched_yield()
     registry = Registry(directory, BOOT + 1)
-    names = {registration.name for registration in registry.of_tenant(A)}
+    registry.sweep()
+    names = {registration.name async for registration in registry.of_tenant(A)}
     for name in names:
         registration = registry.find(A, name)
         assert registration is not None
         rows = known[registration.content.id]
         assert [location.key for location in registration.locations.between(0, 20_000)] == [row.key for row in rows]
         assert registration.content.digest(19_999) == rows[19_999].digest
-    contents = {registration.content.tag for registration in registry.of_tenant(A)}
+    contents = {registration.content.tag async for registration in registry.of_tenant(A)}
     assert {path.name for path in (directory / "contents").iterdir()} == contents
     assert len(files_below(directory)) == 2 * len(contents) + 2 * len(names)
     assert list((directory / "tmp").iterdir()) == []

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.model.datasets import ApiError
-from gateway.store.datasets.registry import Registration, Registry, Rules, Source
+from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.registry import Registry, Rules, Source
 from tests.digests import files_below, id_of, rows_of, write
 from tests.engine.datasets import NearRegistry
 
@@ -76,9 +77,9 @@ async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
     assert await register(registry, tmp_path, OLD, "run", by_content) == f"run-{id_of(OLD)[:16]}"
     unused(registry, 2 * 86_400)
     time[0] += 700
-    registry.find(A, "another")
+    await registry.get(A, "another")
     await registry.swept()
-    assert [found.name for found in registry.of_tenant(A)] == [looks]
+    assert [found.name async for found in registry.of_tenant(A)] == [looks]
 
 
 async def test_a_dataset_takes_its_content_name(registry: Registry, tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_
     assert former is not None
     assert former.name == f"train-{id_of(OLD)[:16]}"
     assert [place.key for place in former.locations.between(0, 5)] == [row.key for row in OLD]
-    assert {found.name for found in registry.of_tenant(A)} == {"train", former.name}
+    assert {found.name async for found in registry.of_tenant(A)} == {"train", former.name}
 
 
 async def test_what_is_displaced_unused_leaves(registry: Registry, tmp_path: Path) -> None:
@@ -127,9 +128,9 @@ async def test_a_content_name_expires(tmp_path: Path) -> None:
         await register(registry, tmp_path, rows, name, source)
     unused(registry, 2 * 86_400)
     time[0] += 700
-    registry.find(A, id_of(NEW))
+    await registry.get(A, id_of(NEW))
     await registry.swept()
-    assert {found.name for found in registry.of_tenant(A)} == {f"new-{id_of(NEW)[:16]}", "plain"}
+    assert {found.name async for found in registry.of_tenant(A)} == {f"new-{id_of(NEW)[:16]}", "plain"}
     assert registry.expired == {(A, f"old-{id_of(OLD)[:16]}")}
 
 
@@ -140,10 +141,10 @@ async def test_a_list_is_no_use(tmp_path: Path) -> None:
     await register(registry, tmp_path, OLD)
     unused(registry, 2 * 86_400)
     time[0] += 700
-    assert len(list(registry.of_tenant(A))) == 1
-    registry.find(A, "another")
+    assert len([each async for each in registry.of_tenant(A)]) == 1
+    await registry.get(A, "another")
     await registry.swept()
-    assert list(registry.of_tenant(A)) == []
+    assert [each async for each in registry.of_tenant(A)] == []
 
 
 async def test_long_names(registry: Registry, tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ async def test_what_is_known_of_names_is_bounded(tmp_path: Path) -> None:
         assert registry.find(A, id_of(rows_of(1, seed=seed))) is not None
         await registry.remove(A, name)
     time[0] += 61
-    registry.find(A, "another")
+    await registry.get(A, "another")
     await registry.swept()
-    assert registry._known_tags == {}
-    assert len(registry._open) == 0
+    assert registry._opened._known_tags == {}
+    assert len(registry._opened._open) == 0

@@ -100,7 +100,7 @@ async def test_unused_content_names_make_room(tmp_path: Path) -> None:
     for path in registry.folders.tenants.glob("*/*/locations-*"):
         _age(path, 2 * 3600)
     await registry.register(A, "d", file(tmp_path, 1, 9), "auto")
-    assert [found.name for found in registry.of_tenant(A)] == ["d"]
+    assert [found.name async for found in registry.of_tenant(A)] == ["d"]
 
 
 async def test_a_tenants_conversions_do_not_keep_another_waiting(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_a_tenants_conversions_do_not_keep_another_waiting(tmp_path: Path)
     assert Slow.running == 1
     hanging.set()
     await asyncio.gather(*mine)
-    assert len(list(registry.of_tenant(A))) == 4
+    assert len([each async for each in registry.of_tenant(A)]) == 4
     assert registry._turns == {}
     assert not registry._waiting
 

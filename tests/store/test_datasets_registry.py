@@ -6,16 +6,21 @@ import gc
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from gateway.model.datasets import ApiError, Location
+from gateway.policies.breaker import FailureKind
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED
 from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import Registry, Source
 from gateway.store.failures import DiskFault
 from tests.digests import Row, files_below, id_of, rows_of, sha, write
+
+T = TypeVar("T")
 
 BOOT = 11
 A, B = "tenant a", "tenant/b"
@@ -67,7 +72,7 @@ async def test_a_dataset_is_found_by_name_and_id(registry: Registry, tmp_path: P
     assert registration.locations.of(7) == Location("data", rows[7].key, None, 100)
     assert registry.find(A, "d") is registration
     assert registry.find(A, id_of(rows)) is registration
-    assert [each.name for each in registry.of_tenant(A)] == ["d"]
+    assert [each.name async for each in registry.of_tenant(A)] == ["d"]
 
 
 async def test_tenants_do_not_see_one_another(registry: Registry, tmp_path: Path) -> None:
@@ -76,7 +81,7 @@ async def test_tenants_do_not_see_one_another(registry: Registry, tmp_path: Path
     await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
     assert registry.find(B, "d") is None
     assert registry.find(B, id_of(rows)) is None
-    assert list(registry.of_tenant(B)) == []
+    assert [each async for each in registry.of_tenant(B)] == []
     assert not await registry.remove(B, "d")
     theirs = [row._replace(bucket="copy") for row in rows]
     registration, new = await registry.register(B, "mine", write(tmp_path / "g", theirs), "full")
@@ -181,12 +186,12 @@ async def test_who_asks_about_a_registration_is_not_told_yesterdays(
     """Rule: a question about the registration itself sees what a sibling did at once, by name, id and in lists."""
     old_rows, new_rows = rows_of(5), rows_of(7, seed=2)
     await registry.register(A, "d", write(tmp_path / "f", old_rows), "auto")
-    assert [found.content.items for found in sibling.of_tenant(A)] == [5]
+    assert [found.content.items async for found in sibling.of_tenant(A)] == [5]
     await registry.register(A, "d", write(tmp_path / "g", new_rows), "auto")
-    assert {found.name: found.content.items for found in sibling.of_tenant(A)}["d"] == 7
+    assert {found.name: found.content.items async for found in sibling.of_tenant(A)}["d"] == 7
     await registry.remove(A, "d")
     assert sibling.find(A, id_of(new_rows), now=True) is None
-    assert "d" not in {found.name for found in sibling.of_tenant(A)}
+    assert "d" not in {found.name async for found in sibling.of_tenant(A)}
 
 
 async def test_nothing_is_left_of_a_removed_dataset(registry: Registry, directory: Path, tmp_path: Path) -> None:
@@ -216,7 +221,7 @@ async def test_content_in_use_is_not_removed(
     gc.collect()
     clock.now += 100
     for each in (sibling, registry):
-        each.find(A, "nothing")
+        await each.get(A, "nothing")
         await each.swept()
     assert list((directory / "contents").iterdir()) == []
 
@@ -231,9 +236,9 @@ async def test_looking_does_not_wait_for_what_is_being_removed(
     del held
     gc.collect()
     clock.now += 100
-    sibling.find(A, "nothing")
+    await sibling.get(A, "nothing")
     with Folders(directory).locked():
-        assert registry.find(A, "nothing") is None
+        assert await registry.get(A, "nothing") is None
     await registry.swept()
     assert list((directory / "contents").iterdir()) == []
 
@@ -247,7 +252,7 @@ async def test_what_is_open_is_found_without_looking_at_other_names(
     def listed(tenant: str) -> list[str]:
         raise AssertionError("the names were listed")
 
-    monkeypatch.setattr(registry, "_all_names", listed)
+    monkeypatch.setattr(registry._opened, "names", listed)
     assert registry.find(A, id_of(rows_of(5))) is not None
 
 
@@ -327,7 +332,7 @@ async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     registry = Registry(tmp_path / "file" / "datasets", BOOT)
     assert registry.find(A, "d") is None
-    assert list(registry.of_tenant(A)) == []
+    assert [each async for each in registry.of_tenant(A)] == []
     with pytest.raises(DiskFault):
         await registry.register(A, "d", write(tmp_path / "f", rows_of(1)), "auto")
     with pytest.raises(DiskFault):
@@ -400,7 +405,7 @@ async def test_many_datasets_cost_few_descriptors(registry: Registry, directory:
         document = folder.with_name(f"d{number}") / "registration.json"
         document.write_text(json.dumps({**json.loads(document.read_text()), "name": f"d{number}"}))
     before = len(os.listdir("/proc/self/fd"))
-    assert sum(1 for _ in registry.of_tenant(A)) == 300
+    assert len([each async for each in registry.of_tenant(A)]) == 300
     assert len(os.listdir("/proc/self/fd")) - before < 200
     oldest = registry.find(A, "d0")
     assert oldest is not None
@@ -411,7 +416,7 @@ async def test_a_siblings_draft_is_left_alone(registry: Registry, directory: Pat
     """Rule: what another worker is writing is no leftover, whoever cleans up meanwhile."""
     async with registry.draft() as draft:
         (draft / "coming").write_bytes(b"x")
-        Registry(directory, BOOT)
+        Registry(directory, BOOT).sweep()
         assert (draft / "coming").read_bytes() == b"x"
     assert not draft.exists()
 
@@ -441,3 +446,34 @@ def test_folders_of_tenants_differ(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     names = ["a", "A", "a ", "a\0", "ä", "a\u0308"]
     assert len({folders.of_tenant(name) for name in names}) == len(names)
+
+
+class HungDisk:
+    """A disk that hangs once ``hung`` is set."""
+
+    hung = False
+
+    async def glance(self, work: Callable[[], T]) -> T:
+        """Small work."""
+        return await self.chore(work)
+
+    async def chore(self, work: Callable[[], T]) -> T:
+        """Work that may take long."""
+        if self.hung:
+            raise DiskFault(FailureKind.HUNG)
+        return work()
+
+
+async def test_a_registry_on_a_disk_that_hangs(directory: Path, tmp_path: Path, clock: Clock) -> None:
+    """Rule: while the disk hangs, what was seen of a dataset is believed, and of another one nothing is said."""
+    disk = HungDisk()
+    registry = Registry(directory, BOOT, clock=clock, work=disk)
+    await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
+    disk.hung = True
+    clock.now += 3600
+    for name in ("d", id_of(rows_of(5))):
+        found = await registry.get(A, name)
+        assert found is not None
+        assert found.locations.of(4).key == rows_of(5)[4].key
+    with pytest.raises(DiskFault):
+        await registry.get(A, "another")

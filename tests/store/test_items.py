@@ -114,7 +114,7 @@ async def test_a_file_that_is_not_what_was_verified_is_not_opened(store: Store, 
         path.unlink()
     else:
         os.utime(path, ns=(1, 1))
-    assert store.items.open(content, 0) is None
+    assert await store.items.open_all(content, [0]) == [None]
     assert content.states.flags[0] == (NOT_KNOWN if harm == "removed" else RESIDENT)
     found = read(await store.items.look(content, 0))
     assert found == (None if harm == "removed" else b"first")

@@ -19,14 +19,14 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes, Told
-from gateway.admin.catalog.database import Database, witnesses
+from gateway.admin.catalog.database import PATIENCE, Database, witnesses
 from gateway.admin.catalog.migrating import lost_tables, migrate, read_before
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
-from gateway.store.threads import closer
+from gateway.store.threads import closer, within
 
 log = logging.getLogger("larder.admin")
 
@@ -173,7 +173,10 @@ class Catalog:
         if not self._reading.done():
             raise CatalogUnavailable(f"it did not answer within {_LONGEST_READ:g} s")
         ended, self._reading = self._reading, None
-        return ended.result()
+        try:
+            return ended.result()
+        except TimeoutError as error:
+            raise CatalogUnavailable("the disk of the catalog's files did not answer") from error
 
     async def _read(self) -> Snapshot:
         """What is there now; ``last`` itself when nothing has changed."""
@@ -196,7 +199,7 @@ class Catalog:
         Raises:
             CatalogUnusable: it is one.
         """
-        if (written := await asyncio.to_thread(read_before, self.database)) is not None:
+        if (written := await within(PATIENCE, partial(read_before, self.database))) is not None:
             raise CatalogUnusable(lost_tables(written, "is empty"))
         if (last := self.last) is not None and last.mark:
             raise CatalogUnusable(
@@ -214,23 +217,23 @@ class Catalog:
         async with self.database.reading() as connection:
             check = await connection.scalar(_CHECK)
         if check is not None:
-            self._mark_begun()
-            return await asyncio.to_thread(self._find_vault, check)
+            await self._mark_begun()
+            return await within(PATIENCE, partial(self._find_vault, check))
         async with self.database.writing() as connection:
             # The row of the key is not there yet when it has to be locked.
             await connection.execute(select(meta).where(meta.c.name == "version").with_for_update())
             check = await connection.scalar(_CHECK)
-            vault = await asyncio.to_thread(self._find_vault, check)
+            vault = await within(PATIENCE, partial(self._find_vault, check))
             if check is None:
                 await connection.execute(insert(meta).values(name="key", value=vault.check()))
-        self._mark_begun()
+        await self._mark_begun()
         return vault
 
-    def _mark_begun(self) -> None:
+    async def _mark_begun(self) -> None:
         """Leave the mark that stands in for the key file where the key is configured."""
         if self.database.path is not None and self.key_file is None:
             with suppress(OSError):
-                witnesses(self.database.path)[1].touch(mode=0o600)
+                await within(PATIENCE, partial(witnesses(self.database.path)[1].touch, 0o600))
 
     def _find_vault(self, check: str | None) -> Vault:
         """The vault; ``check`` is what the catalog has of the key that it was begun with.

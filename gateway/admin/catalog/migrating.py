@@ -11,7 +11,7 @@ although this machine has read changes in it.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from pathlib import Path
 
 from alembic import command
@@ -20,9 +20,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from gateway.admin.catalog.database import Database, create_file, was_begun, witnesses
+from gateway.admin.catalog.database import PATIENCE, Database, create_file, was_begun, witnesses
 from gateway.admin.catalog.schema import meta, metadata
 from gateway.model.errors import CatalogUnavailable, ConfigError
+from gateway.store.threads import within
 
 SCRIPTS = Path(__file__).parent / "migrations"
 _LOCK = 0x6C61_7264_6572
@@ -41,13 +42,7 @@ async def migrate(database: Database) -> tuple[str, str]:
             is missing or empty.
     """
     if database.path is not None:
-        # In this order: the key of a catalog is written after its file.
-        if was_begun(database.path) and not database.path.exists():
-            raise _lost(database.path, "is missing")
-        try:
-            create_file(database.path)
-        except OSError as error:
-            raise CatalogUnavailable(f"{database.path}: {error.strerror}") from None
+        await within(PATIENCE, partial(_prepare, database.path))
     async with database.reading() as connection:
         found, missing = await connection.run_sync(_found)
     if found and missing:
@@ -57,12 +52,22 @@ async def migrate(database: Database) -> tuple[str, str]:
         )
     if found == head():
         return found, found
-    if not found and (written := await asyncio.to_thread(read_before, database)) is not None:
+    if not found and (written := await within(PATIENCE, partial(read_before, database))) is not None:
         raise ConfigError(f"database.url: {lost_tables(written, 'has no tables')}")
     async with database.writing() as connection:
         if database.shared:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         return await connection.run_sync(_upgrade, database.path)
+
+
+def _prepare(path: Path) -> None:
+    # In this order: the key of a catalog is written after its file.
+    if was_begun(path) and not path.exists():
+        raise _lost(path, "is missing")
+    try:
+        create_file(path)
+    except OSError as error:
+        raise CatalogUnavailable(f"{path}: {error.strerror}") from None
 
 
 def read_before(database: Database) -> Path | None:

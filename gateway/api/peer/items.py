@@ -7,10 +7,10 @@ or is taken over from a node that has it.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -109,8 +109,8 @@ class PeerItems:
         name, wanted = _read(request, "name").name, request.scope["raw_path"].rpartition(b"/")[2].decode()
         tenant = request.principal.tenant
         registry = self._registrations.registry
-        registration = registry.find(tenant, name, now=True)
-        parcel = await asyncio.to_thread(registry.parcel, tenant, name) if registration else None
+        registration = await registry.get(tenant, name, now=True)
+        parcel = await registry.work.chore(partial(registry.parcel, tenant, name)) if registration else None
         if registration is None or parcel is None or registration.content.id != wanted:
             if parcel is not None:
                 parcel.close()

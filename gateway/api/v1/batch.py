@@ -26,7 +26,7 @@ from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.server.refusals import Scope, Send
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 
 MOST_INDICES = 1_048_576
 _PARAMETERS = ("mode", "take", "ordered", "epoch", "job")

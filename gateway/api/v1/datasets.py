@@ -40,7 +40,8 @@ from gateway.origin.client import OriginClient
 from gateway.policies.dataset_quota import quota_of
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
-from gateway.store.datasets.registry import Registration, Rules, Source
+from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.registry import Rules, Source
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
@@ -142,7 +143,7 @@ class DatasetService:
         """The caller's datasets."""
         documents = []
         await self._registrations.bring(principal.tenant)
-        for registration in self._registrations.registry.of_tenant(principal.tenant):
+        async for registration in self._registrations.registry.of_tenant(principal.tenant):
             documents.append(self.describe(registration))
             await asyncio.sleep(0)
         return Datasets(datasets=documents)

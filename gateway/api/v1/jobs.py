@@ -45,7 +45,7 @@ from gateway.policies.datasets import CachingMode
 from gateway.policies.plan import JobOrder, Phase
 from gateway.policies.probing import PhaseTotals, times
 from gateway.server.received import request_body
-from gateway.store.datasets.registry import Registration
+from gateway.store.datasets.opened import Registration
 
 LARGEST_BODY = 64 * 1024
 _AT_HAND = 0.5

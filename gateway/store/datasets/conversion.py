@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gateway.model.errors import LarderError
 from gateway.policies.breaker import FailureKind
 from gateway.policies.dataset_quota import Limit
 from gateway.store.failures import DiskFault
+from gateway.store.threads import HUNG_AFTER, within
 
 log = logging.getLogger("larder.datasets")
 
@@ -89,7 +91,7 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
         DiskFault: there is no room for the result.
     """
     job = {**asdict(grant), "memory": limits.memory, "reserve": limits.reserve, "turns": [str(turn) for turn in turns]}
-    (draft / "job.json").write_text(json.dumps(job))
+    await within(HUNG_AFTER, partial((draft / "job.json").write_text, json.dumps(job)))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "gateway.store.datasets.convert", str(parquet), str(draft),
         stdout=PIPE, stderr=PIPE, env=_environment(), limit=_LARGEST_ANSWER,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
+import threading
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
 from gateway.model.datasets import ApiError
 from gateway.store.failures import disk_faults
+from gateway.store.threads import HUNG_AFTER, closer, within
 
 _PIECE = 1024 * 1024
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Incoming:
@@ -33,6 +36,7 @@ class Incoming:
         self._pieces: list[bytes] = []
         self._held = 0
         self._fd = -1
+        self._using = threading.Lock()
 
     @property
     def fingerprint(self) -> str:
@@ -53,11 +57,11 @@ class Incoming:
 
     async def __aenter__(self) -> Self:
         with disk_faults():
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._fd = await within(HUNG_AFTER, partial(os.open, self.path, _NEW, 0o600), os.close)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        os.close(self._fd)
+        closer.submit(self._close)
 
     async def write(self, piece: bytes) -> None:
         """Append bytes.
@@ -81,9 +85,17 @@ class Incoming:
         """
         pieces, self._pieces, self._held = self._pieces, [], 0
         with disk_faults():
-            await asyncio.to_thread(self._store, pieces)
+            await within(HUNG_AFTER, partial(self._store, pieces))
+
+    def _close(self) -> None:
+        with self._using:
+            os.close(self._fd)
 
     def _store(self, pieces: list[bytes]) -> None:
+        with self._using:
+            self._append(pieces)
+
+    def _append(self, pieces: list[bytes]) -> None:
         status = os.fstatvfs(self._fd)
         if status.f_bavail * status.f_frsize < self._reserve + _PIECE:
             raise OSError(errno.ENOSPC, "the reserve of the file system is reached")

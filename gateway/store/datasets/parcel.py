@@ -13,6 +13,7 @@ import os
 import re
 import tarfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from gateway.store.datasets.layout import (
     states_size,
 )
 from gateway.store.datasets.locations import open_locations
+from gateway.store.failures import disk_faults
+from gateway.store.threads import HUNG_AFTER, within
 
 MEDIA_TYPE = "application/x-tar"
 VERSION = 1
@@ -157,7 +160,8 @@ async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int)
     size = await stream.member(REGISTRATION, _LARGEST_DOCUMENT)
     document = _document(await stream.take(size))
     await stream.take(-size % tarfile.BLOCKSIZE)
-    (draft / "content").mkdir(mode=0o700)
+    with disk_faults():
+        await within(HUNG_AFTER, partial((draft / "content").mkdir, 0o700))
     for name, path in ((INDEX, draft / "content" / INDEX), (LOCATIONS, draft / LOCATIONS)):
         size = left = await stream.member(name, output)
         async with Incoming(path, output, reserve) as file:

@@ -1,0 +1,245 @@
+"""The registrations that one worker has open: read from their small files, and looked at again when they may have changed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from gateway.model.datasets import CACHING, is_dataset_id, is_name
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.folders import REGISTRATION, Folders, read_document
+from gateway.store.datasets.layout import Damaged
+from gateway.store.datasets.locations import Locations, open_locations
+from gateway.store.datasets.parcel import VERSION
+from gateway.store.datasets.publishing import note_use
+
+BELIEVED = 1.0
+"""Seconds for which what was seen of a registration is believed."""
+_KEPT_OPEN = 64
+_NOTED_EVERY = 600.0
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Registration:
+    """One dataset under one tenant's name. ``caching`` is what was asked for; ``registered_at`` in seconds since the epoch."""
+
+    tenant: str
+    name: str
+    content: Content
+    locations: Locations
+    caching: str
+    registered_at: float
+
+
+@dataclass(slots=True)
+class _Entry:
+    registration: Registration
+    stamp: Stamp
+    locations: str
+    checked_at: float = -math.inf
+    noted_at: float = -math.inf
+
+
+class OpenRegistrations:
+    """What is open. All methods but ``believed``, ``is_use_due``, ``contents`` and ``close`` may block on the disk.
+
+    Args:
+        folders: where registrations are.
+        boot: names this start of the node.
+        clock: seconds, monotonic.
+        on_open: hears of each content when it is opened, before anybody else has it.
+
+    Attributes:
+        damaged: whether a registration was removed because it was damaged.
+    """
+
+    def __init__(
+        self, folders: Folders, boot: int, clock: Callable[[], float], on_open: Callable[[Content], None]
+    ) -> None:
+        self.damaged = False
+        self._folders = folders
+        self._boot = boot
+        self._clock = clock
+        self._on_open = on_open
+        self._open: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
+        self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
+        self._known_tags: dict[Path, tuple[Stamp, str]] = {}
+
+    def contents(self) -> Iterable[Content]:
+        """The contents of all of them."""
+        return list(self._contents.values())
+
+    def close(self) -> None:
+        """Let go of everything; what is still in use is closed with its last user."""
+        self._open.clear()
+
+    def forget(self, tenant: str, name: str) -> None:
+        """Let go of one."""
+        self._open.pop((tenant, name), None)
+
+    def tidy(self) -> None:
+        """Let go of what a sibling removed."""
+        for tenant, name in list(self._open):
+            self.named(tenant, name)
+        for path in [path for path in list(self._known_tags) if not path.exists()]:
+            self._known_tags.pop(path, None)
+
+    def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
+        """``get`` outside of the event loop."""
+        found = self._found(tenant, name_or_id, now)
+        # The use is noted before a sweep begins in a thread, which would expire what was only about to be used.
+        if found is not None and self.is_use_due(found):
+            self.note_use_of(found)
+        return found
+
+    def believed(self, tenant: str, name_or_id: str, within: float) -> Registration | None:
+        """The registration, if it is open and was looked at within so many seconds."""
+        if is_dataset_id(name_or_id):
+            entries = [each for (owner, _), each in list(self._open.items()) if owner == tenant]
+            entries = [each for each in entries if each.registration.content.id == name_or_id]
+        else:
+            entries = [each for each in [self._open.get((tenant, name_or_id))] if each is not None]
+        since = self._clock() - within
+        return next((each.registration for each in entries if each.checked_at > since), None)
+
+    def _found(self, tenant: str, name_or_id: str, now: bool) -> Registration | None:
+        look = self.refreshed if now else self.named
+        if not is_dataset_id(name_or_id):
+            return look(tenant, name_or_id) if is_name(name_or_id) else None
+        ids = {at: entry.registration.content.id for at, entry in list(self._open.items())}
+        names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
+        # The folder is looked at only if nothing is open: every batch comes by here, and there may be a thousand names.
+        for name in chain(names, self.names_of(tenant, name_or_id)):
+            registration = look(tenant, name)
+            if registration is not None and registration.content.id == name_or_id:
+                return registration
+        return None
+
+    def named(self, tenant: str, name: str) -> Registration | None:
+        """The registration of a name, looked at again when that was not done within the last second."""
+        now = self._clock()
+        entry = self._open.get((tenant, name))
+        if entry is not None and now - entry.checked_at < BELIEVED:
+            return entry.registration
+        path = self._folders.of_tenant(tenant) / name / REGISTRATION
+        stamp = _stamp(path)
+        if stamp is None:
+            self._open.pop((tenant, name), None)
+            return None
+        if entry is None or entry.stamp != stamp or not self._is_current(entry.registration.content):
+            entry = self._load(tenant, name, path, stamp)
+            if entry is None:
+                self._open.pop((tenant, name), None)
+                return None
+        entry.checked_at = now
+        self._open[tenant, name] = entry
+        self._open.move_to_end((tenant, name))
+        if len(self._open) > _KEPT_OPEN:
+            self._open.popitem(last=False)
+        return entry.registration
+
+    def is_use_due(self, registration: Registration) -> bool:
+        """Whether ``note_use_of`` has something to note."""
+        entry = self._open.get((registration.tenant, registration.name))
+        return entry is not None and self._clock() >= entry.noted_at + _NOTED_EVERY
+
+    def note_use_of(self, registration: Registration) -> None:
+        """Note now and then that a registration is used, for it may expire otherwise."""
+        entry = self._open.get((registration.tenant, registration.name))
+        if entry is not None:
+            entry.noted_at = self._clock()
+            note_use(self._folders.of_tenant(registration.tenant) / registration.name / entry.locations)
+
+    def refreshed(self, tenant: str, name: str) -> Registration | None:
+        """``named``, whatever was believed about it."""
+        entry = self._open.get((tenant, name))
+        if entry is not None:
+            entry.checked_at = -math.inf
+        return self.named(tenant, name)
+
+    def _is_current(self, content: Content) -> bool:
+        return content.still_at(self._folders.contents / content.tag)
+
+    def _load(self, tenant: str, name: str, path: Path, stamp: Stamp) -> _Entry | None:
+        try:
+            document = read_document(path) or {}
+            return _Entry(self._opened(tenant, name, path.parent, document), stamp, str(document["locations"]))
+        except Damaged:
+            self._forget_damaged(path, stamp)
+            return None
+        except OSError:
+            return None  # says nothing about the dataset: too many open files, no memory
+
+    def _opened(self, tenant: str, name: str, folder: Path, document: dict[str, Any]) -> Registration:
+        try:
+            assert (document["version"], document["tenant"], document["name"]) == (VERSION, tenant, name)
+            tag, locations = str(document["content"]), str(document["locations"])
+            caching, registered_at = str(document["caching"]), float(document["registered_at"])
+            assert "/" not in tag + locations
+            assert caching in CACHING
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{folder / REGISTRATION} is not what this version writes") from error
+        content = self._contents.get(tag)
+        if content is None or not self._is_current(content):
+            content = self._contents[tag] = Content(self._folders.contents / tag, self._boot)
+            self._on_open(content)
+        opened = open_locations(folder / locations)
+        if opened.items != content.items:
+            raise Damaged(f"{folder / locations} belongs to another dataset")
+        return Registration(tenant, name, content, opened, caching, registered_at)
+
+    def _forget_damaged(self, path: Path, stamp: Stamp) -> None:
+        try:
+            with self._folders.locked():
+                # A sibling may have replaced it while it was being opened.
+                if _stamp(path) == stamp:
+                    path.unlink()
+                    self.damaged = True
+        except OSError:
+            return
+
+    def names(self, tenant: str) -> list[str]:
+        """All names of a tenant."""
+        try:
+            return os.listdir(self._folders.of_tenant(tenant))
+        except OSError:
+            return []
+
+    def names_of(self, tenant: str, identity: str) -> Iterator[str]:
+        """The names of datasets whose id begins so."""
+        folder = self._folders.of_tenant(tenant)
+        for name in sorted(self.names(tenant)):
+            if self._tag_of(folder / name / REGISTRATION).startswith(identity):
+                yield name
+
+    def _tag_of(self, path: Path) -> str:
+        """The content that a registration names, read again only when its file has changed."""
+        stamp = _stamp(path)
+        if stamp is None:
+            self._known_tags.pop(path, None)
+            return ""
+        known = self._known_tags.get(path)
+        if known is None or known[0] != stamp:
+            try:
+                document = read_document(path)
+            except OSError:
+                return ""
+            known = self._known_tags[path] = (stamp, str(document.get("content")) if document else "")
+        return known[1]
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
