@@ -284,14 +284,16 @@ async def test_a_file_system_that_others_have_filled_is_told_of(open_store, root
     await fill(store, 10)
     directory.free_bytes = 4_000_000
     for _ in range(2):
+        await store.sweep()
         assert store.status().room == 0
         assert "only 0 B of cache.capacity (100.0 MB) can be used" in store.status().shortage
         assert "cache.reserve (5.0 MB)" in store.status().shortage
-        await store.sweep()
     assert store.status().blobs == 0
     directory.free_bytes = 30_000_000
+    await store.sweep()
     assert "only 25.0 MB of" in store.status().shortage
     directory.free_bytes = 200_000_000
+    await store.sweep()
     assert store.status().shortage == ""
 
 
