@@ -369,7 +369,10 @@ class Store:
             self._flush()
             self._open.trim()
             if self.directory.locked:
+                evicted = self._keeper.evicted_blobs
                 await self._keeper.sweep()
+                if self._keeper.evicted_blobs != evicted:
+                    self._open.trim()
             else:
                 await self._space.refresh()
         except DiskFault:

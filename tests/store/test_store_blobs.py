@@ -311,6 +311,7 @@ async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, ro
         await writer.write(b"abc")
     writer.abort()
     assert failure.value.reason == reason
+    await closer.done()
     assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
 
 
@@ -323,6 +324,7 @@ async def test_a_commit_that_fails_leaves_nothing(open_store, root):
     directory.publish_errno = errno.EIO
     with pytest.raises(DiskUnavailable):
         await writer.commit()
+    await closer.done()
     assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
     assert writer.fd == -1
 

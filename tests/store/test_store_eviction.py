@@ -206,6 +206,10 @@ async def test_the_reserve_is_kept(open_store, root):
     assert await store.try_lock()
     await fill(store, 10)
     directory.free_bytes = 5500
+    writer = store.begin(1000)
+    with pytest.raises(DiskUnavailable):
+        await writer.write(bytes(1000))
+    writer.abort()
     with pytest.raises(DiskUnavailable):
         store.begin(1000)
     directory.free_bytes = 4000
