@@ -109,7 +109,7 @@ class Larder:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        if self._is_ops(scope):
+        if scope["raw_path"].startswith(b"/-") and self._is_ops(scope):
             inner = {**scope, "path": scope["path"][2:] or "/"}
             await self._app_of(inner["path"])(inner, receive, send)
         else:
@@ -158,12 +158,20 @@ class Larder:
         stack.callback(leases.close)
         fleet = await join(settings, self._start, stack)
         before_stop(self._drain)
+        channel = self._channel(store, fleet)
+        management = manage(settings, self._start.redis, fleet.membership, stack)
         services = Services(
-            store, origin, rules_of(settings.rules), settings.cache.capacity, settings.cache.block_size, leases
+            store,
+            origin,
+            rules_of(settings.rules),
+            settings.cache.capacity,
+            settings.cache.block_size,
+            leases,
+            trusted_since=self._trust(store, channel),
+            fleet=others_of(fleet),
+            moved=Moves(fleet.membership, fleet.patient),
+            keeps=management.planned.keeps,
         )
-        services.fleet = others_of(fleet)
-        services.moved = Moves(fleet.membership, fleet.patient)
-        channel = self._channel(services, fleet)
         engine = _engine(settings, services, channel)
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
@@ -172,8 +180,6 @@ class Larder:
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
         self._trusted_since = time.time()
         stack.push_async_callback(channel.stop)
-        management = manage(settings, self._start.redis, fleet.membership, stack)
-        services.keeps = management.planned.keeps
         keeper = Keeper(store, engine.blocks)
         self._loop(keeper.run())
         authenticator, live = await self._administrate(services, origin, engine)
@@ -293,12 +299,13 @@ class Larder:
             self._peer = PeerApp(ground.fleet.gate, ground.origin.has, addresses, limit)
         return operations.board.parts.watch
 
-    def _channel(self, services: Services, fleet: Fleet) -> Invalidations:
-        """Hear of the fleet's writes; while that is impossible, trust nothing without asking the origin.
+    @property
+    def _shared(self) -> bool:
+        """Whether Redis can have clients on other machines."""
+        return self._settings.redis.url != "embedded"
 
-        The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
-        write can be missed there. What those do not vouch for, because the machine was restarted, is not trusted either.
-        """
+    def _channel(self, store: Store, fleet: Fleet) -> Invalidations:
+        """Hear of the fleet's writes."""
 
         async def gap() -> None:
             self._trusted_since = time.time()
@@ -306,18 +313,24 @@ class Larder:
         async def forget(keys: Sequence[ObjectKey]) -> None:
             await self._heard(keys)
 
-        kept, shared = services.store.generations, self._settings.redis.url != "embedded"
-        channel = Invalidations(
+        return Invalidations(
             self._start.redis,
             on_forget=forget,
             on_gap=gap,
             others=Delegation(fleet.membership, fleet.patient) if fleet.gate is not None else nobody,
-            debts=kept if shared else None,
+            debts=store.generations if self._shared else None,
         )
-        services.trusted_since = lambda: kept.since
-        if shared:
-            services.trusted_since = lambda: max(self._trusted_since, kept.since) if channel.healthy else math.inf
-        return channel
+
+    def _trust(self, store: Store, channel: Invalidations) -> Callable[[], float]:
+        """Since when no write was missed; while writes may be missed, nothing is trusted without asking the origin.
+
+        The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
+        write can be missed there. What those do not vouch for, because the machine was restarted, is not trusted either.
+        """
+        kept = store.generations
+        if not self._shared:
+            return lambda: kept.since
+        return lambda: max(self._trusted_since, kept.since) if channel.healthy else math.inf
 
     def _refresh(self, watch: Watch, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
         """Bring the gauges of this worker up to date."""

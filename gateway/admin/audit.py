@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
+from pydantic_core import from_json
 from sqlalchemy import select
 
 from gateway.admin.catalog.schema import audit
@@ -75,4 +75,4 @@ async def read_audit(
 
 
 def _document(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else json.loads(text)
+    return None if text is None else from_json(text)

@@ -6,7 +6,6 @@ insert one would otherwise get an order that neither has seen. If-Match tells th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,7 +115,7 @@ async def replace_rules(
         change.before, change.after = _audited(snapshot.rules), _audited(asked.items)
         await change.connection.execute(delete(table))
         for place, rule in enumerate(asked.items):
-            row = {"position": place, "rule": json.dumps(rule.model_dump())}
+            row = {"position": place, "rule": rule.model_dump_json()}
             await change.connection.execute(insert(table).values(**row))
         await change.connection.execute(update(meta).where(meta.c.name == "rules").values(value=str(change.revision)))
         after = await parts.catalog.read(change.connection)

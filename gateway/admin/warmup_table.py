@@ -8,11 +8,12 @@ its way. Progress is no change of the catalog: nobody has to read anything again
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -61,6 +62,9 @@ class Warmup:
     def node(self) -> str:
         """The gateway whose worker has it, or had it when it ended; empty when there is none."""
         return self.owner.rpartition("/")[0]
+
+
+_REQUEST = TypeAdapter(Request)
 
 
 class WarmupTable:
@@ -118,7 +122,7 @@ class WarmupTable:
         """Write how far a warm-up is, and how it ended; ``False`` when it is this worker's no more."""
         values = {
             "state": state,
-            "progress": json.dumps({"progress": progress.to_json(), "message": message}),
+            "progress": _noted(progress, message),
             "updated_at": self._catalog.now(),
         }
         mine = (warmups.c.id == name) & (warmups.c.owner == owner) & (warmups.c.state == "running")
@@ -126,12 +130,16 @@ class WarmupTable:
             return bool((await connection.execute(update(warmups).where(mine).values(**values))).rowcount)
 
 
+def _noted(progress: Progress, message: str) -> str:
+    return to_json({"progress": progress.to_json(), "message": message}).decode()
+
+
 def _written(warmup: Warmup) -> dict[str, Any]:
     return {
         "id": warmup.id,
-        "request": json.dumps(warmup.request.to_json()),
+        "request": to_json(warmup.request.to_json()).decode(),
         "state": warmup.state,
-        "progress": json.dumps({"progress": warmup.progress.to_json(), "message": warmup.message}),
+        "progress": _noted(warmup.progress, warmup.message),
         "owner": warmup.owner,
         "created_at": warmup.created_at,
         "updated_at": warmup.updated_at,
@@ -140,10 +148,10 @@ def _written(warmup: Warmup) -> dict[str, Any]:
 
 
 def _read(row: dict[str, Any]) -> Warmup:
-    told = json.loads(row["progress"])
+    told = from_json(row["progress"])
     return Warmup(
         row["id"],
-        Request(**json.loads(row["request"])),
+        _REQUEST.validate_json(row["request"]),
         row["state"],
         Progress.from_json(told["progress"]),
         str(told["message"]),

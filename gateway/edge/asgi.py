@@ -7,6 +7,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+from pydantic_core import to_json
+
 from gateway import metrics
 from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
@@ -74,3 +76,11 @@ class Edge(ABC):
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
         """Answer with a problem document."""
         await send_problem(send, failure, self._log)
+
+
+async def send_json(send: Send, status: int, document: object, headers: Headers = ()) -> None:
+    """Send a small JSON document."""
+    body = to_json(document)
+    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+    await send({"type": "http.response.body", "body": body})

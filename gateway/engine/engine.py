@@ -63,8 +63,7 @@ class Engine:
             },
         )
         self.batches = Batches(services, self.fetches, self.lane)
-        self._reads = Reads(services, self.blocks, self._entries, self._grants)
-        services.forget_here = self._writes.forget_here
+        self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
         self.owes = services.store.generations.owes
         self.hot = self._reads.hot
         self.resident = self._reads.resident

@@ -13,7 +13,7 @@ generation first, and what was learned is believed only if the generation is sti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -40,6 +40,7 @@ CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _ATTEMPTS = 3
 _LOAD_AT_ONCE = 64
 T = TypeVar("T")
+Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,14 @@ class Learned:
 
 
 class Reads:
-    """Finds objects for readers. See the module's text for the rules."""
+    """Finds objects for readers. See the module's text for the rules.
 
-    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants) -> None:
+    ``forget`` drops keys from this node, after the origin showed that they changed.
+    """
+
+    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants, forget: Forget) -> None:
         self._services = services
+        self._forget_here = forget
         self._blocks = blocks
         self._entries = entries
         self._grants = grants
@@ -268,7 +273,7 @@ class Reads:
             return Forward(Reason.REFUSED, miss=True)
         if response.status in (404, 410):
             CHECKS.labels("gone").inc()
-            await services.forget_here([key])
+            await self._forget_here([key])
             return Forward(Reason.NOT_FOUND, miss=True)
         if response.status >= 500:
             raise OriginUnavailable(f"the origin answered {response.status}")
@@ -279,11 +284,11 @@ class Reads:
             return None
         if not entry.is_of(meta):
             CHECKS.labels("changed").inc()
-            await services.forget_here([key])
+            await self._forget_here([key])
             return meta
         if (forbidden := refusal(meta, rule, services.capacity)) is not None:
             CHECKS.labels("forbidden").inc()
-            await services.forget_here([key])
+            await self._forget_here([key])
             return Forward(forbidden)
         CHECKS.labels("confirmed").inc()
         self._renew(entry, identity, Learned(meta, generation, asked_at))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from gateway.engine.homes import Fleet
@@ -15,10 +15,6 @@ from gateway.policies.rules import Rules
 from gateway.store.datasets.content import Content
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
-
-
-async def _nothing(_keys: Sequence[ObjectKey]) -> None:
-    return None
 
 
 def _everything(_content: Content, _index: int) -> bool:
@@ -34,8 +30,7 @@ class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
     ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
-    channel is broken, so that every object is checked. ``forget_here`` drops keys from this node after the origin
-    showed that they changed. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
+    channel is broken, so that every object is checked. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
     ``moved`` takes objects over from their former homes, but not those that were ``forgotten`` lately.
     ``keeps`` says whether the plan has a place for an item of a dataset.
     """
@@ -48,7 +43,6 @@ class Services:
     leases: FillLeases = field(default_factory=FillLeases)
     now: Callable[[], float] = time.time
     trusted_since: Callable[[], float] = lambda: 0.0
-    forget_here: Callable[[Sequence[ObjectKey]], Awaitable[None]] = field(default=_nothing)
     fleet: Fleet | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
     forgotten: Lately = field(default_factory=Lately)

@@ -78,6 +78,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._app_state = app_state
         self._connections: set[Any] = server_state.connections
         self._strangers = strangers_of(server_state, self.loop)
+        self._stranger = True
         self._parser: RequestParser | None = RequestParser(self)
         self._active: Cycle | None = None
         self._parsing: Cycle | None = None
@@ -172,8 +173,8 @@ class GatewayProtocol(asyncio.Protocol):
             "client": self._client,
             "server": self._server,
             "extensions": self._extensions,
-            AUTHENTICATED: self._authenticated,
             "state": self._app_state.copy(),
+            **({AUTHENTICATED: self._authenticated} if self._stranger else {}),
         }
 
     def on_piece(self, piece: bytes) -> None:
@@ -221,7 +222,7 @@ class GatewayProtocol(asyncio.Protocol):
         """Go on to the next request, or end the connection."""
         self._state.total_requests += 1
         self._active = None
-        if self in self._strangers:
+        if self._stranger:
             self._strangers.add(self)
         self.deadline = NEVER
         if self.transport.is_closing():
@@ -309,10 +310,12 @@ class GatewayProtocol(asyncio.Protocol):
         return self._active is None
 
     def _authenticated(self) -> None:
+        self._stranger = False
         self._strangers.discard(self)
 
     def hang_up(self) -> None:
         """Close the connection; what the transport still holds is sent."""
+        self._stranger = False
         self.transport.close()
         if self._scheme == "https":
             self.loop.call_later(self.goodbye_timeout, self.transport.abort)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gateway import metrics
 
 AUTHENTICATED = "larder.authenticated"
-"""Where the scope of a request has the function that says that its connection is no stranger's."""
+"""Where the scope has the function that says that its connection is no stranger's; missing once it has been called."""
 SHARE = 4
 """One in so many descriptors of the process may be a stranger's."""
 _SAY = 60.0
@@ -57,9 +57,6 @@ class Strangers:
             longest = next((each for each in self._open if each.idle), None)
             if longest is not None:
                 self._close(longest)
-
-    def __contains__(self, connection: Stranger) -> bool:
-        return connection in self._open
 
     def discard(self, connection: Stranger) -> None:
         """Note that a connection has authenticated, or is closed."""

@@ -6,13 +6,13 @@ same transaction: there is no change without a line, and no line without its cha
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -113,4 +113,4 @@ def _line(actor: Actor, action: str, change: Change, now: float) -> dict[str, An
 
 
 def _text(document: Document | None) -> str | None:
-    return None if document is None else json.dumps(document, sort_keys=True, ensure_ascii=False)
+    return None if document is None else to_json(document).decode()

@@ -10,13 +10,13 @@ copies of the database, not the machine. For PostgreSQL it comes from ``database
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
+from pydantic_core import from_json, to_json
 
 from gateway.model.errors import ConfigError
 
@@ -36,7 +36,7 @@ class Vault:
 
     def seal(self, owner: str, secrets: Secrets) -> str:
         """The text to keep; ``owner`` names what the secrets belong to, such as ``credentials/vision``."""
-        return self._fernet.encrypt(json.dumps({"owner": owner, "secrets": dict(secrets)}).encode()).decode()
+        return self._fernet.encrypt(to_json({"owner": owner, "secrets": dict(secrets)})).decode()
 
     def open(self, owner: str, sealed: str) -> Secrets:
         """The secrets of ``owner``.
@@ -45,7 +45,7 @@ class Vault:
             ConfigError: they were sealed with another key or for somebody else, or were changed.
         """
         try:
-            found = json.loads(self._fernet.decrypt(sealed.encode()))
+            found = from_json(self._fernet.decrypt(sealed.encode()))
         except (InvalidToken, ValueError):
             raise ConfigError(f"database.encryption_key: does not open what the catalog has of {owner}") from None
         if found["owner"] != owner:

@@ -11,10 +11,11 @@ Redis cannot shut clients out.
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from gateway.admin.catalog.records import TenantRecord
 from gateway.admin.catalog.snapshot import RevocationRow, Snapshot
@@ -46,19 +47,19 @@ class Withdrawal:
         told: dict[str, Any] = asdict(self)
         if secret:
             told["proof"] = proof(secret, {**told, "place": place}, _KIND)
-        return json.dumps(told, sort_keys=True)
+        return to_json(told).decode()
 
     @classmethod
     def from_text(cls, text: bytes | str, secret: str, place: str) -> Withdrawal | None:
         """The reverse; ``None`` for what no gateway of this fleet has written."""
         try:
-            told = json.loads(text)
+            told = from_json(text)
             claimed = str(told.pop("proof", ""))
             found = cls(str(told["what"]), str(told["name"]), int(told["version"]), float(told["at"]))
             right = not secret or hmac.compare_digest(
                 claimed.encode(), proof(secret, {**told, "place": place}, _KIND).encode()
             )
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
         return found if right and found.what in (KEY, TENANT) else None
 

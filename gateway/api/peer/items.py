@@ -18,8 +18,9 @@ import numpy as np
 from gateway import metrics
 from gateway.api.peer.app import Address, Asks, PeerRequest
 from gateway.api.v1.batch import MOST_INDICES, parse_indices
-from gateway.api.v1.batch_body import Framing, Manner, Tally, headers_of, send_frames, send_json, send_resident
+from gateway.api.v1.batch_body import Framing, Manner, Tally, headers_of, send_frames, send_resident
 from gateway.api.v1.blobs import send_blob
+from gateway.edge.asgi import send_json
 from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.batch import Batches
 from gateway.engine.registrations import Registrations

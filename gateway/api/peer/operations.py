@@ -5,18 +5,21 @@ Another node has checked who asks; here it is done for this node alone.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.edge.asgi import send_json
 from gateway.engine.explain import Explainer, to_json
 from gateway.engine.purge import LONGEST, Purge, Purges
 from gateway.engine.warm_objects import WarmObjects
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey, is_bucket_name
 
+_KEY = TypeAdapter(tuple[str, str, str])
 _JSON = (b"content-type", b"application/json")
 
 
@@ -43,11 +46,13 @@ class PeerOperations:
             ApiError: InvalidRequest.
         """
         try:
-            purge = Purge.from_json(json.loads(request.body))
-        except (ValueError, KeyError, TypeError, RecursionError) as mistake:
+            purge = Purge.from_json(from_json(request.body))
+        except (ValueError, KeyError, TypeError) as mistake:
             raise ApiError("InvalidRequest", f"the body must be a purge: {mistake}") from None
         done = await self._purges.here.told(purge)
-        await _send(request, {"objects": done.held.objects, "bytes": done.held.bytes, "failure": done.failure})
+        await send_json(
+            request.send, 200, {"objects": done.held.objects, "bytes": done.held.bytes, "failure": done.failure}
+        )
 
     async def explain(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/explain``: what this node knows of the object in the body, for the principal.
@@ -56,7 +61,7 @@ class PeerOperations:
             ApiError: InvalidRequest.
         """
         knowledge = await self._explainer.here(_key(request), request.principal.identity)
-        await _send(request, to_json(knowledge))
+        await send_json(request.send, 200, to_json(knowledge))
 
     async def warm(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/warm``: the object in the body is loaded; see ``WarmObjects.progress`` for the answer.
@@ -74,21 +79,14 @@ class PeerOperations:
 
 def _key(request: PeerRequest) -> ObjectKey:
     try:
-        origin, bucket, key = json.loads(request.body)
-    except (ValueError, TypeError, RecursionError):
+        origin, bucket, key = _KEY.validate_json(request.body)
+    except ValueError:
         raise ApiError("InvalidRequest", "the body must be [origin, bucket, key]") from None
-    if not all(isinstance(part, str) and part for part in (origin, bucket, key)) or not is_bucket_name(bucket):
+    if not (origin and key) or not is_bucket_name(bucket):
         raise ApiError("InvalidRequest", "the body must name an origin, a bucket and a key")
     if origin != request.principal.identity.origin:
         raise ApiError("InvalidRequest", "the body names another origin than the principal; name the same in both")
     return ObjectKey(origin, bucket, key)
-
-
-async def _send(request: PeerRequest, document: Mapping[str, Any]) -> None:
-    body = json.dumps(document).encode()
-    headers = [_JSON, (b"content-length", b"%d" % len(body))]
-    await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-    await request.send({"type": "http.response.body", "body": body})
 
 
 async def _send_lines(request: PeerRequest, lines: AsyncIterator[bytes]) -> None:

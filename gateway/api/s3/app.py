@@ -34,7 +34,7 @@ from gateway.model.wire import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
 from gateway.server.refusals import HOST_ID
-from gateway.server.strangers import authenticated
+from gateway.server.strangers import AUTHENTICATED, authenticated
 
 log = logging.getLogger("larder.s3")
 _TRACE = "larder.trace"
@@ -99,7 +99,7 @@ class S3App(Edge):
             trace.auth = auth = self._authenticator.preflight(request)
         else:
             trace.auth = auth = self._authenticator.authenticate(request, now)
-            if not auth.principal.anonymous:
+            if AUTHENTICATED in scope and not auth.principal.anonymous:
                 authenticated(scope)
         hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else None
         if hit is None:
@@ -124,7 +124,7 @@ class S3App(Edge):
         trace.bucket, trace.key = hit.key.bucket, hit.key
         head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), self._clock.date()[1])
         try:
-            await send({"type": FILES, "head": head, "files": hit.files()})
+            await send({"type": FILES, "head": head, "files": hit.files})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:

@@ -116,7 +116,10 @@ class Authenticator:
                 InvalidAccessKeyId, InvalidArgument, InvalidRequest, InvalidToken, InvalidURI, NotImplemented,
                 RequestTimeTooSkewed, ServiceUnavailable, SignatureDoesNotMatch.
         """
-        fields = self._fields(request)
+        if self.closed:
+            raise NobodyKnown(self.closed)
+        fields = request.fields
+        require_unambiguous(request.headers, fields)
         authorization = fields.get(b"authorization")
         if not request.query:
             if authorization is None:
@@ -140,7 +143,9 @@ class Authenticator:
         Raises:
             S3Error: InvalidArgument, InvalidRequest, InvalidURI, NotImplemented, ServiceUnavailable.
         """
-        self._fields(request)
+        if self.closed:
+            raise NobodyKnown(self.closed)
+        require_unambiguous(request.headers, request.fields)
         anonymous = self._anonymous
         pairs = dict(request.parameters.pairs)
         named = pairs.get(b"AWSAccessKeyId") or pairs.get(b"X-Amz-Credential", b"").rsplit(b"/", 4)[0]
@@ -148,13 +153,6 @@ class Authenticator:
         if account is not None:
             anonymous = Principal("", "", OriginIdentity(account.principal.identity.origin, ""))
         return Authenticated(anonymous, payload_form(""), "", signature_parameters=_SIGNATURES)
-
-    def _fields(self, request: WireRequest) -> Fields:
-        if self.closed:
-            raise NobodyKnown(self.closed)
-        fields = request.fields
-        require_unambiguous(request.headers, fields)
-        return fields
 
     def authenticate_form(self, fields: Mapping[str, str], now: float) -> tuple[Authenticated, PostPolicy | None]:
         """Verify an HTML form by the signature over its policy; a form without a policy is anonymous.
@@ -190,7 +188,8 @@ class Authenticator:
     def _by_form_v4(self, fields: Mapping[str, str], policy: str, now: float) -> Account:
         claim, claimed = sigv4_claims.parse_form_claim(fields)
         account = self._known(claim.access_key_id)
-        _check_day(claim, fields["x-amz-date"], "AuthorizationQueryParametersError")
+        if claim.date != fields["x-amz-date"][:8]:
+            raise _other_day(claim, fields["x-amz-date"], "AuthorizationQueryParametersError")
         for secret in account.secrets(now):
             key = self._signing_key(secret, claim.date, claim.region)
             if hmac.compare_digest(hmac.digest(key, policy.encode(), "sha256").hex().encode(), claimed):
@@ -217,12 +216,13 @@ class Authenticator:
         self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], authorization: bytes, now: float
     ) -> Authenticated:
         claim, claimed = sigv4_claims.parse_authorization(authorization)
-        account = self._known(claim.access_key_id)
+        account = self._accounts.get(claim.access_key_id) or self._known(claim.access_key_id)
         content = fields.get(_CONTENT_SHA256)
         if not content:
             raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
         amz_date = sigv4.amz_date_of(fields)
-        _check_day(claim, amz_date, "AuthorizationHeaderMalformed")
+        if claim.date != amz_date[:8]:
+            raise _other_day(claim, amz_date, "AuthorizationHeaderMalformed")
         signed_at = sigv4.parse_amz_date(amz_date) or 0.0
         if not -MAX_SKEW <= now - signed_at <= MAX_SKEW:
             raise S3Error(
@@ -250,7 +250,8 @@ class Authenticator:
                 "AuthorizationQueryParametersError",
                 X_AMZ_DATE_FORM,
             )
-        _check_day(claim, amz_date, "AuthorizationQueryParametersError")
+        if claim.date != amz_date[:8]:
+            raise _other_day(claim, amz_date, "AuthorizationQueryParametersError")
         if signed_at > now + MAX_SKEW:
             raise S3Error("AccessDenied", "Request is not valid yet")
         if now > signed_at + parsed.expires:
@@ -313,18 +314,19 @@ class Authenticator:
                     "There were headers present in the request which were not signed",
                     extra={"HeadersNotSigned": name.decode("latin-1")},
                 )
-        keys = [self._signing_key(secret, claim.date, claim.region) for secret in secrets]
         method = request.method.encode()
         path = sigv4.canonical_path(request.raw_path)
         query = sigv4.canonical_query(pairs) if pairs else b""
         canonical = sigv4.canonical_request(method, path, query, fields, claim.names, content)
-        for key in keys:
+        for secret in secrets:
+            key = self._signing_key(secret, claim.date, claim.region)
             if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, canonical), claimed):
                 return key
         as_sent = sigv4.canonical_request(
             method, request.raw_path, sigv4.raw_canonical_query(request.query), fields, claim.names, content
         )
-        for key in keys:
+        for secret in secrets:
+            key = self._signing_key(secret, claim.date, claim.region)
             if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, as_sent), claimed):
                 return key
         raise _mismatch(claim.access_key_id)
@@ -375,11 +377,10 @@ def _without_port(host: str) -> str:
     return host.rstrip(".")
 
 
-def _check_day(claim: Claim, amz_date: str, code: str) -> None:
-    if claim.date != amz_date[:8]:
-        raise S3Error(
-            code, f'Invalid credential date "{claim.date}". This date is not the same as X-Amz-Date: "{amz_date[:8]}".'
-        )
+def _other_day(claim: Claim, amz_date: str, code: str) -> S3Error:
+    return S3Error(
+        code, f'Invalid credential date "{claim.date}". This date is not the same as X-Amz-Date: "{amz_date[:8]}".'
+    )
 
 
 def _check_token(account: Account, token: bytes, now: float) -> None:

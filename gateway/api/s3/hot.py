@@ -43,16 +43,14 @@ Address = tuple[str, bytes, bytes]
 
 @dataclass(slots=True)
 class Hit:
-    """A whole object, ready to be sent: ``head`` are its header lines; ``blobs`` are held until ``release``."""
+    """A whole object, ready to be sent: ``head`` are its header lines; ``blobs`` are held until ``release``;
+    ``files`` are descriptor, offset and count of each, in order."""
 
     key: ObjectKey
     head: bytes
     blobs: list[OpenBlob]
     size: int
-
-    def files(self) -> list[tuple[int, int, int]]:
-        """Descriptor, offset and count of each piece, in order."""
-        return [(blob.fd, 0, blob.size) for blob in self.blobs]
+    files: list[tuple[int, int, int]]
 
     def release(self) -> None:
         """Let go of the blobs."""
@@ -97,10 +95,16 @@ class HotReads:
         head = entity_head(entry).hit(checked=checked)
         # Last, because what is held must be released: nothing may fail between here and the caller.
         blobs = self._blobs(entry, principal.identity, now)
-        return None if blobs is None else Hit(key, head, blobs, entry.record.meta.size)
+        if blobs is None:
+            return None
+        files = []
+        for blob in blobs:
+            blob.hold()
+            files.append((blob.fd, 0, blob.size))
+        return Hit(key, head, blobs, entry.record.meta.size, files)
 
     def _blobs(self, entry: Entry, client: OriginIdentity, now: float) -> list[OpenBlob] | None:
-        """Every block of the object, held; ``None`` unless all of them are resident, open and unchanged."""
+        """Every block of the object; ``None`` unless all of them are resident, open and unchanged."""
         count = entry.record.block_count
         if len(entry.blobs) < count or count > _MOST_BLOCKS or not entry.record.meta.size:
             return None
@@ -112,8 +116,6 @@ class HotReads:
                 return None
             self._record(Access(entry.key, number, ref.digest, True, now, client))
             blobs.append(blob)
-        for blob in blobs:
-            blob.hold()
         return blobs
 
     def _forget(self) -> None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.api.v1 import batch_tar
-from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_frames, send_json, send_resident
+from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_frames, send_resident
+from gateway.edge.asgi import send_json
 from gateway.engine.answers import BatchAsk, Resident
 from gateway.engine.batch import Batches
 from gateway.engine.planned import Planned

@@ -7,7 +7,6 @@ pieces of at least 256 KiB: many small chunks would cost the reader most of his 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -298,11 +297,3 @@ def suffix_of(key: str) -> str:
 def headers_of(pairs: Sequence[tuple[str, str]]) -> RawHeaders:
     """Headers as they go out."""
     return [(name.encode(), value.encode("latin-1")) for name, value in pairs]
-
-
-async def send_json(send: Send, status: int, document: object, headers: RawHeaders) -> None:
-    """Send a small JSON document."""
-    body = json.dumps(document).encode()
-    more = headers_of([("content-type", "application/json"), ("content-length", str(len(body)))])
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, *more]})
-    await send({"type": "http.response.body", "body": body})

@@ -6,9 +6,10 @@ member is ``_manifest.json``, which lists every position and what became of it; 
 
 from __future__ import annotations
 
-import json
 import tarfile
 from typing import Any
+
+from pydantic_core import to_json
 
 from gateway.api.v1.batch_body import TO_CLIENTS, Outgoing, RawHeaders, as_ready, described, suffix_of
 from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
@@ -116,7 +117,7 @@ class _Archive:
             "missing": len(self._entries) - self._delivered,
             "items": self._entries,
         }
-        body = json.dumps(manifest, indent=1).encode()
+        body = to_json(manifest, indent=1)
         self.outgoing.add(_head(MANIFEST, len(body)) + body + _padding(len(body)) + _END)
         await self.outgoing.flush(more=False)
 

@@ -6,7 +6,6 @@ A registration belongs to a tenant. Nobody learns whether another tenant has a d
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
 from gateway import metrics
@@ -184,9 +184,9 @@ class DatasetService:
                         "AccessDenied", f"The allow-list of this access key does not cover item {index}.", index=index
                     )
                 piece.append({"index": index, **location._asdict()})
-            pieces.append(json.dumps(piece)[1:-1])
+            pieces.append(to_json(piece)[1:-1])
             await asyncio.sleep(0)
-        return f'{{"items":[{",".join(pieces)}]}}'.encode()
+        return b'{"items":[%b]}' % b",".join(pieces)
 
     @staticmethod
     async def _take(caller: Caller, request: Request, file: Incoming) -> None:

@@ -1,0 +1,87 @@
+"""What every edge does around its answers: counting, shedding, refusing, breaking off."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from gateway.edge.asgi import Edge, Headers
+from gateway.model.datasets import ApiError
+from gateway.model.errors import BrokenBody, ClientGone, LarderError, OriginUnavailable
+from gateway.server.refusals import Message, Receive, Scope, Send
+
+START: Message = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+class FailingEdge(Edge):
+    """Begins an answer, or not, and fails as it was told."""
+
+    def __init__(self, failure: Exception, *, begins: bool = False, limit: float = 1) -> None:
+        super().__init__(logging.getLogger(__name__), limit)
+        self._failure = failure
+        self._begins = begins
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Fail."""
+        if self._begins:
+            await send({**START})
+        raise self._failure
+
+    def headers(self, scope: Scope, status: int) -> Headers:
+        """The status again."""
+        return ((b"x-status", b"%d" % status),)
+
+
+async def answered(edge: Edge) -> list[Message]:
+    """The messages of the answer to a request."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    await edge({"type": "http", "method": "GET", "path": "/"}, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (ApiError("NotFound"), 404, "NotFound"),
+        (OriginUnavailable("refused"), 503, "ServiceUnavailable"),
+        (LarderError("lost a race"), 503, "SlowDown"),
+    ],
+)
+async def test_a_failure_before_the_answer_is_a_problem(failure: Exception, status: int, code: str) -> None:
+    """Rule: what fails before the first byte is answered with a problem document, which has the edge's own headers too."""
+    edge = FailingEdge(failure)
+    start, body = await answered(edge)
+    assert (start["status"], json.loads(body["body"])["code"]) == (status, code)
+    assert dict(start["headers"])[b"x-status"] == b"%d" % status
+    assert edge.in_flight == 0
+
+
+async def test_a_failure_within_the_answer_breaks_it_off() -> None:
+    """Rule: after the first byte nothing else can be answered, so the connection is broken."""
+    edge = FailingEdge(OriginUnavailable("broke off"), begins=True)
+    with pytest.raises(BrokenBody, match="broke off"):
+        await answered(edge)
+    assert edge.in_flight == 0
+
+
+@pytest.mark.parametrize("failure", [ClientGone("left"), BrokenBody("broke off")])
+async def test_a_client_that_left_gets_no_answer(failure: Exception) -> None:
+    """Rule: a connection that is gone, or must be broken, is left to the server."""
+    with pytest.raises(type(failure)):
+        await answered(FailingEdge(failure))
+
+
+async def test_requests_beyond_the_limit_are_shed() -> None:
+    """Rule: they are refused with SlowDown and a Retry-After, whatever they ask for."""
+    start, body = await answered(FailingEdge(ApiError("NotFound"), limit=0))
+    assert (start["status"], json.loads(body["body"])["code"]) == (503, "SlowDown")
+    assert dict(start["headers"])[b"retry-after"] == b"1"
