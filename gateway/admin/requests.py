@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Response
 from pydantic import BaseModel, Field
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 from sqlalchemy import delete, insert, select
 
 from gateway.admin.actor import Actor
@@ -77,7 +78,7 @@ class Page(BaseModel, Generic[T]):
 
 def cursor_of(place: Any) -> str:
     """The cursor of what begins after ``place``, which JSON can hold."""
-    return base64.urlsafe_b64encode(to_json(place)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def place_of(cursor: str, kind: type[T]) -> T | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,7 @@ async def test_an_announcement_is_worked_off(home: Home) -> None:
     """Rule: a home that is told of items reads them ahead, and answers with counts."""
     data = await home.shelf.dataset(bodies_of(10))
     reply = await home.batch(data, list(range(10)), "&mode=prefetch")
-    assert (reply.status, reply.body) == (202, b'{"resident": 0, "fetching": 10, "refused": 0}')
+    assert (reply.status, json.loads(reply.body)) == (202, {"resident": 0, "fetching": 10, "refused": 0})
 
 
 @pytest.mark.parametrize(
