@@ -153,25 +153,11 @@ class Larder:
         read_cold_by(store.read_cold)
         origin = OriginClient(settings.origins, settings.credentials, now=time.time)
         stack.push_async_callback(origin.close)
-        siblings = settings.server.workers > 1
-        leases = FillLeases(store.directory.leases if siblings else None)
-        stack.callback(leases.close)
         fleet = await join(settings, self._start, stack)
         before_stop(self._drain)
         channel = self._channel(store, fleet)
         management = manage(settings, self._start.redis, fleet.membership, stack)
-        services = Services(
-            store,
-            origin,
-            rules_of(settings.rules),
-            settings.cache.capacity,
-            settings.cache.block_size,
-            leases,
-            trusted_since=self._trust(store, channel),
-            fleet=others_of(fleet),
-            moved=Moves(fleet.membership, fleet.patient),
-            keeps=management.planned.keeps,
-        )
+        services = self._services(store, origin, fleet, channel, management)
         engine = _engine(settings, services, channel)
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
@@ -211,6 +197,26 @@ class Larder:
         describe_all(self._ops, self._admin.app.api)
         self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
         await self._settle(keeper)
+
+    def _services(
+        self, store: Store, origin: OriginClient, fleet: Fleet, channel: Invalidations, management: Management
+    ) -> Services:
+        """What the parts of the engine share."""
+        settings = self._settings
+        leases = FillLeases(store.directory.leases if settings.server.workers > 1 else None)
+        self._stack.callback(leases.close)
+        return Services(
+            store,
+            origin,
+            rules_of(settings.rules),
+            settings.cache.capacity,
+            settings.cache.block_size,
+            leases,
+            trusted_since=self._trust(store, channel),
+            fleet=others_of(fleet),
+            moved=Moves(fleet.membership, fleet.patient),
+            keeps=management.planned.keeps,
+        )
 
     async def _administrate(
         self, services: Services, origin: OriginClient, engine: Engine
