@@ -41,8 +41,9 @@ class BlockSource(Protocol):
 class Body:
     """The bytes [start, stop) of one object, for one reader.
 
-    ``numbers`` are the blocks it needs. ``prepare`` does everything that can fail before the first byte; ``pieces`` then yields
-    spans (valid until the next one is asked for) and, where the disk could not help, bytes.
+    ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``prepare`` does
+    everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the
+    bytes that are in no file.
     """
 
     def __init__(self, source: BlockSource, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> None:
@@ -55,6 +56,7 @@ class Body:
         self.joined = False
         self.missed = False
         self.partial = False
+        self.direct = False
         self._source = source
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlock] | None = None
@@ -117,6 +119,7 @@ class Body:
                 self._release_ready()
 
     async def _rest(self, position: int) -> AsyncIterator[bytes]:
+        self.direct = True
         response = await self._source.direct(self, position, self.stop)
         try:
             async for chunk in response.chunks():

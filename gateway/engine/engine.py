@@ -134,8 +134,8 @@ class Engine:
         body = await self.open(ask, entry, 0, entry.record.meta.size)
         try:
             async with aclosing(body.pieces()) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, bytes):
+                async for _ in pieces:
+                    if body.direct:
                         return None
             return body.missed
         finally:
