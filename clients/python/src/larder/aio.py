@@ -1,4 +1,4 @@
-"""The batch call for asyncio programs."""
+"""`BatchReader` for asyncio programs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from larder.merging import Fetched
 
 
 class AsyncBatchReader:
-    """A ``BatchReader`` whose calls are awaited; each runs in a thread of the event loop's default executor.
+    """A ``BatchReader`` with awaitable calls; each runs in a thread of the event loop's default executor.
 
-    A cancelled call ends for its caller at once. Its request runs to its end in the thread, where it hurts nobody: every
-    request has a connection of its own, so none ever finds another's answer.
+    A cancelled call ends for its caller at once. Its request completes in the thread, on a connection of its own, so no other
+    request receives its answer.
 
     Args:
-        reader: what does the work; it can be used directly at the same time.
+        reader: sends the requests; can be used directly at the same time.
     """
 
     def __init__(self, reader: BatchReader) -> None:

@@ -1,7 +1,6 @@
-"""Requests to a gateway's own addresses (``/-/``): patience where it helps, typed errors where it does not.
+"""Requests to a gateway's own addresses (``/-/``), with retries and typed errors.
 
-Errors of a gateway are problem documents (RFC 9457) with a ``code``. Anything else comes from something in between, or from
-another server altogether.
+Errors of a gateway are problem documents (RFC 9457) with a ``code``. Any other error comes from a proxy or another server.
 """
 
 from __future__ import annotations
@@ -20,14 +19,16 @@ from larder.credentials import Credentials, CredentialSource
 from larder.errors import GatewayUnavailable, LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
 from larder.retry import Patience, Retry
 
-_LONGEST_RETRY_AFTER = 60.0
+_MAX_RETRY_AFTER = 60.0
+"""Seconds: a longer ``Retry-After`` is cut to this."""
 _BUSY_STATUS = frozenset({429, 500, 502, 503, 504})
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId"})
 _ERROR_BODY = 1 << 16
+"""Bytes of an error's body that are read."""
 
 
 class Busy(LarderError):
-    """The gateway, or a proxy before it, cannot answer now. ``retry_after``: seconds that it asks to be left alone."""
+    """The gateway, or a proxy in front of it, is temporarily unavailable. ``retry_after``: seconds until the next attempt."""
 
     def __init__(self, detail: str, retry_after: float = 0.0) -> None:
         self.retry_after = retry_after
@@ -38,10 +39,10 @@ class Api:
     """One gateway. Safe to share between threads, to fork, to copy and to pickle.
 
     Args:
-        endpoint: its address.
-        credentials: to sign with.
-        timeout: seconds that it may be silent before an attempt counts as failed.
-        retry: how often a failed attempt is repeated.
+        endpoint: address of the gateway.
+        credentials: access key to sign with.
+        timeout: seconds of silence after which an attempt fails.
+        retry: repetition of failed attempts.
 
     Raises:
         ValueError: the endpoint is not an http or https address.
@@ -67,13 +68,13 @@ class Api:
     def exchange(
         self, method: str, path: str, *, expected: frozenset[int] = frozenset({200}), **request: Any
     ) -> Iterator[HTTPResponse]:
-        """One attempt at one request; gives the answer when its status is ``expected``. See ``Connection.exchange``.
+        """Send a request once; yields the answer if its status is ``expected``. See ``Connection.exchange``.
 
         Raises:
-            Busy: asking again later may help.
-            RequestRefused: the gateway said no.
-            UnexpectedAnswer: what answered is no gateway.
-            OSError: the connection failed, as does http.client.HTTPException.
+            Busy: a temporary failure.
+            RequestRefused: the gateway refused the request.
+            UnexpectedAnswer: the endpoint is not a Larder gateway.
+            OSError: the connection failed; so does http.client.HTTPException.
         """
         with self.connection.exchange(method, path, **request) as response:
             if response.status not in expected:
@@ -81,13 +82,13 @@ class Api:
             yield response
 
     def ask(self, method: str, path: str, **request: Any) -> tuple[int, bytes]:
-        """Status and body of an expected answer, after as many attempts as it takes and ``retry`` allows.
+        """Status and body of an expected answer, with the attempts that ``retry`` allows.
 
         Raises:
-            GatewayUnavailable: there was none.
-            RequestRefused: the gateway said no.
-            UnexpectedAnswer: what answered is no gateway.
-            CredentialsMissing: there is no access key to sign with.
+            GatewayUnavailable: all attempts failed.
+            RequestRefused: the gateway refused the request.
+            UnexpectedAnswer: the endpoint is not a Larder gateway.
+            CredentialsMissing: no access key was found.
         """
         opened: Callable[[], Body] = request.pop("opened", lambda: request.get("body"))
         patience = Patience(self.retry)
@@ -113,12 +114,12 @@ class Api:
             time.sleep(max(drawn, pause))
 
     def json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        """The JSON object that is answered. Raises as ``ask`` does."""
+        """The JSON object of the answer. Raises as ``ask``."""
         status, body = self.ask(method, path, **request)
         return self.parsed(status, body)
 
     def parsed(self, status: int, body: bytes) -> dict[str, Any]:
-        """A body that must be a JSON object. Raises UnexpectedAnswer."""
+        """Parse a body as a JSON object. Raises UnexpectedAnswer."""
         try:
             answer = json.loads(body)
         except ValueError:
@@ -128,12 +129,12 @@ class Api:
         return answer
 
     def renewable(self, error: RequestRefused) -> bool:
-        """Whether the credentials were refused, and may be other ones when they are looked for again."""
+        """Whether the error is about credentials that a new lookup may replace."""
         return error.code in _EXPIRED and self.connection.credentials.forget()
 
 
 def refusal(endpoint: str, status: int, headers: Message, body: bytes) -> LarderError:
-    """The typed error of an answer that was not hoped for."""
+    """The typed error of an unexpected status."""
     problem = _problem(headers, body)
     if status in _BUSY_STATUS:
         what = f"{problem.get('code', '')} {problem.get('detail', '')}".strip() or "no explanation"
@@ -160,6 +161,6 @@ def _problem(headers: Message, body: bytes) -> Mapping[str, Any]:
 
 
 def _retry_after(headers: Message) -> float:
-    """Seconds; the form with a date (RFC 9110, 10.2.3) is no gateway's, and our own pauses do for it."""
+    """Seconds; gateways never send the form with a date (RFC 9110, 10.2.3), so it counts as none."""
     text = (headers.get("Retry-After") or "").strip()
-    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() and len(text) < 10 else 0.0
+    return min(float(text), _MAX_RETRY_AFTER) if text.isdecimal() and len(text) < 10 else 0.0

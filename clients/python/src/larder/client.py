@@ -1,4 +1,4 @@
-"""One gateway: whether it is ready, and the datasets that it knows."""
+"""One gateway: its readiness, and its datasets."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from larder.errors import DigestFileError, UnexpectedAnswer
 from larder.retry import Retry
 from larder.signing import encode_query
 
-# A gateway reads and checks a whole digest file before it answers; ten million items take it minutes.
 _REGISTER_TIMEOUT = 900.0
+"""Seconds: a gateway checks a whole digest file before it answers, minutes for ten million items."""
 _PAGE = 10_000
+"""Item locations of one request."""
 _CREATED = frozenset({200, 201})
 
 
 class Client:
-    """Asks a gateway about itself and its datasets. Safe to share between threads, to fork, to copy and to pickle.
+    """Queries a gateway, and registers datasets. Safe to share between threads, to fork, to copy and to pickle.
 
     Args:
         endpoint: address of the gateway, such as ``http://127.0.0.1:9000``.
-        credentials: one of the gateway's access keys; when left out, they are looked for where AWS's tools look, at the first
-            request that needs them.
-        timeout: seconds that the gateway may be silent before an attempt counts as failed.
-        retry: how often a failed attempt is repeated.
+        credentials: an access key of the gateway; if left out, the usual places of AWS's tools are searched at the first request
+            that needs one.
+        timeout: seconds of silence after which an attempt fails.
+        retry: repetition of failed attempts.
 
     Raises:
         ValueError: the endpoint is not an http or https address.
@@ -54,16 +55,16 @@ class Client:
 
     @property
     def timeout(self) -> float:
-        """Seconds that the gateway may be silent."""
+        """Seconds of silence after which an attempt fails."""
         return self._api.connection.timeout
 
     @property
     def retry(self) -> Retry:
-        """How often a failed attempt is repeated."""
+        """Repetition of failed attempts."""
         return self._api.retry
 
     def close(self) -> None:
-        """Close idle connections; the client can be used on."""
+        """Close idle connections; the client stays usable."""
         self._api.connection.close()
 
     def ping(self) -> dict[str, object]:
@@ -123,41 +124,41 @@ class Client:
         return self._info(document)
 
     def dataset(self, name_or_id: str) -> DatasetInfo:
-        """A dataset that the gateway knows.
+        """A registered dataset.
 
         Raises:
-            UnknownDataset: it knows none of this name or id; register it.
+            UnknownDataset: no dataset has this name or id; register it.
             GatewayUnavailable: and others, as ``register`` does.
         """
         return self._info(self._api.json("GET", f"/-/v1/datasets/{check_name(name_or_id, id_too=True)}"))
 
     def datasets(self) -> list[DatasetInfo]:
-        """All datasets that the caller's tenant has registered. Raises as ``register`` does."""
+        """All datasets of the caller's tenant. Raises as ``register``."""
         listed = self._api.json("GET", "/-/v1/datasets").get("datasets")
         if not isinstance(listed, list):
             raise UnexpectedAnswer(self.endpoint, 200, '"datasets" is missing')
         return [self._info(document) for document in listed]
 
     def remove(self, name: str) -> None:
-        """Make the gateway forget a dataset. Cached bytes stay until they are evicted.
+        """Remove a dataset's registration. Cached bytes stay until they are evicted.
 
         Raises:
-            UnknownDataset: it knows none of this name.
+            UnknownDataset: no dataset has this name.
             GatewayUnavailable: and others, as ``register`` does.
         """
         self._api.ask("DELETE", f"/-/v1/datasets/{check_name(name)}", expected=frozenset({204}))
 
     def items(self, name_or_id: str, start: int = 0, count: int | None = None) -> list[ItemLocation]:
-        """Where the items from ``start`` on lie, at most ``count`` of them (all when left out).
+        """Locations of the items from ``start`` on, at most ``count`` of them (by default all).
 
         Raises:
-            UnknownDataset: the gateway knows no such dataset.
+            UnknownDataset: the gateway does not know the dataset.
             GatewayUnavailable: and others, as ``register`` does.
         """
         return list(self.each_item(name_or_id, start, count))
 
     def each_item(self, name_or_id: str, start: int = 0, count: int | None = None) -> Iterator[ItemLocation]:
-        """``items``, ten thousand at a time, for datasets whose locations are too many to be in memory together."""
+        """``items`` as an iterator that requests pages of ten thousand, for datasets too large for memory."""
         found = 0
         while count is None or found < count:
             size = _PAGE if count is None else min(_PAGE, count - found)
@@ -194,7 +195,7 @@ class Client:
 
 
 def _upload(path: Path, stack: ExitStack) -> tuple[int, str, Callable[[], BinaryIO]]:
-    """Size and SHA-256 of a file that is then sent, and a function that gives it from its beginning, for each attempt."""
+    """Size and SHA-256 of a file to send, and a function that rewinds and returns it for each attempt."""
     try:
         file = stack.enter_context(path.open("rb"))
     except OSError as error:

@@ -1,9 +1,9 @@
 """Signed HTTP/1.1 requests to one endpoint, over connections that are kept alive.
 
-Idle connections lie in a deque, whose ``pop`` and ``append`` are atomic: a request takes one out, so that it belongs to one
-thread alone, and puts it back once the answer has been read to its end. There is no lock that a fork could catch held, and
-every connection carries the process that opened it: a child closes what it inherited (which the parent does not notice)
-and opens its own. So one object serves any number of threads, survives fork, and is pickled without its connections.
+Idle connections are in a deque, whose ``pop`` and ``append`` are atomic: a request takes one out for its thread, and returns it
+once the answer is read to its end. There is no lock that a fork could leave held, and every connection records the process that
+opened it: a child closes inherited ones (which the parent does not notice) and opens its own. So one object serves any number
+of threads, survives fork, and is pickled without its connections.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from larder.signing import EMPTY_SHA256, sign
 
 Body = bytes | BinaryIO | None
 TRANSIENT = (OSError, HTTPException)
-"""What a connection fails with when trying again may help."""
+"""Errors of a connection that a retry may fix."""
 
-# What using a connection fails with that the server closed while it was idle.
+# Errors of using a connection that the server closed while it was idle.
 _STALE = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
 _Idle = deque[tuple[HTTPConnection, int]]
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UPLOAD_BLOCK = 1 << 18
+"""Bytes that an upload reads from its file at a time."""
 
 
 def check_endpoint(endpoint: str) -> SplitResult:
     """The parts of an endpoint's address.
 
     Raises:
-        ValueError: it is no http or https address, or more than one of a server.
+        ValueError: not an http or https address, or one with a path, query or user.
     """
     try:
         parts = urlsplit(endpoint)
@@ -55,8 +56,8 @@ class Connection:
     Args:
         endpoint: such as ``http://127.0.0.1:9000``. With https, certificates are checked against ``AWS_CA_BUNDLE`` if that
             is set, else against the system's authorities (``SSL_CERT_FILE``).
-        credentials: to sign with; ``None`` looks in the usual places when the first signed request is made.
-        timeout: seconds that the other side may be silent.
+        credentials: access key to sign with; ``None`` searches the usual places at the first signed request.
+        timeout: seconds of silence after which a request fails.
 
     Raises:
         ValueError: the endpoint is not an http or https address.
@@ -104,9 +105,9 @@ class Connection:
         payload_hash: str | None = None,
         signed: bool = True,
     ) -> Iterator[HTTPResponse]:
-        """Send a request; gives the answer, whose body the caller reads. What is not read to its end closes the connection.
+        """Send a request; yields the answer, whose body the caller reads. A partly read answer closes its connection.
 
-        A kept connection that the server had closed meanwhile is replaced once, silently.
+        An idle connection that the server has closed is replaced once, silently.
 
         Args:
             method: upper-case HTTP method.
@@ -119,8 +120,8 @@ class Connection:
 
         Raises:
             OSError: the connection failed, or the server was silent for too long.
-            http.client.HTTPException: what answered does not speak HTTP, or broke off.
-            CredentialsMissing: the request is to be signed and there is no access key.
+            http.client.HTTPException: the answer is not HTTP, or broke off.
+            CredentialsMissing: the request must be signed, and no access key was found.
         """
         fields = {"Host": _host(self._parts), **(headers or {})}
         if signed:
@@ -175,8 +176,8 @@ def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[
             connection.request(method, target, body, headers)
         except _STALE:
             if connection.sock is None:
-                raise  # reset while it was being opened: there is nobody to have answered
-            # A server may refuse an upload before its end and close; its answer is there to be read all the same.
+                raise  # reset while connecting: there is no answer to read
+            # A server may refuse an upload early and close; its answer is still readable.
             with suppress(*TRANSIENT):
                 return connection.getresponse()
             raise
@@ -187,7 +188,7 @@ def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[
 
 
 def _host(parts: SplitResult) -> str:
-    """The Host header: a port only where it is not the scheme's own."""
+    """The Host header, with a port unless it is the scheme's default."""
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     return host if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f"{host}:{parts.port}"

@@ -1,4 +1,4 @@
-"""What a gateway says of datasets, as values."""
+"""Datasets and directives of a gateway, as values."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """A dataset that a gateway knows.
+    """A registered dataset.
 
     Args:
         name: given at registration.
         id: SHA-256 over the digests of the items in order, 64 hexadecimal digits: equal content has an equal id everywhere.
-        items: how many there are.
+        items: number of items.
         bytes: sum of their lengths, as far as the digest file has them.
-        caching: the mode that a reader gets who begins now: ``full``, ``static``, ``chunked`` or ``none``; by the fleet's plan if
-            jobs read the dataset, else by its size.
-        partitions: into how many contiguous parts the items are cut (Quiver, FAST'20, 5.1).
+        caching: mode for a reader that begins now: ``full``, ``static``, ``chunked`` or ``none``; by the fleet's plan if jobs
+            read the dataset, else by its size.
+        partitions: number of contiguous parts of the permuted items (Quiver, FAST 2020, section 5.1).
         units: stripe units of each partition; a chunk is one unit of every partition.
         plan: version of the gateway's decisions about this dataset.
-        resident: items in the cache of the node that answered, when it did; in a fleet, each has its share.
+        resident: cached items of the node that answered, at that time; in a fleet, its share.
     """
 
     name: str
@@ -41,10 +41,10 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> DatasetInfo:
-        """Read the dataset document of the gateway.
+        """Parse the gateway's dataset document.
 
         Raises:
-            ValueError: a field is missing or no such thing; the message names it.
+            ValueError: a field is missing or has the wrong type; the message names it.
         """
         chunks = document.get("chunks")
         if not isinstance(chunks, Mapping):
@@ -66,7 +66,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, slots=True)
 class ItemLocation:
-    """Where one item lies; no ``offset`` means the object's beginning, no ``length`` to its end."""
+    """Location of an item; without ``offset`` from the object's beginning, without ``length`` to its end."""
 
     index: int
     bucket: str
@@ -77,11 +77,11 @@ class ItemLocation:
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """What the gateway asks the readers of a dataset to do.
+    """The gateway's instructions for the readers of a dataset.
 
     Args:
-        caching: mode in force; ``chunked`` wants ``prefetch`` of the next chunk. Empty when no gateway was asked.
-        chunk: that has most of its items in the cache; -1 for none.
+        caching: mode in force; with ``chunked``, readers announce the next chunk. Empty without an answer of a gateway.
+        chunk: the chunk with most items in the cache; -1 for none.
         plan: version of the gateway's decisions.
     """
 
@@ -91,10 +91,10 @@ class Directives:
 
     @classmethod
     def from_headers(cls, headers: Message) -> Directives:
-        """Read the headers of a batch's answer.
+        """Parse the headers of a batch's answer.
 
         Raises:
-            ValueError: a number is none.
+            ValueError: a header is not a number.
         """
         return cls(
             headers.get("x-larder-caching", ""),
@@ -104,10 +104,10 @@ class Directives:
 
 
 def check_name(name: str, *, id_too: bool = False) -> str:
-    """The name, if datasets may be called so (or it is an id, where that is allowed).
+    """The name, if it is a valid dataset name (or, with ``id_too``, an id).
 
     Raises:
-        ValueError: it is not allowed; the message says what is.
+        ValueError: invalid name; the message has the rule.
     """
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise ValueError(f"a dataset's name is 1 to 128 of A-Z a-z 0-9 . _ -, not {name!r}")

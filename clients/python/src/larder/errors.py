@@ -1,7 +1,7 @@
-"""What can go wrong, as the caller needs to tell it apart.
+"""The package's errors.
 
-Every error can be pickled, and can also be made from a finished message alone: that is how PyTorch's DataLoader raises again,
-in the training process, what was raised in a worker, and a class that cannot be made so arrives as a bare RuntimeError.
+Every error can be pickled, and can be constructed from a message alone: PyTorch's DataLoader does so to raise a worker's error in
+the training process, and turns a class without such a constructor into a bare RuntimeError.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class LarderWarning(UserWarning):
-    """Something works differently from what was asked for, such as reads that go past the gateway."""
+    """Something works differently from the request, such as reads that bypass the gateway."""
 
 
 class LarderError(Exception):
@@ -28,12 +28,12 @@ def _restored(kind: type[LarderError], args: tuple[Any, ...], facts: dict[str, A
 
 
 class GatewayUnavailable(LarderError):
-    """The gateway could not be reached, or kept breaking off, for as long as it was retried.
+    """The gateway could not be reached, or kept breaking off, in all attempts.
 
     Args:
         endpoint: address of the gateway.
-        attempts: how many times it was tried since it last delivered something.
-        cause: what the last attempt failed with.
+        attempts: failed attempts since the last progress.
+        cause: error of the last attempt.
     """
 
     def __init__(self, endpoint: str, attempts: int = 0, cause: Exception | None = None) -> None:
@@ -43,13 +43,13 @@ class GatewayUnavailable(LarderError):
             super().__init__(endpoint)
             return
         times = "once" if attempts == 1 else f"{attempts} times"
-        # Our own errors are made of answers: that of a busy gateway, of an origin that fails, of half a batch.
+        # Our own errors come from answers: a busy gateway, a failing origin, half a batch.
         what = "did not deliver" if isinstance(cause, LarderError) else "did not answer"
         super().__init__(f"{endpoint} {what}, tried {times}: {str(cause) or type(cause).__name__}")
 
 
 class UnexpectedAnswer(LarderError):
-    """Something answered, but not as a Larder gateway does; the endpoint is probably another server's."""
+    """The answer is not a Larder gateway's; the endpoint is probably another server."""
 
     def __init__(self, endpoint: str, status: int = 0, detail: str = "") -> None:
         self.endpoint = endpoint
@@ -61,12 +61,12 @@ class UnexpectedAnswer(LarderError):
 
 
 class RequestRefused(LarderError):
-    """The gateway understood and said no; asking the same again will not help.
+    """The gateway refused the request; repeating it will not help.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         code: the gateway's code, such as ``AccessDenied`` (S3's own codes for everything about credentials).
-        detail: the gateway's explanation, and where there is one, the remedy.
+        detail: the gateway's explanation and, if there is one, the remedy.
     """
 
     def __init__(self, status: int | str, code: str = "", detail: str = "") -> None:
@@ -81,15 +81,15 @@ class UnknownDataset(RequestRefused):
 
 
 class CredentialsMissing(LarderError):
-    """No access key was found in any of the places that were looked in; the message names them."""
+    """No access key was found; the message lists the places that were searched."""
 
 
 class TruncatedBatch(LarderError):
-    """A batch's answer ended, or stopped making sense, before its end record. What came whole stays valid.
+    """A batch's answer ended or became invalid before its end record. Complete items stay valid.
 
     Args:
-        received: items that came whole.
-        remaining: items that did not.
+        received: complete items.
+        remaining: missing items.
         detail: where it broke off.
     """
 
@@ -104,13 +104,13 @@ class TruncatedBatch(LarderError):
 
 
 class ItemError(LarderError):
-    """One item of a dataset cannot be had.
+    """An item of a dataset is unavailable.
 
     Args:
-        index: its place in the dataset.
-        bucket: where the digest file says that it lies.
-        key: of the object that it is, or is part of.
-        detail: what the gateway says of it.
+        index: index in the dataset.
+        bucket: bucket of the item, by the digest file.
+        key: key of the object that holds it.
+        detail: the gateway's explanation.
     """
 
     problem = "cannot be had"
@@ -128,19 +128,19 @@ class ItemError(LarderError):
 
 
 class ItemMissing(ItemError):
-    """The origin has no such object (any more)."""
+    """The object does not exist at the origin."""
 
     problem = "is not at the origin"
 
 
 class ItemChanged(ItemError):
-    """The origin's bytes are not those that the digest file names; build the digest file again."""
+    """The origin's bytes differ from the digest file; build the digest file again."""
 
     problem = "is not what the digest file says; if it was changed on purpose, build the digest file again"
 
 
 class ItemRefused(ItemError):
-    """The origin does not let the gateway, or this caller, read the object."""
+    """The origin denies the gateway, or this caller, access to the object."""
 
     problem = "may not be read"
 
@@ -161,10 +161,10 @@ class S3Error(LarderError):
     """An S3 store refused or failed a request.
 
     Args:
-        status: of HTTP; 0 when there was no answer.
-        code: of the S3 error document, or a word for what happened to the connection.
-        bucket: what was asked for.
-        key: what was asked for; empty for the bucket itself.
+        status: HTTP status; 0 without an answer.
+        code: code of the S3 error document, or the kind of connection error.
+        bucket: requested bucket.
+        key: requested key; empty for the bucket itself.
         detail: the store's message.
     """
 
@@ -182,16 +182,16 @@ class S3Error(LarderError):
 
 
 class ObjectMissing(S3Error):
-    """There is no such object or bucket."""
+    """The object or bucket does not exist."""
 
 
 class ObjectChanged(S3Error):
-    """The object is no longer the one that was asked for (its ETag differs)."""
+    """The object changed: its ETag is not the requested one."""
 
 
 class DigestFileError(LarderError):
-    """A digest file cannot be read, or is not one; the message names column and row."""
+    """A digest file is unreadable or invalid; the message names column and row."""
 
 
 class StateError(LarderError):
-    """A saved state does not fit what it is loaded into, or is damaged; the message names the field."""
+    """A saved state is damaged, or does not fit; the message names the field."""

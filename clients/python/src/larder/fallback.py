@@ -1,4 +1,4 @@
-"""Reading items from their origin, while no gateway answers."""
+"""Reading items from their origin while the gateway is unavailable."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     from larder.digest.file import DigestFile
 
 _THREADS = 16
+"""Items that one read fetches concurrently."""
 _FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
+_MAX_PAUSE = 60.0
+"""Seconds between attempts to reach the gateway: the first pause, and the longest."""
 _log = logging.getLogger("larder")
 _warned_in = 0
+"""Id of the process that has issued the warning."""
 
 
 class Probation:
-    """When the gateway may be tried again after it was given up: after a second, then twice as long each time, up to a minute.
+    """When to try an unavailable gateway again: after a second, then twice as long each time, up to a minute.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,40 +50,40 @@ class Probation:
 
     @property
     def active(self) -> bool:
-        """Whether the gateway was given up and has not answered since."""
+        """Whether the gateway counts as unavailable."""
         return self._pause > 0
 
     @property
     def waiting(self) -> bool:
-        """Whether it is too early to try again."""
+        """Whether it is too early to try the gateway again."""
         return self.active and self._clock() < self._until
 
     def failed(self) -> None:
-        """The gateway was given up once more."""
-        self._pause = min(_LONGEST_PAUSE, 2 * self._pause or _FIRST_PAUSE)
+        """Record that the gateway was unavailable."""
+        self._pause = min(_MAX_PAUSE, 2 * self._pause or _FIRST_PAUSE)
         self._until = self._clock() + self._pause
 
     def answered(self) -> None:
-        """The gateway is back."""
+        """Record that the gateway answered."""
         self._pause = 0.0
 
     def __reduce__(self) -> tuple[type[Probation], tuple[()]]:
-        return Probation, ()  # another machine's clock says nothing
+        return Probation, ()  # clocks of different machines are not comparable
 
 
 class Origin:
-    """The store that a dataset's items lie in, and the digest file that says where. Safe for threads, to fork and to pickle.
+    """The store of a dataset's items, with the digest file that locates them. Safe for threads, to fork and to pickle.
 
     Args:
-        store: an S3 reader; or an endpoint; or ``origin``: the one of ``LARDER_ORIGIN_ENDPOINT``, else AWS itself.
+        store: an S3 reader; or an endpoint; or ``origin``: that of ``LARDER_ORIGIN_ENDPOINT``, else AWS.
         digest_file: of the dataset.
-        dataset: what the digest file must be of.
-        timeout: seconds that the store may be silent.
-        retry: of each read.
+        dataset: dataset that the digest file must describe.
+        timeout: seconds of silence after which a read fails.
+        retry: repetition of each read.
 
     Raises:
-        ValueError: there is no digest file.
-        LarderError: reading digest files needs a package that is not installed.
+        ValueError: no digest file was given.
+        LarderError: pyarrow is not installed.
     """
 
     def __init__(
@@ -93,9 +96,7 @@ class Origin:
         retry: Retry,
     ) -> None:
         if digest_file is None:
-            raise ValueError(
-                "a fallback to the origin needs digest_file: it says where the items are, and what their bytes must be"
-            )
+            raise ValueError("a fallback to the origin needs digest_file, which has the items' locations and digests")
         if importlib.util.find_spec("pyarrow") is None:
             raise LarderError(
                 'a fallback to the origin reads a digest file, which needs pyarrow: pip install "larder[digest]"'
@@ -109,10 +110,10 @@ class Origin:
         return {**self.__dict__, "_file": None}
 
     def read(self, indices: NDArray[np.uint32]) -> Received:
-        """Read items, several at a time, and compare them with their digests. Positions are places in ``indices``.
+        """Read items concurrently and verify their digests. Positions refer to ``indices``.
 
         Raises:
-            DigestFileError: the file cannot be read, or is another dataset's.
+            DigestFileError: the file cannot be read, or is of another dataset.
         """
         file = self._digest_file()
         received = Received()
@@ -129,7 +130,7 @@ class Origin:
     def _item(self, file: DigestFile, index: int) -> bytes | ItemFailure:
         bucket, key, offset, length = file.location(index)
         try:
-            # An item without an offset is the whole object, whatever length the file was built with.
+            # Without an offset, the item is the whole object, whatever its recorded length.
             data = self._store.get(bucket, key, offset=offset, length=None if offset is None else length)
         except S3Error as error:
             return ItemFailure(index, _status(error), bucket, key, f"{error.code} ({error.status}): {error.detail}")
@@ -153,7 +154,7 @@ class Origin:
 
 
 def warn_once(endpoint: str, cause: Exception) -> None:
-    """Say that reads go past the gateway; once in each process, because each worker would say it for each batch."""
+    """Warn that items come from the origin; once per process."""
     global _warned_in
     if _warned_in == os.getpid():
         return

@@ -1,12 +1,12 @@
-"""Decoding of a batch's answer, while it arrives. docs/batch-protocol.md of the gateway has the whole format.
+"""Streaming decoder of a batch's answer. The format is in docs/batch-protocol.md of the gateway.
 
-There are two forms. With everything resident, an index of the items comes first and their bytes back to back after it: they
-are read into a few large buffers. Otherwise each item is a frame of its own. Both end with a record that says what there
-should have been; an answer without it is cut off, whatever the transport says.
+There are two forms. If all items are resident, an index comes first and the items' bytes follow contiguously: they are read
+into a few large buffers. Otherwise each item is a frame. Both end with a record of the totals; an answer without it is
+truncated, whatever the transport reports.
 
-Rule of this module: whatever happens, `Received` holds exactly the items that came whole, with the right CRC, for a position
-that was asked for, and none twice; an answer that contradicts itself loses even those. So one that is cut, damaged or hostile
-costs a repetition, never a wrong item, and nothing here allocates more than the answer can hold.
+Rule of this module: `Received` holds exactly the complete items with a correct CRC at requested positions, none twice, whatever
+happens; an inconsistent answer loses even those. So a truncated, damaged or hostile answer costs a repetition, never a wrong
+item, and nothing here allocates more than the answer can hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEDIA_TYPE = "application/x-larder-batch"
 OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED = range(6)
 HIT, JOINED, STREAMED = 1, 2, 4
 LIMIT = 16 << 30
-"""Bytes that one answer may hold, unless told otherwise; more is taken for nonsense."""
+"""Default maximum of bytes in one answer; a larger one is refused."""
 
 _VERSION = 1
 _PREAMBLE = struct.Struct("<4sHHII")
@@ -47,17 +47,17 @@ _ENTRY = np.dtype(
         ("flags", "<u2"),
     ]
 )
-# Items share buffers of this size: larger ones the allocator gives back to the system and takes anew, page by page, each time.
 _BUFFER = 16 << 20
-# Items are read in groups of about this many bytes, so that a connection that is reset costs at most one group.
+"""Bytes of a buffer that items share: the allocator returns larger ones to the system, and maps them anew page by page."""
 _GROUP = 1 << 20
+"""Bytes that are read at a time, about: a connection reset costs at most one group."""
 
 
 _Row = tuple[int, int, int, int, int, int, int]
 
 
 class ByteSource(Protocol):
-    """What is read from: `http.client.HTTPResponse`, or any raw or buffered binary stream."""
+    """An `http.client.HTTPResponse`, or any raw or buffered binary stream."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Read up to ``len(buffer)`` bytes; 0 at the end."""
@@ -65,7 +65,7 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
-    """Why an item was not delivered: ``status`` of the wire format, and where the digest file says that it lies."""
+    """Why an item was not delivered: ``status`` of the wire format, and its location by the digest file."""
 
     index: int
     status: int
@@ -76,15 +76,15 @@ class ItemFailure:
 
 @dataclass(slots=True)
 class Received:
-    """What came whole, in the order of arrival.
+    """The complete items of an answer, in the order of arrival.
 
     Args:
-        positions: places in the request.
+        positions: positions in the request.
         data: the items' bytes, aligned with ``positions``.
-        flags: of each item, aligned with ``positions``.
-        failures: by place in the request, what the gateway could not deliver; only with a whole answer.
-        corrupt: items whose bytes did not have their CRC; they count as not received.
-        status: of the end record; ``ORIGIN_ERROR``: not everything was tried.
+        flags: flags of each item, aligned with ``positions``.
+        failures: items that the gateway could not deliver, by position in the request; only after a complete answer.
+        corrupt: items with a wrong CRC, which count as not received.
+        status: of the end record; ``ORIGIN_ERROR``: some items were not tried.
     """
 
     positions: list[int] = field(default_factory=list)
@@ -96,13 +96,13 @@ class Received:
 
 
 class Decoder:
-    """Reads one answer. ``received`` is right at every moment, also after an exception of whatever kind.
+    """Reads one answer. ``received`` is valid at any time, also after any exception.
 
     Args:
-        request: the item indices that were asked for.
-        take: how many of them may come at most; all of them when left out.
-        length: of the answer in bytes, where the transport knows it.
-        limit: bytes that the answer may hold at most.
+        request: the requested item indices.
+        take: maximum number of delivered items; by default all.
+        length: bytes of the answer, if the transport knows it.
+        limit: maximum bytes of the answer.
         endpoint: for messages.
     """
 
@@ -122,7 +122,7 @@ class Decoder:
         self._budget = limit if length is None else min(length, limit)
         self._endpoint = endpoint
         self._seen = np.zeros(len(request), dtype=np.bool_)
-        # An item proves itself by its own CRC; a failure is believed when the end record has proved its header.
+        # Items are verified by their own CRC; failures count once the end record has verified the headers.
         self._failures: dict[int, ItemFailure] = {}
         self._crc = 0
         self._delivered = 0
@@ -133,12 +133,12 @@ class Decoder:
         """Read to the end record, and to the end of the answer after it.
 
         Raises:
-            TruncatedBatch: the answer ended early or its records contradict each other.
-            UnexpectedAnswer: this is no batch, or one that nobody asked for.
+            TruncatedBatch: the answer ended early, or its records are inconsistent.
+            UnexpectedAnswer: not a batch, or not the requested one.
         """
         magic, version, flags, count, _ = _PREAMBLE.unpack(self._read(source, _PREAMBLE.size, "its preamble"))
         if magic not in (b"LRDI", b"LRDF") or version != _VERSION or flags:
-            raise self._nonsense(f"no batch of version {_VERSION}, it begins with {magic!r}")
+            raise self._invalid(f"no batch of version {_VERSION}, it begins with {magic!r}")
         if magic == b"LRDI":
             self._index_form(source, count)
         else:
@@ -146,7 +146,7 @@ class Decoder:
         try:
             more = source.readinto(memoryview(bytearray(1)))
         except (OSError, HTTPException):
-            more = 0  # Everything was there; that the connection broke off only after it is no loss.
+            more = 0  # Everything has arrived; a connection that breaks afterwards costs nothing.
         if more:
             raise self._broken("there are bytes after the end record")
         return self.received
@@ -154,7 +154,7 @@ class Decoder:
     def _index_form(self, source: ByteSource, count: int) -> None:
         room = self._budget - _PREAMBLE.size - _END.size - count * _ENTRY.itemsize
         if count > len(self._request) or room < 0:
-            raise self._nonsense(
+            raise self._invalid(
                 f"{count} items were announced in at most {self._budget} bytes for {len(self._request)} asked"
             )
         block = self._read(source, count * _ENTRY.itemsize, "its index")
@@ -168,28 +168,28 @@ class Decoder:
         self._end(source)
 
     def _check_entries(self, entries: NDArray[np.void], room: int) -> None:
-        """Positions asked for and none twice, bodies back to back, and as long as the answer is."""
+        """Check that positions are requested and distinct, and that bodies are contiguous and fill the answer."""
         positions, lengths = entries["position"], entries["length"]
         if len(entries) and int(positions.max()) >= len(self._request):
-            raise self._nonsense(f"position {positions.max()} was not asked for")
+            raise self._invalid(f"position {positions.max()} was not requested")
         if len(np.unique(positions)) != len(entries):
-            raise self._nonsense("a position comes twice")
+            raise self._invalid("duplicate position")
         if np.any(self._request[positions] != entries["index"]):
-            raise self._nonsense("an item is not the one asked for at its position")
+            raise self._invalid("an item is not the requested one of its position")
         if np.count_nonzero(entries["status"] == OK) > self._take:
-            raise self._nonsense(f"more than {self._take} items")
+            raise self._invalid(f"more than {self._take} items")
         if len(entries) and int(lengths.max()) > room:
-            raise self._nonsense(f"an item of {lengths.max()} bytes in an answer of at most {self._budget}")
-        # Each length is at most 2^34 here and there are at most 2^20 of them, so that this sum cannot wrap around.
+            raise self._invalid(f"an item of {lengths.max()} bytes in an answer of at most {self._budget}")
+        # At most 2^20 lengths of at most 2^34: the sum cannot overflow.
         ends = np.cumsum(lengths, dtype=np.uint64)
         total = int(ends[-1]) if len(entries) else 0
         if total > room or (self._length is not None and total != room):
-            raise self._nonsense("the lengths of the items are not that of the answer")
+            raise self._invalid("the lengths of the items do not add up to that of the answer")
         if np.any(ends - lengths != entries["offset"]):
-            raise self._nonsense("the items are not back to back")
+            raise self._invalid("the items are not contiguous")
 
     def _bodies(self, source: ByteSource, entries: NDArray[np.void]) -> None:
-        """Read the items, several into one buffer, each whole in one."""
+        """Read the items into shared buffers, each contiguous."""
         rows = entries.tolist()
         for stretch in _stretches(rows, _BUFFER):
             start = stretch[0][2]
@@ -226,13 +226,13 @@ class Decoder:
 
     def _check_frame(self, position: int, index: int, length: int) -> None:
         if position >= len(self._request) or self._request[position] != index:
-            raise self._nonsense(f"item {index} was not asked for at position {position}")
+            raise self._invalid(f"item {index} was not requested at position {position}")
         if self._seen[position]:
-            raise self._nonsense(f"position {position} comes twice")
+            raise self._invalid(f"duplicate position {position}")
         self._seen[position] = True
         self._budget -= _FRAME.size + length
         if self._budget < 0:
-            raise self._nonsense(f"an item of {length} bytes is more than an answer may hold")
+            raise self._invalid(f"an item of {length} bytes is more than an answer may hold")
 
     def _count(self, length: int, status: int) -> None:
         if status != OK:
@@ -241,7 +241,7 @@ class Decoder:
         self._delivered += 1
         self._bytes += length
         if self._delivered > self._take:
-            raise self._nonsense(f"more than {self._take} items")
+            raise self._invalid(f"more than {self._take} items")
 
     def _item(self, position: int, index: int, body: memoryview, crc: int, status: int, flags: int) -> None:
         received = self.received
@@ -258,9 +258,9 @@ class Decoder:
         record = head + self._read(source, _END.size - len(head), "its end record")
         position, magic, size, delivered, missing, crc, status, _ = _END.unpack(record)
         if position != _END_POSITION or magic != b"LEND":
-            raise self._damaged("there is no end record where it belongs")
+            raise self._damaged("the end record is missing")
         if crc != self._crc:
-            raise self._damaged("its headers were damaged on the way")
+            raise self._damaged("its headers are damaged")
         if (size, delivered, missing) != (self._bytes, self._delivered, self._missing):
             raise self._broken(
                 f"its end record counts {delivered} delivered, {missing} missing, {size} bytes, but there were "
@@ -271,9 +271,9 @@ class Decoder:
 
     def _buffer(self, size: int) -> memoryview:
         try:
-            return np.empty(size, dtype=np.uint8).data  # unlike a bytearray, not written before it is read into
+            return np.empty(size, dtype=np.uint8).data  # unlike a bytearray, not zeroed first
         except MemoryError:
-            raise self._nonsense(f"there is no memory for {size} bytes") from None
+            raise self._invalid(f"out of memory for {size} bytes") from None
 
     def _read(self, source: ByteSource, size: int, what: str) -> bytes:
         buffer = bytearray(size)
@@ -282,7 +282,7 @@ class Decoder:
         return bytes(buffer)
 
     def _distrust(self) -> None:
-        """A header is damaged, and it cannot be told which; with another status, an explanation passes for an item's bytes."""
+        """Drop everything: an unknown header is damaged, and with another status an error text would pass for an item."""
         received = self.received
         received.positions, received.data, received.flags = [], [], []
 
@@ -294,13 +294,13 @@ class Decoder:
         self._distrust()
         return self._broken(detail)
 
-    def _nonsense(self, detail: str) -> UnexpectedAnswer:
+    def _invalid(self, detail: str) -> UnexpectedAnswer:
         self._distrust()
         return UnexpectedAnswer(self._endpoint, 200, detail)
 
 
 def _stretches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
-    """Items in a row of about ``size`` bytes together, one at least, and all that have no bytes with them."""
+    """Runs of items of about ``size`` bytes, at least one item each; empty items join the current run."""
     first = 0
     for at, row in enumerate(rows):
         if row[2] + row[3] - rows[first][2] > size and at > first:
@@ -311,7 +311,7 @@ def _stretches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
 
 
 def _fill(source: ByteSource, view: memoryview) -> int:
-    """Read until the view is full or the source has ended; how many bytes there were."""
+    """Read until the view is full or the source ends; returns the number of bytes."""
     filled = 0
     while filled < len(view):
         count = source.readinto(view[filled:])

@@ -1,7 +1,7 @@
-"""When to try again, and after how long.
+"""Retries with exponential backoff and full jitter.
 
-Full jitter, as in "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015): each pause is drawn evenly between
-nothing and a bound that doubles. A thousand workers that lose one gateway together then come back spread out.
+As in "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015): each pause is uniform between zero and a bound that doubles,
+so that a thousand workers that lose a gateway together come back spread out.
 """
 
 import random
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how patiently a failed request is repeated.
+    """Repetition of failed requests.
 
     Args:
-        attempts: requests sent at most, the first included.
-        base: bound of the first pause in seconds; each further bound is twice the one before.
-        longest: no pause is longer than this many seconds.
-        outage: for how many seconds since the last progress requests go on being repeated beyond ``attempts``, whatever fails.
+        attempts: maximum number of requests, the first included.
+        base: bound of the first pause in seconds; it doubles with each pause.
+        longest: maximum pause in seconds.
+        outage: seconds since the last progress for which requests are repeated beyond ``attempts``.
 
     Raises:
-        ValueError: there is no attempt at all, or a time is negative.
+        ValueError: ``attempts`` is below 1, or a time is negative.
     """
 
     attempts: int = 4
@@ -36,14 +36,13 @@ class Retry:
 
 
 class Patience:
-    """What is left of a `Retry` for one call.
+    """The retry budget of one call.
 
-    Attempts are counted by cause: a restart of a minute, then one answer that is cut, are two troubles, and the first must not
-    use up the attempts of the second.
+    Attempts are counted by cause: after a restart of a minute, a cut answer still has all its attempts.
 
     Args:
-        retry: what is allowed.
-        clock: seconds that only grow.
+        retry: the limits.
+        clock: monotonic seconds.
     """
 
     def __init__(self, retry: Retry, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,21 +52,21 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """There was progress: everything is allowed again."""
+        """Reset the budget after progress."""
         self._failures: Counter[str] = Counter()
         self._since = self._clock()
 
     def brief(self) -> float:
-        """The seconds to wait when an attempt has failed that brought something."""
+        """Seconds to wait after a failed attempt that made progress."""
         return self._chance.uniform(0, self._retry.base)
 
     @property
     def failures(self) -> int:
-        """Failed attempts since the last progress, of all causes."""
+        """Failed attempts since the last progress, for all causes."""
         return self._failures.total()
 
     def pause(self, cause: str) -> float | None:
-        """An attempt has failed: the seconds to wait before the next one; ``None`` if there is none."""
+        """Count a failed attempt. Returns the seconds to wait before the next one; ``None`` if the budget is used up."""
         self._failures[cause] += 1
         retry, count = self._retry, self._failures[cause]
         if count < retry.attempts:

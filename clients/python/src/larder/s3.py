@@ -31,6 +31,7 @@ _AGAIN_STATUS = frozenset({429, 500, 502, 503, 504})
 _AGAIN_CODES = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "InternalError"})
 _HEAD_CODES = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed"}
 _ERROR_BODY = 1 << 16
+"""Bytes of an error's body that are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What loading was like: where items came from, what waiting cost, and how random the order stayed.
+"""Statistics of loading: sources of items, waiting times, and the randomness of the order.
 
-Counting costs the same for any size of dataset. Only the order needs to remember items, and it remembers a fixed sample of them:
-those whose number, multiplied by a constant (Knuth, The Art of Computer Programming, volume 3, section 6.4), falls below a bound.
+Cost and memory do not depend on the size of the dataset. Only the order statistics store items, and these a fixed sample: those
+whose multiplicative hash (Knuth, The Art of Computer Programming, volume 3, section 6.4) is below a bound.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE = 4096
+"""Expected number of sampled items."""
 _KNUTH = np.uint64(2654435761)
 _RANGE = 1 << 32
+"""Number of values of the hash."""
 BY_NODE = "node/"
-"""What the names of counts by node begin with."""
+"""Prefix of the names of counts by node."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """What one observer saw of one epoch: the places of the sampled items in the order of delivery."""
+    """One observer's view of an epoch: the sampled items' places in the order of delivery."""
 
     seen: int = 0
     hits: int = 0
@@ -30,17 +32,17 @@ class _Part:
     places: list[NDArray[np.int64]] = field(default_factory=list)
 
     def fractions(self) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-        """Sampled items, and for each how much of the epoch had been seen by then."""
+        """Sampled items, and the fraction of the epoch that preceded each."""
         if not self.items:
             return np.empty(0, np.uint32), np.empty(0, np.float64)
         return np.concatenate(self.items), (np.concatenate(self.places) + 0.5) / self.seen
 
 
 class OrderQuality:
-    """How random the order of delivery stays, although items in the cache may come earlier than their turn.
+    """Randomness of the order of delivery, in which cached items come ahead of their turn.
 
     Args:
-        items: number of items of the dataset; 0 while it is not known, then nothing is sampled.
+        items: number of items of the dataset; 0 while unknown, when nothing is sampled.
     """
 
     def __init__(self, items: int = 0) -> None:
@@ -48,7 +50,7 @@ class OrderQuality:
         self._epochs: dict[int, list[_Part]] = {}
 
     def observe(self, epoch: int, indices: NDArray[np.uint32], hits: NDArray[np.bool_]) -> None:
-        """These items of the epoch were delivered next; ``hits`` says which of them came from the cache."""
+        """Add the next delivered items of an epoch; ``hits`` marks those from the cache."""
         if epoch not in self._epochs:
             self._epochs = {known: parts for known, parts in self._epochs.items() if known == epoch - 1}
         parts = self._epochs.setdefault(epoch, [_Part()])
@@ -66,7 +68,7 @@ class OrderQuality:
             part.places.append(places[sampled])
 
     def merge(self, other: OrderQuality) -> None:
-        """Add what another observer saw of the same epochs."""
+        """Add another observer's view of the same epochs."""
         self.items = self.items or other.items
         for epoch, parts in other._epochs.items():
             self._epochs.setdefault(epoch, []).extend(parts)
@@ -75,8 +77,8 @@ class OrderQuality:
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's rank correlation of the last two epochs' orders: 0 if they have nothing in common, 1 if they are the
-        same; ``None`` before there are two with at least three sampled items in both."""
+        """Spearman's rank correlation of the last two epochs' orders: 0 if independent, 1 if equal; ``None`` until two epochs
+        have at least three sampled items in common."""
         last = max(self._epochs, default=0)
         if last not in self._epochs or last - 1 not in self._epochs:
             return None
@@ -89,8 +91,8 @@ class OrderQuality:
 
     @property
     def hit_position(self) -> float | None:
-        """Where in the last epoch the items from the cache came on average: 0.5 if they were spread evenly, towards 0 if they
-        came first; ``None`` if there were none."""
+        """Mean position of cache hits in the last epoch: 0.5 if spread evenly, near 0 if they came first; ``None`` without
+        hits."""
         parts = self._epochs.get(max(self._epochs, default=0), [])
         hits = sum(part.hits for part in parts)
         if not hits:
@@ -105,32 +107,32 @@ def _joined(parts: list[_Part]) -> tuple[NDArray[np.uint32], NDArray[np.float64]
 
 @dataclass(slots=True)
 class Stats:
-    """Counts of one loader, or merged from several. Times are seconds; in workers they add up over the workers.
+    """Counts of one loader, or merged from several. Times are seconds, summed over the workers.
 
     Args:
-        batches: handed out.
-        items: handed out in them.
-        bytes: of these items.
-        hits: items that were in the cache.
+        batches: delivered batches.
+        items: delivered items.
+        bytes: bytes of these items.
+        hits: items from the cache.
         joined: items that another reader was fetching already.
-        origin_reads: items that were read at the origin for this loader, those that it had read ahead included.
-        fallback_reads: items read past the gateway, because it could not be reached.
-        substitutions: items that came in place of one whose turn it was.
-        skipped: items left out because they could not be had.
-        untransformable: items left out because the transform failed.
+        origin_reads: items that the gateway read from the origin for this loader, ahead of time or on request.
+        fallback_reads: items read from the origin while the gateway was unavailable.
+        substitutions: items delivered ahead of their turn, in place of another.
+        skipped: unavailable items that were left out.
+        untransformable: items left out because their transform raised.
         padded: items repeated to fill the last batch.
-        retries: requests that were repeated.
+        retries: repeated requests.
         truncated: answers that broke off.
-        requests: for batches.
-        crc_errors: items that arrived damaged, and were asked for again.
-        prefetch_errors: announcements of the next chunk that failed; they cost time, never items.
-        split: batches that were asked of several nodes, or of the one that is home of all of it.
-        redirected: parts of them that went to another node, because theirs did not answer.
-        fetching: between asking for a batch and having it.
-        waited: what the consumer waited for batches. Of a watched loader: the training loop, in the main process.
-        computed: what the consumer did between batches.
-        transforming: spent in the transform.
-        by_node: items by the id of the node that sent them, of batches that were split.
+        requests: requests for batches.
+        crc_errors: items that arrived damaged, and were requested again.
+        prefetch_errors: failed announcements; they cost time, never items.
+        split: batches requested from their home nodes.
+        redirected: parts of these that moved to another node, because theirs did not answer.
+        fetching: time from requesting a batch to receiving it.
+        waited: time that the consumer waited for batches; for a watched loader, the training loop in the main process.
+        computed: time of the consumer between batches.
+        transforming: time in the transform.
+        by_node: items by the id of the sending node, for split batches.
     """
 
     batches: int = 0
@@ -159,10 +161,10 @@ class Stats:
     by_node: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, value: float = 1) -> None:
-        """Add to one of the counts; ``node/`` and an id is that node's in ``by_node``.
+        """Add to a count; ``node/`` followed by an id counts in ``by_node``.
 
         Raises:
-            ValueError: there is no such count.
+            ValueError: unknown count.
         """
         if name.startswith(BY_NODE):
             node = name.removeprefix(BY_NODE)
@@ -173,19 +175,19 @@ class Stats:
         setattr(self, name, getattr(self, name) + value)
 
     def merge(self, other: Stats) -> None:
-        """Add all that another one counted."""
+        """Add the counts of another instance."""
         for name, count in other.counts().items():
             self.add(name, count)
         self.order.merge(other.order)
 
     def counts(self) -> dict[str, float]:
-        """Every count by name, those of nodes as ``add`` takes them; what is derived from them, and the order, left out."""
+        """Counts by name, as ``add`` takes them, without derived values and the order."""
         nodes = {f"{BY_NODE}{node}": items for node, items in self.by_node.items()}
         return {**{name: getattr(self, name) for name in _COUNTS}, **nodes}
 
     @property
     def hit_ratio(self) -> float | None:
-        """Share of the items that came from the cache; ``None`` before the first one."""
+        """Fraction of the items that came from the cache; ``None`` before the first item."""
         return self.hits / self.items if self.items else None
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Building a digest file: list, read what is new or changed, write.
+"""Building a digest file: list, read new and changed objects, write.
 
-What was read is kept in a journal beside the file, so that a build that was killed goes on where it was; and what an earlier
-file of the same name knows of objects whose ETag and size are still the same is taken over instead of read.
+A journal beside the file keeps the results, so that a killed build resumes. Objects whose ETag and size are unchanged since an
+earlier file of the same name are taken from it instead of being read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from larder.errors import LarderError, ObjectMissing
 from larder.s3 import S3, ListedObject
 
 Run = Callable[[Reader, Iterator[Task]], Iterator[Outcome[Task, Done]]]
-"""How tasks are worked off; those of the iterator are taken in the calling thread."""
+"""Executes tasks; the calling thread takes them from the iterator."""
 
 _LISTED_AHEAD = 1 << 16
+"""Objects that are listed ahead of reading."""
 _MOST_FAILURES = 100
+"""Failures that are kept for the report."""
 
 
 class Failure(NamedTuple):
@@ -41,11 +43,11 @@ class Failure(NamedTuple):
 
 
 class BuildIncomplete(LarderError):
-    """Some objects could not be read, so no digest file was written; what was read is kept for the next try.
+    """Some objects could not be read, so no digest file was written. The results are kept for the next build.
 
     Args:
-        message: all of it, for people.
-        failures: one for each object, up to a hundred.
+        message: the full text.
+        failures: one per object, up to a hundred.
     """
 
     def __init__(self, message: str, failures: Sequence[Failure] = ()) -> None:
@@ -55,20 +57,20 @@ class BuildIncomplete(LarderError):
 
 @dataclass
 class Report:
-    """What a build did.
+    """The result of a build.
 
     Args:
-        file: that was written.
-        id: of the dataset.
+        file: the written file.
+        id: id of the dataset.
         items: rows of the file.
-        objects: that the items are, or are part of.
+        objects: objects that hold the items.
         bytes: size of those objects.
-        objects_read: whose bytes were read.
-        bytes_read: from the store, those read twice counted twice.
-        unchanged: objects known from an earlier build, or from this one before it was interrupted.
-        supplied: objects whose SHA-256 the store had.
-        vanished: objects that were deleted while the build ran; they are left out.
-        folders: empty objects whose key ends in "/", which some tools make to show folders; they are left out.
+        objects_read: objects whose bytes were read.
+        bytes_read: bytes read from the store; repeated reads count again.
+        unchanged: objects known from an earlier build, or from this one before an interruption.
+        supplied: objects whose SHA-256 came from the store.
+        vanished: objects deleted during the build, which are left out.
+        folders: empty objects whose key ends in "/", which some tools create as folders; they are left out.
     """
 
     file: str
@@ -86,7 +88,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of ``build`` that say which objects are taken, and how."""
+    """The arguments of ``build`` that select objects and the way to read them."""
 
     items: str | Index = "objects"
     include: Sequence[str] = ()

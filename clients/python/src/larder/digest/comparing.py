@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from larder.digest.file import NONE, DigestFile
 
 _AT_ONCE = 1 << 16
+"""Rows compared at a time."""
 
 
 class Difference(NamedTuple):

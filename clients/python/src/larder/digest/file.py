@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from larder.errors import DigestFileError
 
 DIGEST_SIZE = 32
+"""Bytes of a SHA-256."""
 LONGEST_KEY = 1024
+"""Bytes of the longest key that S3 accepts."""
 NONE = -1
 """What stands in ``offsets`` and ``lengths`` for "none"."""
 COLUMNS = ("digest", "bucket", "key", "offset", "length")

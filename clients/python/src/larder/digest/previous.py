@@ -16,6 +16,7 @@ from larder.errors import DigestFileError
 
 _OWN = ("etag", "size", "member")
 _ROWS = 1 << 16
+"""Rows read at a time."""
 
 
 def previous_objects(path: Path, bucket: str, items: str) -> Iterator[Object]:

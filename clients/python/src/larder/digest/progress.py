@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 _REDRAW_EVERY = 0.2
+"""Seconds between updates on a terminal."""
 _LINE_EVERY = 30.0
+"""Seconds between lines in a log."""
 _BAR = 24
+"""Characters of the progress bar."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

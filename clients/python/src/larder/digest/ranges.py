@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 PIECE = 1 << 20
-# Reading over a gap costs less than another request: about what a store delivers in the time of one round trip.
+"""Bytes that are read from a store at a time."""
 _WORTH_READING = 1 << 18
+"""Bytes of a gap that cost less to read than another request: about what a store delivers in one round trip."""
 
 Read = Callable[[int], bytes | bytearray | memoryview]
 """Gives the next bytes of a stream, at least one and at most so many; nothing at its end."""

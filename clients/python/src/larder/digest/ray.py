@@ -28,7 +28,9 @@ from larder.s3 import S3
 
 # One task of Ray's: enough to be worth starting, and small enough that few are lost with a machine.
 _OBJECTS_PER_TASK = 1024
+"""Objects of one Ray task at most."""
 _BYTES_PER_TASK = 1 << 30
+"""Bytes of one Ray task at most."""
 _TASKS = pa.schema([("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())])
 _DONE = pa.schema(
     [

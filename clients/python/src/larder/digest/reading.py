@@ -1,4 +1,4 @@
-"""Reading one object and hashing its items: what a build does many times at once, here or on a cluster."""
+"""Reading an object and hashing its items: the unit of work of a build, in threads or on a cluster."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from larder.digest.tar import TarError, members
 from larder.errors import DigestFileError, LarderError, ObjectChanged
 from larder.s3 import S3
 
-# An object that is overwritten while it is read is read again; one that is always overwritten is nobody's dataset.
 _ATTEMPTS = 4
-_TRIED_BEFORE_GIVING_UP = 32
+"""Reads of an object that is overwritten while it is read."""
+_MIN_LOOKUPS = 32
+"""Lookups of supplied digests after which a store that supplies less than a quarter of them is not asked again."""
 
 
 class Task(NamedTuple):
@@ -29,7 +30,7 @@ class Task(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An object that was read; ``supplied`` says that its hash came from the store, without its bytes."""
+    """An object that was read; ``supplied``: its digest came from the store, without reading its bytes."""
 
     read: Object
     supplied: bool = False
@@ -40,9 +41,9 @@ class Reader:
 
     Args:
         s3: the store.
-        bucket: that the objects are in.
-        items: what the items are.
-        supplied: whether a full-object SHA-256 that the store has is taken for the object's digest.
+        bucket: bucket of the objects.
+        items: kind of the items.
+        supplied: whether to use the store's full-object SHA-256 as the digest.
     """
 
     def __init__(self, s3: S3, bucket: str, items: Items, *, supplied: bool = True) -> None:
@@ -67,7 +68,7 @@ class Reader:
         self._start()
 
     def stop(self) -> None:
-        """Let every read that is under way end soon, with ``Cancelled``."""
+        """End all reads in progress soon, with ``Cancelled``."""
         self._stopped.set()
 
     def __call__(self, task: Task) -> Done:
@@ -140,8 +141,8 @@ class Reader:
         return ranges
 
     def _supplied_digest(self, task: Task) -> bytes | None:
-        """The store's own hash. A store that turned out to have none is not asked for every object."""
-        if not self._supplied or not (self._asked < _TRIED_BEFORE_GIVING_UP or 4 * self._had >= self._asked):
+        """The digest that the store supplies, if any. A store that supplies few is not asked again."""
+        if not self._supplied or not (self._asked < _MIN_LOOKUPS or 4 * self._had >= self._asked):
             return None
         head = self.s3.head(self.bucket, task.key)
         if quoted(head.etag) != task.etag or head.size != task.size:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 BLOCK = 512
+"""Bytes of a TAR block."""
 _PIECE = 1 << 20
-# A header that announces more names or attributes than this is not one that an archiver wrote.
+"""Bytes that are read at a time."""
 _LONGEST_EXTENSION = 1 << 20
+"""Bytes of names or attributes; no archiver writes a longer extension header."""
 _REGULAR = frozenset("\x0007")
 _LINKS_AND_DEVICES = frozenset("123456")
 

@@ -33,6 +33,7 @@ ITEMS_KEY = "larder.items"
 """Metadata of the file: what its items are, see ``Items`` of ``build``."""
 # Part of what makes files equal byte for byte, so not a setting; a group is what a writer holds in memory.
 _ROWS_PER_GROUP = 1 << 17
+"""Rows of a Parquet row group."""
 
 
 class Row(NamedTuple):

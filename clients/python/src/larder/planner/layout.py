@@ -1,4 +1,4 @@
-"""How a dataset is cut into chunks, partitions and stripe units (Quiver, FAST 2020, section 5.1)."""
+"""Division of a dataset into chunks, partitions and stripe units (Quiver, FAST 2020, section 5.1)."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -10,13 +10,16 @@ from larder.planner.permutation import ItemPermutation
 
 KINDS = ("striped", "shuffled", "contiguous")
 MOST_ITEMS = 2**32 - 1
+"""Items of a dataset: indices have 32 bits."""
 MOST_UNITS = 2000
+"""Stripe units of a partition."""
 MOST_CELLS = 1_000_000
+"""Partitions times units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the items of a dataset form chunks; every job with the same layout forms the same ones.
+    """The chunks of a dataset, equal for every job with the same layout.
 
     ``striped``: the items are permuted (`larder.planner.permutation`). Partition ``p`` is the slots ``[p * items // partitions,
     (p + 1) * items // partitions)`` of the permuted order, cut into stripe units of equal size (within one item), and chunk ``c``
@@ -62,12 +65,12 @@ class Layout:
         """The slots ``[start, stop)`` of one stripe unit."""
         begin = partition * self.items // self.partitions
         size = (partition + 1) * self.items // self.partitions - begin
-        # Which units are larger by one differs between partitions, so that chunks are as equal as units.
+        # Different units are larger by one in each partition, so that chunks are as equal as units.
         shift = partition * self.units // self.partitions
         return begin + (unit * size + shift) // self.units, begin + ((unit + 1) * size + shift) // self.units
 
     def chunk_size(self, number: int) -> int:
-        """How many items chunk ``number`` has."""
+        """Number of items of chunk ``number``."""
         if self.kind == "shuffled":
             return (number + 1) * self.items // self.units - number * self.items // self.units
         cells = (self.cell(partition, number) for partition in range(self.partitions))
@@ -84,7 +87,7 @@ class Layout:
         return replace(self, kind="striped") if self.kind == "contiguous" else self
 
     def stretch_of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Which of as many equal stretches of the dataset as there are partitions each item lies in, by its index."""
+        """The stretch of the dataset of each item, by its index: there are as many equal stretches as partitions."""
         starts = np.array([self.cell(partition, 0)[0] for partition in range(1, self.partitions)], np.int64)
         return np.searchsorted(starts, items, side="right").astype(np.int64)
 

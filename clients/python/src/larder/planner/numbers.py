@@ -1,7 +1,7 @@
-"""Sets of whole numbers that fill up from below, small in memory and in JSON.
+"""Sets of whole numbers that fill from below, compact in memory and in JSON.
 
-What was delivered of an epoch is everything up to some point, and beyond it a ragged edge where substitutes were taken early. So
-a set is ``upto`` (every smaller number is in it) and one bit for each number from there to the largest.
+The delivered part of an epoch is everything up to some point, plus a ragged edge of substitutes that were taken early. So a
+set is ``upto`` (it has every smaller number) and one bit for each number from there to the largest.
 """
 
 import base64
@@ -106,7 +106,7 @@ class NumberSet:
         """The set that ``to_json`` described; all its numbers must be below ``limit``.
 
         Raises:
-            StateError: it is none, naming ``field``.
+            StateError: invalid; the message names ``field``.
         """
         if not isinstance(value, Mapping) or set(value) != {"upto", "bits"}:
             raise StateError(f'state field "{field}" must be an object with "upto" and "bits"')
@@ -122,7 +122,7 @@ class NumberSet:
 
 
 def _decode(text: str, most: int, field: str) -> NDArray[np.bool_]:
-    """The bits in ``text``; unpacks no more than ``most`` bits can need."""
+    """The bits in ``text``; decompresses no more than ``most`` bits need."""
     if not text:
         return np.zeros(0, np.bool_)
     room = -(-most // 8)
@@ -154,7 +154,7 @@ class GrowingSet:
             self.now()
 
     def now(self) -> NumberSet:
-        """The set as it is."""
+        """The current set."""
         if self._recent:
             self._known = self._known.with_numbers(np.concatenate(self._recent))
             self._recent, self._count = [], 0

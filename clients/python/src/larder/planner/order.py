@@ -1,4 +1,4 @@
-"""The canonical order of an epoch: which item comes at which position."""
+"""The canonical order of an epoch: the item at each position."""
 
 from bisect import bisect_right
 from collections import OrderedDict
@@ -13,24 +13,24 @@ from larder.planner.rotation import chunk_order
 
 GROUPS = ("mixed", "unit")
 HELD = 2
-"""Chunks whose items are in memory at a time: the one that is drawn from and the one after it."""
+"""Chunks whose items are in memory: the current one and the next."""
 
 
 class EpochOrder:
-    """A permutation of ``range(layout.items)``, a pure function of the arguments, computed chunk by chunk when asked for.
+    """A permutation of ``range(layout.items)``, a pure function of the arguments, computed chunk by chunk on demand.
 
     Args:
         layout: how the dataset forms chunks.
-        seed: the job's seed. It decides the order inside striped chunks, and everything in a shuffled layout.
+        seed: the job's seed: determines the order inside striped chunks, and all of a shuffled layout.
         epoch: number of the epoch, from 0; each has its own order.
-        chunks: the numbers of all chunks in the order in which they come in this epoch: for a job that joins others at the
-            chunk that is in the cache. None: as the order has it.
+        chunks: the numbers of all chunks in their order in this epoch, for a job that joins others at the cached chunk. None:
+            the computed order.
         group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stretch of the dataset after the other, in
             random order, each in itself random, so that a mini-batch comes from one stretch as far as possible (of a dataset
             sorted by length: with little padding; Quiver, section 5.1). There are as many stretches as partitions.
 
     Raises:
-        ValueError: no such epoch or grouping, or ``chunks`` does not name each chunk once.
+        ValueError: invalid epoch or grouping, or ``chunks`` does not have each chunk once.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class EpochOrder:
         return tuple(found)
 
     def items(self, start: int, stop: int) -> NDArray[np.uint32]:
-        """The item indices at the positions ``[start, stop)``, cut to the epoch."""
+        """The items at the positions ``[start, stop)``, clipped to the epoch."""
         return self.at(np.arange(max(0, start), min(stop, self.layout.items), dtype=np.int64))
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The item index at each position; cheap while the positions stay within two chunks.
+        """The item at each position; cheap while positions stay within two chunks.
 
         Raises:
-            IndexError: a position is not in the epoch.
+            IndexError: a position is outside of the epoch.
         """
         found = np.empty(len(positions), np.uint32)
         if not len(positions):
@@ -99,7 +99,7 @@ class EpochOrder:
         return found
 
     def place_of(self, position: int) -> int:
-        """Which of ``chunks`` a position lies in."""
+        """The place in ``chunks`` of a position."""
         return bisect_right(self._stops, position)
 
     @cached_property
@@ -108,7 +108,7 @@ class EpochOrder:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of all chunks in the order of this epoch, those without items too."""
+        """The numbers of all chunks in the order of this epoch, including empty ones."""
         layout = self.layout
         if self.given is not None:
             return self.given

@@ -1,4 +1,4 @@
-"""How far an epoch has come, as a value that can be saved, read, edited and loaded.
+"""The progress of an epoch, as a value that can be saved, read, edited and loaded.
 
 The state of one rank, in JSON::
 
@@ -46,7 +46,7 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was delivered of one epoch, to one rank or (``rank`` and ``world`` None) to all; see the module for the fields."""
+    """What was delivered of an epoch, to one rank or (``rank`` and ``world`` None) to all; the module has the fields."""
 
     dataset: str
     layout: Layout
@@ -63,16 +63,16 @@ class Progress:
 
     @classmethod
     def start(cls, dataset: str, order: EpochOrder, rank: int | None = None, world: int | None = None) -> "Progress":
-        """Nothing delivered of this epoch."""
+        """The state at the start of an epoch."""
         return cls(dataset, order.layout, order.seed, order.epoch, order.given, order.group, world=world, rank=rank)
 
     def order(self) -> EpochOrder:
-        """The order of the epoch that is under way."""
+        """The order of the current epoch."""
         return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, chunks=self.chunks, group=self.group)
 
     @property
     def begun(self) -> bool:
-        """Whether anything of the epoch was delivered, or passed over."""
+        """Whether anything of the epoch was delivered or skipped."""
         return bool(self.done.stop or self.base.stop)
 
     def next_epoch(self) -> "Progress":
@@ -83,10 +83,10 @@ class Progress:
         )
 
     def of_rank(self, rank: int, world: int) -> "Progress":
-        """This state as ``rank`` of ``world`` goes on from it.
+        """This state, converted for ``rank`` of ``world``.
 
         Raises:
-            StateError: it is another rank's, or of another world size.
+            StateError: it is of another rank or world size.
         """
         if (self.rank, self.world) == (rank, world):
             return self
@@ -100,12 +100,12 @@ class Progress:
         return replace(self, rank=rank, world=world)
 
     def share(self) -> RankShare:
-        """The rank's share, and what is left of it; the state must be a rank's."""
+        """The rank's share, and the rest of it; the state must be that of a rank."""
         rank, world = self._owner()
         return RankShare(self.layout.items, self.base, self.done, rank, world)
 
     def batches(self, batch_size: int, tail: str) -> int:
-        """How many batches this rank still has in the epoch."""
+        """Number of batches left for this rank in the epoch."""
         rank, world = self._owner()
         return batches_left(
             self.layout.items - len(self.base),
@@ -118,15 +118,15 @@ class Progress:
         )
 
     def settled(self, batch_size: int, tail: str) -> "Progress":
-        """This state, or the start of the next epoch if the rank has no batch left in this one."""
+        """This state, or the start of the next epoch if no batch is left in this one."""
         return self if self.batches(batch_size, tail) else self.next_epoch()
 
     def renewed(self) -> "Progress":
-        """This state; where nothing was delivered, in the layout that new epochs have."""
+        """This state; if nothing was delivered, in the layout of new epochs."""
         return self if self.begun else replace(self, layout=self.layout.following())
 
     def with_places(self, places: NDArray[np.int64], *, skipped: int = 0, padded: int = 0) -> "Progress":
-        """This state after some more places, ``skipped`` of them not delivered, and ``padded`` repetitions."""
+        """This state with more places, ``skipped`` of them not delivered, and ``padded`` repetitions."""
         done = self.done.with_numbers(places)
         return replace(self, done=done, skipped=self.skipped + skipped, padded=self.padded + padded)
 
@@ -157,10 +157,10 @@ class Progress:
 
     @classmethod
     def from_json(cls, state: object, *, dataset: str | None = None) -> "Progress":
-        """Read a state; ``dataset`` is the id that it must be of.
+        """Parse a state; ``dataset`` is the id that it must have.
 
         Raises:
-            StateError: it is damaged, of another version or of another dataset; the message names the field.
+            StateError: damaged, of another version or of another dataset; the message names the field.
         """
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a JSON object, not {type(state).__name__}")

@@ -1,9 +1,9 @@
-"""In which order the chunks of a striped dataset come, epoch by epoch.
+"""The order of a striped dataset's chunks in each epoch.
 
-With few chunks a plain random order is a poor one: among ten, neighbouring epochs often resemble each other, and in thirty epochs
-some chunk is nearly always early. So each epoch takes the best of several hundred random orders: like the one before as little
-as possible (Spearman's rank correlation), and with each chunk where it has been least. All arithmetic is in integers, so every
-machine chooses the same.
+With few chunks, a plain random order is poor: among ten, neighbouring epochs often resemble each other, and over thirty
+epochs some chunk is nearly always early. So each epoch takes the best of several hundred random orders: the least similar to
+the previous one (Spearman's rank correlation), with each chunk where it has been least often. All arithmetic uses integers,
+so all machines agree.
 """
 
 from functools import lru_cache
@@ -16,8 +16,8 @@ from larder.planner.permutation import permutations
 CYCLE = 256
 """Epochs after which the recursion starts again, so that no epoch is expensive to reach."""
 WEIGHT = 48
-"""Of likeness against evenness. Measured with 10 chunks: neighbouring epochs correlate by 0.01 on average and at most 0.08, while
-over 30 epochs the distribution of each chunk's places stays within 0.1 of the uniform one."""
+"""Weight of similarity against evenness. Measured with 10 chunks: neighbouring epochs correlate by 0.01 on average and at most
+0.08, while over 30 epochs the distribution of each chunk's places stays within 0.1 of the uniform one."""
 
 
 def chunk_order(order_seed: int, units: int, epoch: int) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ def _cycle(order_seed: int, units: int, cycle: int) -> "_Cycle":
 
 
 class _Cycle:
-    """The orders of one cycle, found one after the other; an order is held as the place of each chunk."""
+    """The orders of one cycle, computed one after the other; an order is stored as the place of each chunk."""
 
     def __init__(self, order_seed: int, units: int, cycle: int) -> None:
         self._purpose = (order_seed, units, cycle)

@@ -1,10 +1,10 @@
-"""Which part of an epoch is whose: the arithmetic that makes it impossible to deliver an item twice.
+"""The shares of an epoch: the arithmetic that makes it impossible to deliver an item twice.
 
-An epoch's order is cut three times. What earlier sessions delivered under another world size (the *base*) is left out; of the
-rest, the ``j``-th goes to rank ``j % world``, as its *place* ``j // world``; of a rank's places that are still to be delivered,
-each run of a batch's size is a *block*, and block ``i`` goes to worker ``i % workers``. Each cut is a partition, so shares are
-disjoint and complete whatever anybody does within his own. Nothing here holds more than the ragged edges of what was delivered:
-all else is computed from numbers when asked for.
+An epoch's order is divided three times. Items that earlier sessions delivered under another world size (the *base*) are left
+out; of the rest, the ``j``-th goes to rank ``j % world``, as its *place* ``j // world``; a rank's undelivered places form
+*blocks* of a batch's size, and block ``i`` goes to worker ``i % workers``. Each division is a partition, so shares are
+disjoint and complete, whatever happens within them. Memory is needed only for the ragged edges of what was delivered;
+everything else is computed.
 """
 
 from bisect import bisect_left
@@ -18,19 +18,19 @@ TAILS = ("short", "drop", "pad")
 
 
 def share_size(items: int, rank: int, world: int) -> int:
-    """How many of ``items`` go to this rank."""
+    """Number of the ``items`` that go to this rank."""
     return max(0, (items - rank + world - 1) // world)
 
 
 def batches_left(items: int, rank: int, world: int, *, left: int, delivered: int, batch_size: int, tail: str) -> int:
-    """How many batches this rank still has; the same for all ranks that delivered equally much, whatever the tail.
+    """Number of batches left for this rank; equal for all ranks that delivered equally many items, for every tail.
 
     Args:
         items: items of the epoch without its base.
         rank: this rank.
         world: number of ranks.
-        left: items of the rank's share that are pending.
-        delivered: items that the rank has handed out, repetitions included.
+        left: pending items of the rank's share.
+        delivered: items that the rank has delivered, repetitions included.
         batch_size: items of a full batch.
         tail: as in ``EpochPlan``.
     """
@@ -42,7 +42,7 @@ def batches_left(items: int, rank: int, world: int, *, left: int, delivered: int
 
 
 class RankShare:
-    """What of an epoch is one rank's, as places from 0, and which of these are left."""
+    """One rank's share of an epoch, as places from 0, and which of these are left."""
 
     def __init__(self, items: int, base: NumberSet, done: NumberSet, rank: int, world: int) -> None:
         self.size = share_size(items - len(base), rank, world)
@@ -62,11 +62,11 @@ class RankShare:
 
 
 class Share:
-    """What one worker delivers: numbered from 0 to ``size``, in the epoch's order, in ``batches`` batches.
+    """One worker's items: numbered from 0 to ``size``, in the epoch's order, in ``batches`` batches.
 
-    All blocks are full ones but the last few: if there is too little for that, each of these has one item at least, so that the
-    rank has its ``batches`` (a rank with one item less than the others splits its last block in two rather than having one batch
-    less). What is left beyond all blocks (a tail to be dropped) belongs to the worker of the last block.
+    All blocks but the last few are full. If items are short, each of the last ones has at least one item, so that the rank
+    has its ``batches`` (a rank with one item less than the others splits its last block rather than having one batch less).
+    Items beyond all blocks (a tail to be dropped) belong to the worker of the last block.
     """
 
     def __init__(self, rank_share: RankShare, batches: int, batch_size: int, worker: int, workers: int) -> None:
@@ -84,7 +84,7 @@ class Share:
         self.size = self._full * batch_size + len(self._rest)
 
     def _tail(self, left: int, batches: int, full: int) -> NDArray[np.int64]:
-        """The ordinals in the blocks from number ``full`` on that are this worker's, and perhaps what is beyond all blocks."""
+        """This worker's ordinals in the blocks from number ``full`` on, and possibly those beyond all blocks."""
         blocks = np.arange(full, batches + 1, dtype=np.int64)
         fair = np.minimum(blocks * self._batch_size, left - (batches - blocks))
         starts = np.maximum(fair, np.minimum(blocks, left))

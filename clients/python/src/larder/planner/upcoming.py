@@ -1,4 +1,4 @@
-"""Which chunks a rank is about to use: what the fleet needs to know to have them loaded, and to let go of those it has used."""
+"""The chunks that a rank will use next, so that the fleet can load them and evict those already used."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -10,17 +10,17 @@ from larder.planner.progress import Progress
 from larder.planner.share import RankShare
 
 BEYOND = 2
-"""Chunks of the next epoch that are named: as many as are loaded at a time."""
+"""Chunks of the next epoch that are included: as many as are loaded at a time."""
 
 
 class Upcoming(NamedTuple):
-    """Where a rank is.
+    """A rank's position.
 
     Args:
-        epoch: that is under way.
-        chunks: to come, the one in use first: the rest of the epoch in its order, then the first ones of the next epoch in the
-            order that the job would take.
-        epoch_left: how many of ``chunks`` are of this epoch.
+        epoch: the current epoch.
+        chunks: the current chunk and the following ones: the rest of the epoch in its order, then the first of the next epoch in
+            the job's own order.
+        epoch_left: number of ``chunks`` in this epoch.
     """
 
     epoch: int = 0
@@ -29,17 +29,17 @@ class Upcoming(NamedTuple):
 
 
 class Outlook:
-    """Says what is upcoming, cheaply for the same start.
+    """Computes upcoming chunks, cheaply for repeated calls with one start.
 
     Args:
-        start: of a rank.
+        start: state of a rank.
     """
 
     def __init__(self, start: Progress) -> None:
         self._start = start
 
     def after(self, place: int) -> Upcoming:
-        """What is upcoming when ``place`` is the first one of the rank's share that was not delivered."""
+        """The position when ``place`` is the first undelivered one of the rank's share."""
         epoch, left = self._start.epoch, self._left(place)
         return Upcoming(epoch, left + self._beyond, len(left))
 
