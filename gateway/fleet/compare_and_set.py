@@ -46,7 +46,7 @@ class Change(Generic[T]):
     """
 
     result: T
-    unchanged: list[tuple[str, str, bytes | None]] = field(default_factory=list)
+    unchanged: list[tuple[str, str | bytes, bytes | None]] = field(default_factory=list)
     commands: list[tuple[str | bytes | int | float, ...]] = field(default_factory=list)
 
 

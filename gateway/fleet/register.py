@@ -1,20 +1,15 @@
-"""The register of a zone's nodes in Redis: one hash, and one script that is at once heartbeat, conflict check and list.
+"""The register of a zone's nodes in Redis: one hash, and a heartbeat that is at once announcement, conflict check and list.
 
 Everything about time is counted by Redis: when an entry expires, how long it has left, since when its node is ready. Nodes get
-and give durations only, so their clocks may show what they like.
+and give durations only, so their clocks may show what they like. Who holds an id, and what an entry says after a heartbeat, is
+decided by ``gateway.policies.membership`` and put into force by compare-and-set: of two heartbeats at the same moment the
+second one sees the first. Nodes of earlier versions decide the same in a script of their own, on the same entries.
 
-An id belongs to whoever holds it until its entry expires. Three exceptions: a node that has left holds nothing; the workers of a
-node share its token; and who listens at the very address, on the very host, at which the holder listened, and was started later,
-succeeds it at once, because the holder is gone: two processes cannot listen there.
+Nodes with a secret sign what they say of themselves. An entry that is not signed with it is no member's, because anybody who
+may write to Redis could otherwise have clients read from a node of theirs.
 
-An operator may drain a node: the hash of drained nodes then names the start that is meant, so a node that is started anew is not
-drained any more. Its workers say READY on, and are entered as LEAVING. They remember it for a Redis that forgets.
-
-Nodes with a secret sign what they say of themselves. An entry that is not signed with it is no member's, or whoever may write
-to Redis could have clients read from him.
-
-Nodes without a secret have a register of their own, so that none can hold the id of a fleet's node. They look at the fleet's too:
-that it has entries shows that a secret is missing, whatever the entries say.
+Nodes without a secret have a register of their own, so none can hold the id of a fleet's node. They look at the fleet's too:
+entries in it show that a secret is missing, whatever they say.
 
 An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
 start, place, and the node as JSON.
@@ -25,72 +20,17 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from redis.asyncio import Redis
 
+from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import commands, text_of
 from gateway.fleet.node_id import place_of
 from gateway.model.fleet import Node, NodeState
 from gateway.model.peer_auth import proof
-
-_NOBODY = "-"
-_LEAVING = NodeState.LEAVING.value.encode()
-_SCRIPT = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local id, boot, place, state, ready_for, expire, document, last =
-  ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8] == '1'
-local drained, decided = ARGV[9] == '1', redis.call('HGET', KEYS[2], id)
-if decided then drained = decided == boot .. ' 1' end
-local back, shown_before = ARGV[9] == '1' and not drained, ''
-local ms = function(number) return string.format('%.0f', number) end
-local conflict, since, alive = '', 0, {}
-local entries = redis.call('HGETALL', KEYS[1])
-for i = 1, #entries, 2 do
-  local name = entries[i]
-  local til, ready, its_state, its_boot, its_place, its = string.match(entries[i + 1], '^(%d+) (%d+) (%S+) (%S+) (%S+) (.*)$')
-  if not til or tonumber(til) <= now then
-    redis.call('HDEL', KEYS[1], name)
-  elseif name ~= id then
-    alive[#alive + 1] = {name, its, its_state, ms(til - now), ready == '0' and '-1' or ms(now - ready)}
-  elseif its_boot == boot then
-    shown_before = its_state
-    local was_ready = its_state == 'READY' or (its_state == 'LEAVING' and ready ~= '0' and drained)
-    if was_ready and state == 'JOINING' then state = 'READY' end
-    if last and its_state ~= 'LEAVING' then last, state = false, its_state end
-    since = tonumber(ready)
-  elseif its_boot ~= '-' and not (its_place == place and its_boot < boot) then
-    conflict = its
-    alive[#alive + 1] = {name, its, its_state, ms(til - now), ready == '0' and '-1' or ms(now - ready)}
-  end
-end
-if conflict == '' then
-  if state == 'READY' then
-    -- What others were home of meanwhile is to be had from them, as of one that has just joined.
-    if since == 0 or (back and shown_before == 'LEAVING') then since = now end
-    if ready_for >= 0 and not back then since = math.min(since, now - ready_for) end
-  end
-  if drained and not decided then redis.call('HSET', KEYS[2], id, boot .. ' 1') end
-  if decided and not string.find(decided, boot .. ' ', 1, true) then redis.call('HDEL', KEYS[2], id) end
-  local token = last and '-' or boot
-  local shown = drained and state == 'READY' and 'LEAVING' or state
-  local entry = {ms(now + expire), ms(since), shown, token, place, document}
-  redis.call('HSET', KEYS[1], id, table.concat(entry, ' '))
-  redis.call('PEXPIRE', KEYS[1], expire * 10)
-  alive[#alive + 1] = {id, document, state, ms(expire), since == 0 and '-1' or ms(now - since)}
-end
-local others = {}
-if KEYS[3] then
-  entries = redis.call('HGETALL', KEYS[3])
-  for i = 1, #entries, 2 do
-    local til, its_state, its = string.match(entries[i + 1], '^(%d+) %d+ (%S+) %S+ %S+ (.*)$')
-    if til and tonumber(til) > now then others[#others + 1] = {entries[i], its, its_state} end
-  end
-end
-return {conflict, alive, drained and 1 or 0, others}
-"""
+from gateway.policies.membership import NO_START, NodeClaim, RegisterEntry, claim, drain_decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +71,11 @@ class Register:
     def __init__(self, url: str, key: str, expire: float, timeout: float, secret: str = "", others: str = "") -> None:
         self._redis: Redis = commands(url, timeout)
         self._key = key
-        self._keys = [key, f"{key}:drained", *filter(None, [others])]
+        self._drained = f"{key}:drained"
+        self._others = [others] if others else []
         self._expire = expire
         self._secret = secret
-        self._script: Any = self._redis.register_script(_SCRIPT)
+        self._swap = CompareAndSet(self._redis)
 
     async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False, drained: bool = False) -> Heard:
         """Say that a node is there, and hear who else is.
@@ -152,28 +93,59 @@ class Register:
         del document["state"]
         if self._secret:
             document["proof"] = proof(self._secret, document)
-        arguments = (
-            node.id,
-            node.boot or _NOBODY,
+        claimed = NodeClaim(
+            node.boot or NO_START,
             place_of(node.address),
-            node.state.value,
+            node.state,
             round(ready_for * 1000) if ready_for >= 0 else -1,
+            last,
+            drained,
             round(self._expire * 1000),
-            json.dumps(document, separators=(",", ":")),
-            int(last),
-            int(drained),
+            json.dumps(document, separators=(",", ":")).encode(),
         )
-        conflict, alive, told, others = await self._script(keys=self._keys, args=arguments)
+        return await self._swap(partial(self._claim, node.id, claimed))
+
+    async def _claim(self, name: str, asked: NodeClaim) -> Change[Heard]:
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.time()
+        pipeline.hget(self._drained, name)
+        for key in (self._key, *self._others):
+            pipeline.hgetall(key)
+        (seconds, micros), decided, found, *others = await pipeline.execute()
+        now, own = seconds * 1000 + micros // 1000, name.encode()
+        known = _live(found, now)
+        claimed = claim(asked, known.get(own), None if decided is None else text_of(decided), now)
+        alive = known if claimed.entry is None else {**known, own: replace(claimed.entry, state=claimed.state)}
+        heard = self._heard(name, alive, _live(others[0] if others else {}, now), now)
+        if claimed.entry is None:
+            heard = replace(heard, conflict=_address(known[own].document))
+        change = Change(replace(heard, drained=claimed.drained))
+        for gone in found.keys() - known.keys() - {own}:
+            change.unchanged.append((self._key, gone, found[gone]))
+            change.commands.append(("HDEL", self._key, gone))
+        if claimed.entry is not None:
+            change.unchanged += [(self._key, name, found.get(own)), (self._drained, name, decided)]
+            change.commands.append(("HSET", self._key, name, claimed.entry.to_text()))
+            change.commands.append(("PEXPIRE", self._key, 10 * asked.expire))
+        if claimed.decision:
+            change.commands.append(("HSET", self._drained, name, claimed.decision))
+        elif claimed.decision is not None:
+            change.commands.append(("HDEL", self._drained, name))
+        return change
+
+    def _heard(
+        self, me: str, alive: Mapping[bytes, RegisterEntry], others: Mapping[bytes, RegisterEntry], now: int
+    ) -> Heard:
         entries: list[Entry] = []
-        unproven = {_name(name): _address(row[0]) for name, *row in others if row[1] != _LEAVING}
-        for name, *row in alive:
-            if not self._proven(name, row[0], node.id):
-                # One that is leaving is nobody's trouble any more.
-                if row[1] != _LEAVING:
-                    unproven[_name(name)] = _address(row[0])
-            elif (entry := _entry(*row)) is not None:
+        strangers = list(others.items())
+        for name, one in alive.items():
+            if not self._proven(name, one.document, me):
+                strangers.append((name, one))
+            elif (entry := _entry(one, now)) is not None:
                 entries.append(entry)
-        return Heard(entries, _address(conflict) if conflict else "", unproven, bool(told))
+        # A stranger that is leaving is no problem any more.
+        unproven = {_name(name): _address(one.document) for name, one in strangers if one.state != NodeState.LEAVING}
+        return Heard(entries, unproven=unproven)
 
     async def drain(self, node: Node, drained: bool) -> None:
         """Have a node be home of nothing until it is started anew, or take that back; heard with its next heartbeat.
@@ -181,7 +153,7 @@ class Register:
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
         """
-        await self._redis.hset(f"{self._key}:drained", node.id, f"{node.boot or _NOBODY} {int(drained)}")
+        await self._redis.hset(self._drained, node.id, drain_decision(node.boot or NO_START, drained))
 
     async def drained(self, nodes: Iterable[Node]) -> frozenset[str]:
         """Those of some nodes that are drained, also if they have not heard of it yet.
@@ -189,9 +161,9 @@ class Register:
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
         """
-        decided = await self._redis.hgetall(f"{self._key}:drained")
+        decided = await self._redis.hgetall(self._drained)
         known = {text_of(name): text_of(told) for name, told in decided.items()}
-        return frozenset(node.id for node in nodes if known.get(node.id) == f"{node.boot or _NOBODY} 1")
+        return frozenset(node.id for node in nodes if known.get(node.id) == drain_decision(node.boot or NO_START, True))
 
     def _proven(self, name: bytes, document: bytes, me: str) -> bool:
         if not self._secret:
@@ -209,13 +181,19 @@ class Register:
         await self._redis.aclose()
 
 
-def _entry(document: bytes, state: bytes, left: bytes, ready_for: bytes) -> Entry | None:
+def _live(found: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
+    """The entries that have not expired and can be read."""
+    entries = ((name, RegisterEntry.from_text(text)) for name, text in found.items())
+    return {name: entry for name, entry in entries if entry is not None and entry.expires > now}
+
+
+def _entry(one: RegisterEntry, now: int) -> Entry | None:
     try:
-        node = Node.from_json({**json.loads(document), "state": state.decode()})
+        node = Node.from_json({**json.loads(one.document), "state": one.state})
     except (ValueError, KeyError, TypeError):
         # Another version's; it cannot be a member of this fleet.
         return None
-    return Entry(node, int(left) / 1000, max(-1.0, int(ready_for) / 1000))
+    return Entry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
 
 
 def _name(name: bytes) -> str:

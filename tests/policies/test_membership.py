@@ -1,0 +1,101 @@
+"""Who holds an id, and what a node's entry says after a heartbeat: hand-worked cases at second 1000 of Redis's clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.model.fleet import NodeState
+from gateway.policies.membership import NO_START, NodeClaim, RegisterEntry, claim, drain_decision
+
+NOW = 1_000_000
+READY, JOINING, LEAVING = NodeState.READY, NodeState.JOINING, NodeState.LEAVING
+
+
+def asked(state: NodeState = READY, boot: str = "2", place: str = "host:1", **rest: object) -> NodeClaim:
+    """A heartbeat of an entry that lasts ten seconds."""
+    return replace(NodeClaim(boot, place, state, -1, False, False, 10_000, b"{}"), **rest)  # type: ignore[arg-type]
+
+
+def entry(state: str = READY, boot: str = "2", place: str = "host:1", ready: int = 900_000) -> RegisterEntry:
+    """What the register has."""
+    return RegisterEntry(NOW + 5_000, ready, state, boot, place, b"{}")
+
+
+def test_an_entry_is_read_as_it_was_written() -> None:
+    """Rule: text and value are the same entry, whatever the document has."""
+    one = replace(entry(), document=b'{"id": "a b",\n "x": "\xff"}')
+    assert RegisterEntry.from_text(one.to_text()) == one
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"1 2 READY b", b"x 2 READY b p {}", b"1 -2 READY b p {}", b"9" * 5000 + b" 0 READY b p {}"]
+)
+def test_what_is_no_entry_is_none(text: bytes) -> None:
+    """Rule: what somebody else wrote is no entry, and no error."""
+    assert RegisterEntry.from_text(text) is None
+
+
+def test_a_new_node_is_ready_from_now_on() -> None:
+    """Rule: without an entry it is ready since now, or as long as it knows; one that is not ready has no such time."""
+    assert claim(asked(), None, None, NOW).entry == RegisterEntry(NOW + 10_000, NOW, READY, "2", "host:1", b"{}")
+    known = claim(asked(ready_for=7_000), None, None, NOW).entry
+    assert known is not None
+    assert known.ready == NOW - 7_000
+    joining = claim(asked(JOINING), None, None, NOW).entry
+    assert joining is not None
+    assert joining.ready_for(NOW) == -1
+
+
+@pytest.mark.parametrize(
+    ("holder", "held"),
+    [
+        (entry(boot="1", place="host:9"), True),
+        (entry(boot="3"), True),
+        (entry(boot="1"), False),
+        (entry(boot=NO_START, place="host:9"), False),
+        (entry(), False),
+    ],
+    ids=["elsewhere", "later start", "earlier start at the same address", "left", "sibling"],
+)
+def test_an_id_belongs_to_its_holder(holder: RegisterEntry, held: bool) -> None:
+    """Rule: only siblings, a later start at the holder's address, and anybody after the holder left may take an id."""
+    assert (claim(asked(), holder, None, NOW).entry is None) is held
+
+
+def test_ready_stays_ready_when_a_sibling_joins() -> None:
+    """Rule: a worker that is not ready yet makes a READY node neither JOINING nor newly ready."""
+    claimed = claim(asked(JOINING), entry(), None, NOW)
+    assert (claimed.state, claimed.entry and claimed.entry.ready) == (READY, 900_000)
+
+
+def test_the_last_worker_frees_the_id() -> None:
+    """Rule: a worker that stops frees the id of a leaving node; while the node does not leave, its siblings speak for it."""
+    left = claim(asked(LEAVING, last=True), entry(LEAVING), None, NOW).entry
+    stays = claim(asked(LEAVING, last=True), entry(READY), None, NOW).entry
+    assert left is not None
+    assert stays is not None
+    assert (left.boot, stays.boot, stays.state) == (NO_START, "2", READY)
+
+
+def test_a_drained_node_is_shown_as_leaving() -> None:
+    """Rule: to itself it is READY; the decision is written again into a Redis that lost it."""
+    claimed = claim(asked(drained=True), None, None, NOW)
+    assert claimed.entry is not None
+    assert (claimed.entry.state, claimed.state, claimed.drained) == (LEAVING, READY, True)
+    assert claimed.decision == drain_decision("2", True) == "2 1"
+    assert claim(asked(), entry(), "2 1", NOW).drained
+
+
+def test_a_decision_on_an_earlier_start_is_deleted() -> None:
+    """Rule: a node that was started anew is not drained."""
+    claimed = claim(asked(), None, "1 1", NOW)
+    assert (claimed.drained, claimed.decision) == (False, "")
+
+
+def test_a_node_that_is_drained_no_more_is_ready_since_now() -> None:
+    """Rule: others were home of its keys meanwhile, so it is as one that has just joined, however long it has been ready."""
+    claimed = claim(asked(drained=True, ready_for=50_000), entry(LEAVING), "2 0", NOW)
+    assert claimed.entry is not None
+    assert (claimed.entry.state, claimed.entry.ready, claimed.drained) == (READY, NOW, False)
