@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from redis.asyncio import Redis
+
+from gateway.fleet.documents import Document
 
 Name = tuple[str, str]
 
@@ -59,6 +61,10 @@ class Listed:
     node: str
 
 
+_NAME = Document[Name](Name)
+_LISTED = Document[Listed](Listed)
+
+
 class DatasetTable:
     """The table. Every method raises what Redis raises (``gateway.fleet.announcer.DOWN``).
 
@@ -80,22 +86,18 @@ class DatasetTable:
         return State(_text(epoch), int(version))
 
     async def all(self) -> tuple[State, dict[Name, Listed]]:
-        """Everything, with the state that it is of; entries that no version of ours wrote are left out."""
+        """All entries that can be read, with the state of the table."""
         epoch, version, flat = await self._all(keys=self._keys, args=[_new_epoch()])
         entries = {}
         for field, value in zip(flat[::2], flat[1::2], strict=True):
-            try:
-                tenant, name = json.loads(field)
-                told: dict[str, Any] = json.loads(value)
-                entries[str(tenant), str(name)] = Listed(str(told["tag"]), str(told["stamp"]), str(told["node"]))
-            except (ValueError, TypeError, KeyError):
-                continue
+            name, listed = _NAME.read(field), _LISTED.read(value)
+            if name is not None and listed is not None:
+                entries[name] = listed
         return State(_text(epoch), int(version)), entries
 
     async def put(self, name: Name, listed: Listed, *, only_new: bool) -> str:
         """Write an entry, or only if the name has none; returns the epoch that it was written in."""
-        value = json.dumps({"tag": listed.tag, "stamp": listed.stamp, "node": listed.node})
-        args = [_new_epoch(), _field(name), value, "1" if only_new else "0"]
+        args = [_new_epoch(), _field(name), _LISTED.text(listed), "1" if only_new else "0"]
         return _text(await self._put(keys=self._keys, args=args))
 
     async def remove(self, name: Name) -> bool:

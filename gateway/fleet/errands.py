@@ -6,15 +6,16 @@ after a week, and a Redis that was emptied has no verifications.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import FiniteFloat
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
+from gateway.fleet.documents import Document
 
 MOST = 100
 """Verifications that are remembered."""
@@ -35,6 +36,10 @@ if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 1
 """
+
+
+_AT = Document[float](FiniteFloat)
+_SAID = Document[dict[str, Any]](dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Errands:
     async def say(self, name: str, node: str, document: Mapping[str, Any]) -> bool:
         """Say how far a node is; ``False`` when nobody wants to know any more."""
         field = f"node:{node}"
-        return bool(int(await self._say(keys=[self._prefix + name], args=[field, json.dumps(document)])))
+        return bool(int(await self._say(keys=[self._prefix + name], args=[field, _SAID.text(dict(document))])))
 
     async def find(self, name: str) -> Verification | None:
         """One verification."""
@@ -89,13 +94,10 @@ class Errands:
 
 
 def _read(name: str, fields: Mapping[bytes | str, bytes | str]) -> Verification | None:
-    known = {text_of(field): text_of(value) for field, value in fields.items()}
-    try:
-        nodes = {
-            field.removeprefix("node:"): dict(json.loads(value))
-            for field, value in known.items()
-            if field.startswith("node:")
-        }
-        return Verification(name, float(known["at"]), nodes)
-    except (KeyError, ValueError, TypeError):
-        return None
+    known = {text_of(field): value for field, value in fields.items()}
+    at = _AT.read(known.pop("at", None))
+    nodes = {
+        field.removeprefix("node:"): _SAID.read(value) for field, value in known.items() if field.startswith("node:")
+    }
+    said = {node: document for node, document in nodes.items() if document is not None}
+    return None if at is None or len(said) < len(nodes) else Verification(name, at, said)

@@ -24,16 +24,17 @@ Everything is bounded: jobs of a zone, ranks of a job, places in a heartbeat, or
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import Any
 
+from pydantic import FiniteFloat, NonNegativeInt, PositiveInt
 from redis.asyncio import Redis
 
 from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import text_of
+from gateway.fleet.documents import Document
 from gateway.policies.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.plan import Phase
 from gateway.policies.probing import PhaseTotals
@@ -164,12 +165,12 @@ class JobRecord:
     name: str
     gpus: int
     batch_size: int
-    ranks: int
+    ranks: PositiveInt
     caching: str
     origin: str
     access_key_id: str
-    size: int
-    items: int
+    size: NonNegativeInt
+    items: NonNegativeInt
     requested: str
 
     @property
@@ -193,16 +194,40 @@ class Beat:
     totals: Mapping[Phase, PhaseTotals]
     queue: int = -1
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        totals = {phase.value: list(asdict(total).values()) for phase, total in self.totals.items()}
-        return {"e": self.epoch, "u": list(self.upcoming), "l": self.epoch_left, "t": totals, "q": self.queue}
+    def to_text(self) -> str:
+        """As it is kept in Redis, beside its rank."""
+        totals: dict[Phase, _Totals] = {phase: astuple(total) for phase, total in self.totals.items()}
+        return _SAID.text(_BeatDocument(self.epoch, self.upcoming, self.epoch_left, totals, self.queue))
 
-    @classmethod
-    def from_json(cls, rank: int, document: Mapping[str, Any]) -> Beat:
-        """Read what ``to_json`` made."""
-        totals = {Phase(phase): PhaseTotals(*values) for phase, values in document["t"].items()}
-        return cls(rank, document["e"], tuple(document["u"]), document["l"], totals, document["q"])
+
+_Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNegativeInt]
+
+
+@dataclass(frozen=True, slots=True)
+class _BeatDocument:
+    """A heartbeat: epoch, upcoming chunks, how many are left of the epoch, totals by phase, queue."""
+
+    e: int
+    u: tuple[int, ...]
+    l: NonNegativeInt  # noqa: E741
+    t: dict[Phase, _Totals]
+    q: int
+
+
+_SAID = Document[_BeatDocument](_BeatDocument)
+_RECORD = Document[JobRecord](JobRecord)
+_SIZE = Document[tuple[int, int, str]](tuple[NonNegativeInt, NonNegativeInt, str])
+_CHUNKS = Document[tuple[int, ...]](tuple[int, ...])
+
+
+def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
+    """A rank's heartbeat, and seconds since it was heard."""
+    found = _SAID.timed(text)
+    if found is None or not rank.isdigit():
+        return None
+    at, said = found
+    totals = {phase: PhaseTotals(*values) for phase, values in said.t.items()}
+    return now - at, Beat(int(rank), said.e, said.u, said.l, totals, said.q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +311,7 @@ class Jobs:
             TooManyJobs: of this zone, or of the tenant.
             OtherDataset: the job is registered with another one.
         """
-        document = json.dumps(asdict(record), separators=(",", ":"))
+        document = _RECORD.text(record)
         done = int(await self._call(self._register, record.key, document, MOST_JOBS, MOST_OF_TENANT))
         if done == -1:
             raise OtherDataset
@@ -298,9 +323,8 @@ class Jobs:
 
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
         """Take a rank's heartbeat; the job, or ``None`` when there is none. A rank that the job has not changes nothing."""
-        document = json.dumps(beat.to_json(), separators=(",", ":"))
         late = late_under(beat.epoch)
-        known = await self._call(self._beat, key, beat.rank, document, beat.epoch, beat.epoch_left, late)
+        known = await self._call(self._beat, key, beat.rank, beat.to_text(), beat.epoch, beat.epoch_left, late)
         return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
@@ -353,16 +377,12 @@ class Jobs:
         if not datasets:
             return {}
         found = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
-        return {
-            dataset: (int(size), int(items), str(requested))
-            for dataset, text in zip(datasets, found, strict=True)
-            if text is not None
-            for size, items, requested in [json.loads(text)]
-        }
+        sizes = zip(datasets, map(_SIZE.read, found), strict=True)
+        return {dataset: size for dataset, size in sizes if size is not None}
 
     async def note_size(self, dataset: str, size: int, items: int) -> None:
         """Say how large a dataset is that no job has registered for; what a job says of it counts."""
-        await self._redis.hsetnx(f"{self._prefix}sizes", dataset, json.dumps([size, items, "auto"]))
+        await self._redis.hsetnx(f"{self._prefix}sizes", dataset, _SIZE.text((size, items, "auto")))
 
     async def forget_sizes(self, needed: Collection[str]) -> None:
         """Forget the sizes of datasets that neither a job nor an operator's decision is about."""
@@ -388,9 +408,9 @@ class Jobs:
         places = _pairs(places)
         sequence, led = last or (None, None)
         state = OrderState(
-            {int(epoch): _chunks(order) for epoch, order in _pairs(orders).items()},
+            {int(epoch): _CHUNKS.read(order) or () for epoch, order in _pairs(orders).items()},
             {text_of(name): _place(places.get(name)) for name in using},
-            _chunks(sequence),
+            _CHUNKS.read(sequence) or (),
         )
         opened = open_epoch(asked, state)
         of_job, dataset, prefix = f"{self._prefix}job:{key}:epochs", record.dataset, self._prefix
@@ -405,10 +425,10 @@ class Jobs:
                 (f"{prefix}sequence", dataset + LEADS, led),
             ]
             change.commands += [("HDEL", of_job, str(epoch)) for epoch in opened.forgotten]
-            change.commands.append(("HSET", of_job, str(asked.epoch), json.dumps(opened.order)))
+            change.commands.append(("HSET", of_job, str(asked.epoch), _CHUNKS.text(opened.order)))
             change.commands.append(("ZADD", f"{prefix}using:{dataset}", int(now), key))
         if opened.sequence is not None:
-            change.commands.append(("HSET", f"{prefix}sequence", dataset, json.dumps(opened.sequence)))
+            change.commands.append(("HSET", f"{prefix}sequence", dataset, _CHUNKS.text(opened.sequence)))
             if not opened.follows:
                 change.commands.append(("HINCRBY", f"{prefix}sequence", dataset + LEADS, 1))
         return change
@@ -425,41 +445,23 @@ class Jobs:
         return [job for job in known if job is not None]
 
     def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob | None:
-        beats = []
-        try:
-            joined, record = _record(value)
-            for rank, text in ranks.items():
-                heard, _, document = text.partition(b" ")
-                beats.append(((now - int(heard)) / 1000, Beat.from_json(int(rank), json.loads(document))))
-        except _UNREADABLE:
+        found = _RECORD.timed(value)
+        beats = [_beat(rank, text, now / 1000) for rank, text in ranks.items()]
+        if found is None or None in beats:
             return None
-        return merged(record, joined, (now - seen) / 1000, beats, self._silence)
+        joined, record = found
+        return merged(record, joined, (now - seen) / 1000, [beat for beat in beats if beat is not None], self._silence)
 
 
 def _readable(value: bytes | str) -> JobRecord | None:
     """A registration; ``None`` for what another version wrote: its job is unknown here, until it registers again."""
-    try:
-        return _record(value)[1]
-    except _UNREADABLE:
-        return None
-
-
-def _record(value: bytes | str) -> tuple[float, JobRecord]:
-    joined, _, document = text_of(value).partition(" ")
-    return int(joined) / 1000, JobRecord(**json.loads(document))
+    found = _RECORD.timed(value)
+    return None if found is None else found[1]
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     """A hash as a script gives it."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _chunks(text: bytes | None) -> tuple[int, ...]:
-    """An order of chunks; empty for what another version wrote."""
-    try:
-        return tuple(map(int, json.loads(text or b"[]")))
-    except _UNREADABLE:
-        return ()
 
 
 def _place(text: bytes | None) -> Place | None:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
+from gateway.fleet.documents import Document
 from gateway.policies.plan import DatasetOrder, JobOrder, Plan
 
 HISTORY = 100
@@ -69,12 +69,14 @@ return found
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(NamedTuple):
     """What one node says of one dataset: the chunk that it has loaded as far as it can, -1 for none, and items in its cache."""
 
     chunk: int = -1
     resident: int = 0
+
+
+_REPORT = Document[dict[str, NodeReport]](dict[str, NodeReport])
 
 
 class Plans:
@@ -200,17 +202,10 @@ class Reports:
 
     async def tell(self, node: str, report: Mapping[str, NodeReport]) -> None:
         """Say how far this node is, by dataset; replaces what it said before."""
-        document = {dataset: [one.chunk, one.resident] for dataset, one in report.items()}
-        await self._tell(keys=[self._prefix], args=[node, json.dumps(document)])
+        await self._tell(keys=[self._prefix], args=[node, _REPORT.text(dict(report))])
 
     async def all(self) -> dict[str, dict[str, NodeReport]]:
         """By node and dataset."""
         found = await self._reports(keys=[self._prefix], args=[round(1000 * self._silence)])
-        reports = {}
-        for node, document in zip(found[::2], found[1::2], strict=True):
-            try:
-                told = {dataset: NodeReport(*map(int, values)) for dataset, values in json.loads(document).items()}
-            except (ValueError, TypeError, AttributeError):
-                continue  # another version's: the node says nothing that counts here
-            reports[text_of(node)] = told
-        return reports
+        reports = zip(map(text_of, found[::2]), map(_REPORT.read, found[1::2]), strict=True)
+        return {node: report for node, report in reports if report is not None}

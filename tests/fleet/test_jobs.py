@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -193,6 +194,27 @@ async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: 
     if '"tenant"' not in text:
         assert await order(jobs, "t/j", 0, [0, 1], None) is None
         assert await jobs.register(record()) is True
+
+
+@pytest.mark.parametrize("document", ['"ranks":0', '"ranks":-1', '"size":-5', '"items":1.5'])
+async def test_a_job_out_of_bounds_is_unknown(jobs: Jobs, redis: Redis, document: str) -> None:
+    """Rule: a registration in Redis whose numbers cannot be is no job, and disturbs no decision about the others."""
+    await jobs.register(record("good"))
+    await jobs.register(record())
+    name = document.split(":")[0]
+    text = (await redis.hget("larder:z:jobs", "t/j") or b"").decode()
+    await redis.hset("larder:z:jobs", "t/j", re.sub(f"{name}:\\d+", document, text))
+    await redis.hset("larder:z:job:t/j", "0", f"1 {beat().to_text()}")
+    assert [job.record.job for job in (await jobs.all())[1]] == ["good"]
+
+
+@pytest.mark.parametrize("text", ["", "1", "x {}", '1 {"e":0}', '1 {"e":0,"u":[],"l":-1,"t":{},"q":0}'])
+async def test_a_heartbeat_that_cannot_be_read_hides_its_job(jobs: Jobs, redis: Redis, text: str) -> None:
+    """Rule: a rank of another version says nothing that is believed; the other jobs go on."""
+    await jobs.register(record("good"))
+    await jobs.register(record())
+    await redis.hset("larder:z:job:t/j", "0", text)
+    assert [job.record.job for job in (await jobs.all())[1]] == ["good"]
 
 
 async def test_sizes_outlive_jobs_until_nobody_needs_them(jobs: Jobs) -> None:
