@@ -22,7 +22,7 @@ from gateway.fleet.jobs import KnownJob
 from gateway.fleet.samples import Held
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode, decide
-from gateway.policies.plan import DatasetOrder, JobOrder, Phase
+from gateway.policies.plan import JobOrder, Phase, PoolOrder
 from gateway.policies.probing import times
 from gateway.policies.rates import Point, rates, ratio
 
@@ -148,7 +148,7 @@ def datasets_of(reading: Reading) -> list[DatasetSummary]:
 def dataset_summary(reading: Reading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
     """One dataset; ``short`` is what ``shortfalls`` found, if that is known already."""
     items, size = size_of(reading, dataset)
-    order = reading.plan.datasets.get(dataset)
+    order = reading.plan.of(dataset)
     caching, why = _decision(order, size, reading.capacity)
     return DatasetSummary(
         id=dataset[:SHORT],
@@ -158,7 +158,7 @@ def dataset_summary(reading: Reading, dataset: str, short: Mapping[str, str] | N
         caching=None if caching is None else caching.value,
         why=why,
         shortfall=(shortfalls(reading) if short is None else short).get(dataset, ""),
-        granted=0 if order is None else order.granted,
+        granted=0 if order is None else order.target,
         resident_share=round(_share(reading, dataset, items), 4),
         chunks=_NO_CHUNKS if order is None else _chunks(order),
     )
@@ -194,7 +194,7 @@ def _share(reading: Reading, dataset: str, items: int | None) -> float:
     return min(1.0, resident / items) if items else 0.0
 
 
-def _decision(order: DatasetOrder | None, size: int | None, capacity: int) -> tuple[CachingMode | None, str]:
+def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple[CachingMode | None, str]:
     """What is in force: the plan's word, or what each gateway decides alone for a dataset that the plan does not speak of."""
     if order is not None:
         return order.caching, order.why.value
@@ -210,7 +210,7 @@ def shortfalls(reading: Reading) -> dict[str, str]:
     whole: dict[str, int] = {}
     for dataset in dataset_ids(reading):
         _, size = size_of(reading, dataset)
-        if size and _decision(reading.plan.datasets.get(dataset), size, reading.capacity)[0] is CachingMode.FULL:
+        if size and _decision(reading.plan.of(dataset), size, reading.capacity)[0] is CachingMode.FULL:
             whole[dataset] = size
     found = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
     if sum(whole.values()) > room:
@@ -222,21 +222,21 @@ def shortfalls(reading: Reading) -> dict[str, str]:
 
 
 def _shortfall(reading: Reading, dataset: str, size: int, room: int) -> str:
-    quota, order = reading.quotas.get(dataset), reading.plan.datasets.get(dataset)
+    quota, order = reading.quotas.get(dataset), reading.plan.of(dataset)
     if quota is not None and quota < size:
         return f"it has {format_size(size)}, and its quota is {format_size(quota)}"
     if size > room:
         gone = f" without {', '.join(sorted(reading.gone))}" if reading.gone else ""
         return f"it has {format_size(size)}, and the caches{gone} have room for {format_size(room)}"
-    if order is not None and order.granted < size:
-        return f"it has {format_size(size)}, and the plan gives it {format_size(order.granted)}"
+    if order is not None and order.target < size:
+        return f"it has {format_size(size)}, and the plan gives it {format_size(order.target)}"
     items, _ = size_of(reading, dataset)
     if reading.gone and _share(reading, dataset, items or 0) < 1:
         return f"what {', '.join(sorted(reading.gone))} held of it is read from the origin until it is cached again"
     return ""
 
 
-def _chunks(order: DatasetOrder) -> ChunksDocument:
+def _chunks(order: PoolOrder) -> ChunksDocument:
     chunks = order.chunks
     return ChunksDocument(
         units=order.units,

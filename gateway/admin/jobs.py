@@ -15,6 +15,7 @@ from gateway.admin.requests import Cursor, Limit, Page, Parts, paged
 from gateway.admin.tokens import Admin, Reader
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
+from gateway.policies.pools import dataset_pool
 
 router = APIRouter()
 _ORDER = {
@@ -23,6 +24,9 @@ _ORDER = {
     "units": 10,
     "why": "benefit",
     "granted": 29_580_000_000,
+    "target": 29_580_000_000,
+    "minimum": 0,
+    "eviction": "chunk",
     "chunks": {"complete": [4], "loading": 7, "active": 4, "marked": []},
 }
 _CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "chunked"}
@@ -38,7 +42,8 @@ class PlanShown(Answer):
     )
     granted: int = Field(description="bytes that it gives to datasets", examples=[4_027_900_000_000])
     datasets: dict[str, dict[str, Any]] = Field(
-        description="by id: mode, cut, reason, space, chunks", examples=[{"33108813...": _ORDER}]
+        description="by id: mode, cut, reason, target of the pool (also as granted), its eviction order, chunks",
+        examples=[{"33108813...": _ORDER}],
     )
     jobs: dict[str, dict[str, Any]] = Field(
         description="by tenant/job: whether it uses the cache, phase, benefit",
@@ -98,8 +103,11 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
         version=plan["version"],
         fence=plan["fence"],
         capacity=reading.capacity,
-        granted=sum(order.granted for order in reading.plan.datasets.values()),
-        datasets=plan["datasets"],
+        granted=sum(order.target for order in reading.plan.datasets.values()),
+        datasets={
+            dataset: {**plan["pools"][dataset_pool(dataset)], "granted": order.target, "eviction": order.eviction}
+            for dataset, order in reading.plan.datasets.items()
+        },
         jobs=plan["jobs"],
         inputs=plan["inputs"],
         memory=plan["memory"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.policies.plan import DatasetOrder, JobOrder, Plan
+from gateway.policies.plan import JobOrder, Plan, PoolOrder
 
 
 def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
@@ -34,12 +34,12 @@ def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def _of_dataset(before: DatasetOrder | None, after: DatasetOrder | None) -> Iterator[dict[str, Any]]:
+def _of_dataset(before: PoolOrder | None, after: PoolOrder | None) -> Iterator[dict[str, Any]]:
     if after is None:
         yield {"what": "released"}
         return
     if before is None or (before.caching, before.why, before.units) != (after.caching, after.why, after.units):
-        yield {"what": "allocated", "caching": after.caching.value, "why": after.why.value, "granted": after.granted}
+        yield {"what": "allocated", "caching": after.caching.value, "why": after.why.value, "granted": after.target}
 
 
 def _of_chunk(common: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:

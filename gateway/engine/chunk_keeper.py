@@ -34,7 +34,7 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
-from gateway.policies.plan import DatasetOrder
+from gateway.policies.plan import PoolOrder
 from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
@@ -87,7 +87,7 @@ class _Load:
 class _Rotated:
     """A rotated dataset, as this node keeps it."""
 
-    order: DatasetOrder
+    order: PoolOrder
     readers: list[Reader] = field(default_factory=list)
     turns: int = 0
     unknown_for: int = 0
@@ -175,7 +175,7 @@ class ChunkKeeper:
                 self._records = []
         return self._records
 
-    def _forget_others(self, rotated: dict[str, DatasetOrder]) -> None:
+    def _forget_others(self, rotated: dict[str, PoolOrder]) -> None:
         for name in [name for name in self._rotated if name not in rotated]:
             del self._rotated[name]
         for part in [
@@ -183,7 +183,7 @@ class ChunkKeeper:
         ]:
             self._loads.pop(part).task.cancel()
 
-    async def _keep(self, name: str, order: DatasetOrder) -> None:
+    async def _keep(self, name: str, order: PoolOrder) -> None:
         known = self._rotated.setdefault(name, _Rotated(order))
         if not known.readers or known.turns % _SWEEP_EVERY == 0:
             known.readers = await self._readers(name) or known.readers
@@ -228,7 +228,7 @@ class ChunkKeeper:
 
     # --- room
 
-    async def _evict(self, name: str, order: DatasetOrder) -> None:
+    async def _evict(self, name: str, order: PoolOrder) -> None:
         for content in [content for content in self._shelves.contents() if content.id == name]:
             cut = self._told.planned.cut(content, order.partitions, order.units)
             indices = outside(content, cut, order.chunks.held)
@@ -242,7 +242,7 @@ class ChunkKeeper:
 
     # --- loading
 
-    def _load_all(self, name: str, order: DatasetOrder, readers: list[Reader]) -> None:
+    def _load_all(self, name: str, order: PoolOrder, readers: list[Reader]) -> None:
         version = self._told.membership.version
         for chunk in order.chunks.held:
             load = self._loads.get((name, chunk))
@@ -253,7 +253,7 @@ class ChunkKeeper:
             task = asyncio.get_running_loop().create_task(self._load(name, order, chunk, readers))
             self._loads[name, chunk] = _Load(version, task)
 
-    async def _load(self, name: str, order: DatasetOrder, chunk: int, readers: list[Reader]) -> None:
+    async def _load(self, name: str, order: PoolOrder, chunk: int, readers: list[Reader]) -> None:
         try:
             content = readers[0].registration.content
             indices = self._told.planned.cut(content, order.partitions, order.units).items_of(chunk)
@@ -280,7 +280,7 @@ class ChunkKeeper:
 
     # --- saying so
 
-    async def _report(self, orders: Mapping[str, DatasetOrder]) -> None:
+    async def _report(self, orders: Mapping[str, PoolOrder]) -> None:
         resident: dict[str, int] = {}
         for content in self._shelves.contents():
             if content.id in orders:
@@ -291,7 +291,7 @@ class ChunkKeeper:
         }
         await self._told.reports.tell(self._told.membership.me, report)
 
-    def _has(self, name: str, order: DatasetOrder) -> bool:
+    def _has(self, name: str, order: PoolOrder) -> bool:
         """Whether this node has what it can have of the chunk that is being loaded."""
         known = self._rotated.get(name)
         if known is None or order.chunks.loading < 0:

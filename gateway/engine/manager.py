@@ -28,7 +28,7 @@ from gateway.fleet.plans import NodeReport, Plans, Reports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
-from gateway.policies.plan import DatasetOrder, Phase, Plan
+from gateway.policies.plan import Phase, Plan, PoolOrder
 
 _FORGET_EVERY = 60
 
@@ -172,7 +172,7 @@ class Manager:
                 items,
                 requested,
                 overrides.get(dataset, ""),
-                _loaded(plan.datasets.get(dataset), dataset, told),
+                _loaded(plan.of(dataset), dataset, told),
                 _share(dataset, items, told),
                 quotas.get(dataset),
             )
@@ -192,7 +192,7 @@ def _show(plan: Plan) -> None:
     modes = [order.caching for order in plan.datasets.values()]
     for mode in CachingMode:
         metrics.PLANNED_DATASETS.labels(mode.value).set(modes.count(mode))
-    metrics.PLANNED_BYTES.set(sum(order.granted for order in plan.datasets.values()))
+    metrics.PLANNED_BYTES.set(sum(order.target for order in plan.datasets.values()))
 
 
 def _count(events: Iterable[Mapping[str, Any]]) -> None:
@@ -224,7 +224,7 @@ def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
     return found
 
 
-def _loaded(order: DatasetOrder | None, dataset: str, told: list[dict[str, NodeReport]]) -> bool:
+def _loaded(order: PoolOrder | None, dataset: str, told: list[dict[str, NodeReport]]) -> bool:
     """Whether every node that is READY has its part of the chunk that is being loaded."""
     if order is None or order.caching is not CachingMode.CHUNKED or order.chunks.loading < 0:
         return False
@@ -238,7 +238,7 @@ def _share(dataset: str, items: int, told: list[dict[str, NodeReport]]) -> float
 
 
 def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
-    record, order = job.record, plan.datasets.get(job.record.dataset)
+    record, order = job.record, plan.of(job.record.dataset)
     upcoming, left = job.upcoming, job.epoch_left
     if order is not None:
         # A job that was cut into other chunks than the fleet cuts into has nothing to say about the latter.

@@ -67,7 +67,7 @@ class Planned:
         """What is in force for a dataset, and for one of its tenant's jobs if it is named."""
         plan = self._plan()
         version = max(PLAN, plan.version)
-        order = plan.datasets.get(registration.content.id)
+        order = plan.of(registration.content.id)
         # With a slash in it, it could be the name of another tenant's job.
         of_job = plan.jobs.get(f"{registration.tenant}/{job}") if is_job_name(job) else None
         cache, phase = (True, Phase.STEADY) if of_job is None else (of_job.cache, of_job.phase)
@@ -81,7 +81,7 @@ class Planned:
 
     def keeps(self, content: Content, index: int) -> bool:
         """Whether the plan has a place for an item of a dataset; of datasets that it does not speak of, every item has one."""
-        order = self._plan().datasets.get(content.id)
+        order = self._plan().of(content.id)
         if order is None or order.caching is not CachingMode.CHUNKED:
             return order is None or order.caching is not CachingMode.NONE
         return self.cut(content, order.partitions, order.units).chunk_of(index) in order.chunks.held

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
-from gateway.policies.plan import DatasetOrder, JobOrder, Plan
+from gateway.policies.plan import JobOrder, Plan, PoolOrder
 
 HISTORY = 100
 """Changes that are remembered."""
@@ -100,9 +100,9 @@ class Plans:
         self._write = redis.register_script(_WRITE)
         self._read = redis.register_script(_READ)
 
-    def dataset(self, dataset: str) -> DatasetOrder | None:
+    def dataset(self, dataset: str) -> PoolOrder | None:
         """What the fleet does for a dataset; ``None`` when the plan has nothing on it."""
-        return self.plan.datasets.get(dataset)
+        return self.plan.of(dataset)
 
     def job(self, tenant: str, job: str) -> JobOrder | None:
         """What a job may expect; ``None`` when the plan does not know it."""

@@ -22,7 +22,7 @@ from enum import Enum, auto
 
 from gateway.policies.chunks import ENDING
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import DatasetOrder
+from gateway.policies.plan import PoolOrder
 
 KEPT_ORDERS = 4
 """Epochs of a job whose orders are kept: ranks are never further apart."""
@@ -66,7 +66,7 @@ class Opening:
     leads: bool = True
 
     @classmethod
-    def under(cls, plan: DatasetOrder | None, job: str, epoch: int, proposal: ChunkNumbers) -> Opening:
+    def under(cls, plan: PoolOrder | None, job: str, epoch: int, proposal: ChunkNumbers) -> Opening:
         """The request of a job whose dataset has this place in the plan, ``None`` for no place."""
         if plan is None or plan.caching is not CachingMode.CHUNKED:
             return cls(job, epoch, proposal)

@@ -29,7 +29,7 @@ from typing import Any
 from gateway.policies.allocation import Allocation, Candidate, allocate
 from gateway.policies.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
-from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.remembered import Known, Memory
 
@@ -123,11 +123,12 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerSettings) ->
     spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
     datasets, rotations, events = _rotated(before, facts, spaces.orders(), memory.rotations, jobs, now, settings)
     told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
-    seen = (datasets, told) != (dict(before.datasets), dict(before.jobs))
+    pools = dataset_pools(datasets)
+    seen = (pools, told) != (dict(before.pools), dict(before.jobs))
     return replace(
         before,
         version=before.version + seen,
-        datasets=datasets,
+        pools=pools,
         jobs=told,
         memory=replace(memory, jobs=jobs, rotations=rotations).to_json(),
         inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
@@ -163,7 +164,7 @@ def _probed(
     """What is known of each job after its last report. One job of a dataset is refused hits at a time."""
     jobs = {}
     for dataset, names in _by_dataset(facts).items():
-        order = before.datasets.get(dataset)
+        order = before.of(dataset)
         held = CachingMode.FULL if order is None else order.caching
         known = {name: _remembered(memory, name, dataset) for name in names}
         probing = [name for name in names if facts.jobs[name].wants == "auto"]
@@ -231,25 +232,25 @@ class _Spaces:
         chosen = {name for name, fact in facts.datasets.items() if fact.override in ("pin", "never")}
         self._candidates = {name: self._candidate(name) for name in sorted(chosen | set(self._gains))}
 
-    def orders(self) -> dict[str, DatasetOrder]:
+    def orders(self) -> dict[str, PoolOrder]:
         """What each dataset gets; chunks are not decided on yet."""
         allocations = allocate(list(self._candidates.values()), self._capacity)
         orders = {name: self._order(name, allocation) for name, allocation in allocations.items()}
         free = self._capacity - sum(one.granted for one in allocations.values())
         for name in sorted(set(self._facts.datasets) - set(orders)):
-            idle, fact = self._before.datasets.get(name), self._facts.datasets[name]
+            idle, fact = self._before.of(name), self._facts.datasets[name]
             if idle is None:
                 if fact.bounded:
                     orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))
                 continue
-            beyond = fact.quota is not None and idle.granted > fact.quota
+            beyond = fact.quota is not None and idle.target > fact.quota
             if beyond or (fact.bounded and idle.caching not in IN_USE):
-                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, granted=0)
-            elif 0 < idle.granted <= free:
-                free -= idle.granted
+                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, target=0, minimum=0)
+            elif 0 < idle.target <= free:
+                free -= idle.target
                 orders[name] = replace(idle, why=WhyCaching.NO_JOBS)
             else:
-                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.NO_JOBS, granted=0)
+                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.NO_JOBS, target=0, minimum=0)
         return dict(sorted(orders.items()))
 
     def inputs(self) -> dict[str, Any]:
@@ -269,7 +270,7 @@ class _Spaces:
         }
 
     def _units(self, dataset: str) -> int:
-        order = self._before.datasets.get(dataset)
+        order = self._before.of(dataset)
         if order is not None and dataset in self._gains and order.why is not WhyCaching.NO_JOBS:
             return order.units
         return units_of(self._facts.datasets[dataset].size, self._capacity)
@@ -280,12 +281,20 @@ class _Spaces:
         chunk = -(-fact.size // self._units(dataset))
         return Candidate(dataset, fact.size, chunk, full, chunked, fact.override, fact.requested, fact.quota)
 
-    def _order(self, dataset: str, allocation: Allocation) -> DatasetOrder:
-        return DatasetOrder(allocation.caching, PARTITIONS, self._units(dataset), allocation.why, allocation.granted)
+    def _order(self, dataset: str, allocation: Allocation) -> PoolOrder:
+        pinned = self._facts.datasets[dataset].override == "pin"
+        return PoolOrder(
+            allocation.caching,
+            PARTITIONS,
+            self._units(dataset),
+            allocation.why,
+            allocation.granted,
+            minimum=allocation.granted if pinned else 0,
+        )
 
     def _gain_of(self, dataset: str, jobs: Mapping[str, Known]) -> tuple[float, float]:
         """What a dataset brings whole, and in two chunks: the GPUs that its jobs would need on top without it."""
-        order = self._before.datasets.get(dataset)
+        order = self._before.of(dataset)
         weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
         full = chunked = 0.0
         for name, known in jobs.items():
@@ -323,22 +332,22 @@ def _above(benefit: float) -> float:
 def _rotated(
     before: Plan,
     facts: Facts,
-    orders: Mapping[str, DatasetOrder],
+    orders: Mapping[str, PoolOrder],
     memory: Mapping[str, RotationMemory],
     jobs: Mapping[str, Known],
     now: float,
     settings: ManagerSettings,
-) -> tuple[dict[str, DatasetOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
+) -> tuple[dict[str, PoolOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
     """The orders with the chunks of those datasets that are held in part; what must be remembered of them; what happened."""
     named = _by_dataset(facts)
     rotations: dict[str, RotationMemory] = {}
-    found: dict[str, DatasetOrder] = {}
+    found: dict[str, PoolOrder] = {}
     events: list[dict[str, Any]] = []
     for dataset, order in orders.items():
         if order.caching is not CachingMode.CHUNKED:
             found[dataset] = replace(order, chunks=Chunks())
             continue
-        last = before.datasets.get(dataset)
+        last = before.of(dataset)
         same = last is not None and (last.caching, last.units) == (order.caching, order.units)
         views = [
             JobView(name, facts.jobs[name].upcoming, facts.jobs[name].epoch_left)

@@ -70,15 +70,24 @@ class Chunks:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetOrder:
-    """What the fleet does for one dataset. ``granted`` is the space in bytes that the decision costs."""
+class PoolOrder:
+    """What the fleet does for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
+
+    ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
+    """
 
     caching: CachingMode
     partitions: int
     units: int
     why: WhyCaching
-    granted: int = 0
+    target: int = 0
     chunks: Chunks = Chunks()
+    minimum: int = 0
+
+    @property
+    def eviction(self) -> str:
+        """The eviction order of the pool."""
+        return ChunkOrder.name if self.caching is CachingMode.CHUNKED else Uniform.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +103,40 @@ class JobOrder:
 class Plan:
     """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
 
-    ``jobs`` is keyed by ``tenant/job``, ``datasets`` by id. ``memory`` is what the manager needs to go on from here, ``inputs``
-    what it saw: both are JSON, and only the manager and those who want an explanation read them.
+    ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is what the manager needs to go on from
+    here, ``inputs`` what it saw: both are JSON, and only the manager and those who want an explanation read them.
     """
 
     version: int = 0
     fence: int = 0
-    datasets: Mapping[str, DatasetOrder] = field(default_factory=dict)
+    pools: Mapping[str, PoolOrder] = field(default_factory=dict)
     jobs: Mapping[str, JobOrder] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, dataset: str) -> PoolOrder | None:
+        """What the fleet does for a dataset, by its id; ``None`` when the plan has nothing on it."""
+        return self.pools.get(dataset_pool(dataset))
+
+    @property
+    def datasets(self) -> dict[str, PoolOrder]:
+        """The pools that hold datasets, by the dataset's id."""
+        prefix = dataset_pool("")
+        return {name.removeprefix(prefix): order for name, order in self.pools.items() if name.startswith(prefix)}
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
         return {
             "version": self.version,
             "fence": self.fence,
-            "datasets": {
+            "pools": {
                 name: {
                     "caching": order.caching.value,
                     "partitions": order.partitions,
                     "units": order.units,
                     "why": order.why.value,
-                    "granted": order.granted,
+                    "target": order.target,
+                    "minimum": order.minimum,
                     "chunks": {
                         "complete": list(order.chunks.complete),
                         "loading": order.chunks.loading,
@@ -124,7 +144,7 @@ class Plan:
                         "marked": list(order.chunks.marked),
                     },
                 }
-                for name, order in self.datasets.items()
+                for name, order in self.pools.items()
             },
             "jobs": {
                 name: {"cache": order.cache, "phase": order.phase.value, "benefit": order.benefit}
@@ -136,7 +156,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Read a plan.
+        """Read a plan; one of a version without pools has datasets, and what was granted to them is their target.
 
         Raises:
             ValueError, KeyError, TypeError: it is none.
@@ -144,7 +164,7 @@ class Plan:
         return cls(
             int(document["version"]),
             int(document["fence"]),
-            {str(name): _dataset(order) for name, order in document["datasets"].items()},
+            _pools(document),
             {
                 str(name): JobOrder(bool(order["cache"]), Phase(order["phase"]), float(order["benefit"]))
                 for name, order in document["jobs"].items()
@@ -154,25 +174,38 @@ class Plan:
         )
 
 
-def _dataset(document: Mapping[str, Any]) -> DatasetOrder:
+def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
+    """The pools of datasets, by their names, of orders by the datasets' ids."""
+    return {dataset_pool(dataset): order for dataset, order in orders.items()}
+
+
+def _pools(document: Mapping[str, Any]) -> dict[str, PoolOrder]:
+    if "pools" not in document:
+        granted = {str(name): {**order, "target": order["granted"]} for name, order in document["datasets"].items()}
+        return dataset_pools({name: _pool(order) for name, order in granted.items()})
+    return {str(name): _pool(order) for name, order in document["pools"].items()}
+
+
+def _pool(document: Mapping[str, Any]) -> PoolOrder:
     chunks = document["chunks"]
-    return DatasetOrder(
+    return PoolOrder(
         CachingMode(document["caching"]),
         int(document["partitions"]),
         int(document["units"]),
         WhyCaching(document["why"]),
-        int(document["granted"]),
+        int(document["target"]),
         Chunks(
             tuple(map(int, chunks["complete"])),
             int(chunks["loading"]),
             int(chunks["active"]),
             tuple(map(int, chunks["marked"])),
         ),
+        int(document.get("minimum", 0)),
     )
 
 
 def node_pools(plan: Plan, capacity: int, everywhere: int) -> tuple[Pool, ...]:
-    """The pools that one node has for the plan's datasets.
+    """The pools that one node has under a plan; a dataset without jobs has none.
 
     Args:
         plan: of the fleet.
@@ -180,18 +213,14 @@ def node_pools(plan: Plan, capacity: int, everywhere: int) -> tuple[Pool, ...]:
         everywhere: bytes of all nodes' caches.
     """
     return tuple(
-        Pool(
-            dataset_pool(dataset),
-            _target(order, capacity, everywhere),
-            (ChunkOrder if order.caching is CachingMode.CHUNKED else Uniform).name,
-        )
-        for dataset, order in sorted(plan.datasets.items())
+        Pool(name, _target(order, capacity, everywhere), order.eviction, share_of(order.minimum, capacity, everywhere))
+        for name, order in sorted(plan.pools.items())
         if order.why is not WhyCaching.NO_JOBS
     )
 
 
-def _target(order: DatasetOrder, capacity: int, everywhere: int) -> int:
+def _target(order: PoolOrder, capacity: int, everywhere: int) -> int:
     if order.caching is CachingMode.NONE:
         return 0
-    # Nothing is granted to a dataset whose digest file states no lengths, yet all of it is to be kept.
-    return share_of(order.granted, capacity, everywhere) or capacity
+    # A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept.
+    return share_of(order.target, capacity, everywhere) or capacity

@@ -99,7 +99,7 @@ class Managed:
         layout = self._layouts.setdefault(job.name, self._layout(job.items))
         proposal = EpochOrder(layout, seed=job.seed, epoch=epoch).numbers
         orders, places = self._orders.setdefault(job.name, {}), self._places[dataset]
-        asked = Opening.under(self.plan.datasets.get(dataset), job.name, epoch, proposal)
+        asked = Opening.under(self.plan.of(dataset), job.name, epoch, proposal)
         opened = open_epoch(asked, OrderState(orders, places, self._sequences.get(dataset, ())))
         for forgotten in opened.forgotten:
             del orders[forgotten]
@@ -183,7 +183,7 @@ class Managed:
 
     def _preload(self, items: Items) -> None:
         name = items.spec.name
-        order = self.plan.datasets.get(name)
+        order = self.plan.of(name)
         if name in self._preloading or order is None or order.chunks.loading < 0:
             return
         missing = np.flatnonzero((self._chunk_of(items) == order.chunks.loading) & ~items.resident & ~items.fetching)
@@ -222,7 +222,7 @@ class Managed:
     # --- looking things up
 
     def _caching(self, items: Items) -> CachingMode:
-        order = self.plan.datasets.get(items.spec.name)
+        order = self.plan.of(items.spec.name)
         if order is not None:
             return order.caching
         return decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity)).caching
@@ -232,17 +232,17 @@ class Managed:
         return self.plan.jobs.get(f"{TENANT}/{job.name}")
 
     def _held(self, items: Items) -> tuple[int, ...]:
-        order = self.plan.datasets.get(items.spec.name)
+        order = self.plan.of(items.spec.name)
         return () if order is None else order.chunks.held
 
     def _loaded(self, items: Items) -> bool:
-        order = self.plan.datasets.get(items.spec.name)
+        order = self.plan.of(items.spec.name)
         if order is None or order.chunks.loading < 0:
             return False
         return bool(items.resident[self._chunk_of(items) == order.chunks.loading].all())
 
     def _cut(self, items: Items) -> tuple[int, int]:
-        order = self.plan.datasets.get(items.spec.name)
+        order = self.plan.of(items.spec.name)
         if order is not None:
             return order.partitions, order.units
         plan = decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity))

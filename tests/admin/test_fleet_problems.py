@@ -15,7 +15,7 @@ from gateway.fleet.samples import Told
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.plan import JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.probing import PhaseTotals, ProbeState
 from gateway.policies.rates import Point
 
@@ -81,7 +81,7 @@ def test_a_node_that_is_gone_stays_listed() -> None:
 
 
 ITEMS = 1000
-WHOLE = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, granted=9 * 10**8)
+WHOLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, target=9 * 10**8)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,18 @@ WHOLE = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, granted=9 * 1
     [
         (5 * 10**9, {}, "it has 5.0 GB, and the caches have room for"),
         (9 * 10**8, {"quotas": {DATASET: 10**8}}, "its quota is 100.0 MB"),
-        (9 * 10**8, {"plan": Plan(datasets={DATASET: replace(WHOLE, granted=10**8)})}, "the plan gives it 100.0 MB"),
+        (
+            9 * 10**8,
+            {"plan": Plan(pools=dataset_pools({DATASET: replace(WHOLE, target=10**8)}))},
+            "the plan gives it 100.0 MB",
+        ),
         (9 * 10**8, {"datasets": {("t", "one"): DATASET, ("t", "two"): "cd" * 32}}, "all that are, have"),
         (8 * 10**8, {"gone": True}, "what b held of it is read from the origin"),
     ],
 )
 def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], why: str) -> None:
     """Rule: what is to be kept whole, and does not fit, may not, or has lost a node, is a problem, and says so itself."""
-    given = {"plan": Plan(datasets={DATASET: WHOLE}), **parts}
+    given = {"plan": Plan(pools=dataset_pools({DATASET: WHOLE})), **parts}
     told = {"a": Told(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, "cd" * 32)}})}
     if given.pop("gone", False):
         told["b"] = Told(100.0, {})
@@ -106,7 +110,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
     assert why in shown.shortfall
     assert [each for each in whats(found) if why in each and "is to be kept whole" in each] != []
     fits = {"a": Told(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
-    assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(datasets={DATASET: WHOLE}))))
+    assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(pools=dataset_pools({DATASET: WHOLE})))))
 
 
 def test_a_job_that_gains_nothing_is_named() -> None:
@@ -123,10 +127,10 @@ def test_a_job_that_gains_nothing_is_named() -> None:
 
 def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
     """Rule: it is a problem if two chunks are more than all caches; not if others only gain more."""
-    order = DatasetOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    order = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
     for chunk, expected in ((10**9, 1), (10**8, 0)):
         inputs = {"datasets": {DATASET: {"size": 10 * chunk, "chunk": chunk}}}
-        plan = Plan(datasets={DATASET: order}, inputs=inputs)
+        plan = Plan(pools=dataset_pools({DATASET: order}), inputs=inputs)
         assert len(whats(reading(jobs=(job("j"),), plan=plan))) == expected
 
 

@@ -12,15 +12,15 @@ from gateway.engine import pool_assignments
 from gateway.engine.planned import Planned
 from gateway.engine.pool_assignments import PoolAssignments
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import DatasetOrder, Plan, WhyCaching, node_pools
+from gateway.policies.plan import Plan, PoolOrder, WhyCaching, dataset_pools, node_pools
 from gateway.policies.pools import Pool
 from tests.digests import Row
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 
 CAPACITY = 100_000
-GIVEN = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT)
-TAKEN = DatasetOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_BENEFIT)
-IDLE = DatasetOrder(CachingMode.FULL, 10, 10, WhyCaching.NO_JOBS)
+GIVEN = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT)
+TAKEN = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_BENEFIT)
+IDLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.NO_JOBS)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Ranks:
     """A cache for a hundred items, and what the plan says of its datasets."""
 
     shelf: Shelf
-    orders: dict[str, DatasetOrder] = field(default_factory=dict)
+    orders: dict[str, PoolOrder] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin as a node that was just started."""
@@ -38,7 +38,7 @@ class Ranks:
     @property
     def plan(self) -> Plan:
         """The plan, as this node knows it."""
-        return Plan(version=1, datasets=dict(self.orders))
+        return Plan(version=1, pools=dataset_pools(self.orders))
 
     async def hold(self, name: str, count: int = 40) -> Data:
         """A dataset whose items are in the cache, used after all that were there before."""
@@ -47,7 +47,7 @@ class Ranks:
         await data.warm(range(count))
         return data
 
-    def say(self, data: Data, order: DatasetOrder) -> None:
+    def say(self, data: Data, order: PoolOrder) -> None:
         """Have the plan say something."""
         self.orders[data.registration.content.id] = order
 
@@ -70,8 +70,8 @@ async def ranks(tmp_path: Path) -> AsyncIterator[Ranks]:
 
 def test_which_pools_a_plan_makes() -> None:
     """Rule: space that was given is a target, space that was taken is the target 0; a dataset without jobs is no pool."""
-    datasets = {"given": replace(GIVEN, granted=500), "taken": TAKEN, "idle": IDLE}
-    assert node_pools(Plan(version=1, datasets=datasets), 1000, 1000) == (
+    datasets = {"given": replace(GIVEN, target=500), "taken": TAKEN, "idle": IDLE}
+    assert node_pools(Plan(version=1, pools=dataset_pools(datasets)), 1000, 1000) == (
         Pool("dataset:given", 500, "uniform"),
         Pool("dataset:taken", 0, "uniform"),
     )
@@ -79,13 +79,15 @@ def test_which_pools_a_plan_makes() -> None:
 
 def test_a_node_has_its_share_of_a_pool() -> None:
     """Rule: of what is given in a fleet a node has its part by capacity and a tenth more, never more than there is."""
-    shared = Plan(version=1, datasets={"given": replace(GIVEN, granted=500)})
+    shared = Plan(version=1, pools=dataset_pools({"given": replace(GIVEN, target=500)}))
     assert [pool.target for pool in node_pools(shared, 1000, 4000)] == [138]
 
 
 def test_a_dataset_of_unknown_size_is_kept_whole() -> None:
     """Rule: what was given space, and states no lengths, is never over its target."""
-    assert [pool.target for pool in node_pools(Plan(version=1, datasets={"given": GIVEN}), 1000, 4000)] == [1000]
+    assert [pool.target for pool in node_pools(Plan(version=1, pools=dataset_pools({"given": GIVEN})), 1000, 4000)] == [
+        1000
+    ]
 
 
 async def test_without_a_plan_the_least_recently_used_go(ranks: Ranks) -> None:

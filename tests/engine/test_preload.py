@@ -21,7 +21,8 @@ from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
 from gateway.policies.chunk_cut import ChunkCut
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Chunks, DatasetOrder, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, PoolOrder, WhyCaching
+from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.testing.origin import BOB
@@ -80,10 +81,10 @@ class Desk:
     def order(self, data: Data, caching: CachingMode = CachingMode.CHUNKED, **chunks: object) -> None:
         """Have the plan say something of a dataset."""
         why = WhyCaching.BENEFIT if caching is not CachingMode.NONE else WhyCaching.NO_BENEFIT
-        order = DatasetOrder(caching, 2, UNITS, why, 0, Chunks(**chunks))  # type: ignore[arg-type]
+        order = PoolOrder(caching, 2, UNITS, why, 0, Chunks(**chunks))  # type: ignore[arg-type]
         content = data.registration.content
         self.plan = replace(
-            self.plan, version=self.plan.version + 1, datasets={**self.plan.datasets, content.id: order}
+            self.plan, version=self.plan.version + 1, pools={**self.plan.pools, dataset_pool(content.id): order}
         )
 
     def read_by(self, data: Data, key: str = "") -> None:

@@ -106,7 +106,7 @@ async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:
     assert counted("larder_jobs", phase="probe-miss") == 0
     assert counted("larder_jobs_using_cache") == 1
     assert counted("larder_planned_datasets", caching="chunked") == 1
-    assert counted("larder_planned_bytes") == leader.plan.datasets[D].granted > 0
+    assert counted("larder_planned_bytes") == leader.plan.datasets[D].target > 0
     after = {what: counted("larder_plan_changes_total", what=what) for what in before}
     assert {what: after[what] - before[what] for what in before} == {"allocated": 1, "judged": 1, "loaded": 2}
     assert counted("larder_job_phases_total", phase="steady") == probes + 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.policies.chunk_order import KEPT_ORDERS, Opened, Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Chunks, DatasetOrder, WhyCaching
+from gateway.policies.plan import Chunks, PoolOrder, WhyCaching
 
 OURS, THEIRS = (0, 1, 2, 3, 4), (4, 2, 0, 3, 1)
 
@@ -110,7 +110,7 @@ def test_the_plan_says_where_to_begin() -> None:
     """Rule: the active chunk, else the one being loaded; a dataset that is not rotated names none, and other cuts do not lead."""
 
     def under(caching: CachingMode, chunks: Chunks, units: int = 5) -> Opening:
-        return Opening.under(DatasetOrder(caching, 10, units, WhyCaching.BENEFIT, 0, chunks), "a", 0, OURS)
+        return Opening.under(PoolOrder(caching, 10, units, WhyCaching.BENEFIT, 0, chunks), "a", 0, OURS)
 
     assert under(CachingMode.CHUNKED, Chunks(active=3, loading=1)).begin == 3
     assert under(CachingMode.CHUNKED, Chunks(loading=1)).begin == 1

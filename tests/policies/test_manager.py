@@ -115,7 +115,7 @@ def test_quivers_cluster_gets_quivers_plan(budget, expected):
     gigabytes; the space is never exceeded, and nothing moves any more once all is measured (section 7.6)."""
     plan, plans = quivers_cluster(budget * GIB)
     assert {name: order.caching for name, order in plan.datasets.items()} == expected
-    assert all(sum(order.granted for order in one.datasets.values()) <= budget * GIB for one in plans)
+    assert all(sum(order.target for order in one.datasets.values()) <= budget * GIB for one in plans)
     modes = [[order.caching for order in one.datasets.values()] for one in plans[len(plans) // 2 :]]
     assert all(one == modes[0] for one in modes)
     assert {order.phase for order in plan.jobs.values()} == {Phase.STEADY}
@@ -155,7 +155,7 @@ def test_another_leader_goes_on_from_the_plan_at_any_point():
 def test_a_new_dataset_gets_space_before_it_is_measured():
     """Rule: one that fits is held whole at once; its first job is refused hits, the second waits."""
     plan = decide(Plan(), facts(100 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a"), job("b")]), 0.0, SETTINGS)
-    assert (plan.version, plan.datasets["data"].caching, plan.datasets["data"].granted) == (1, FULL, 50 * GB)
+    assert (plan.version, plan.datasets["data"].caching, plan.datasets["data"].target) == (1, FULL, 50 * GB)
     assert plan.jobs == {"t/a": JobOrder(False, Phase.PROBE_MISS), "t/b": JobOrder(True, Phase.MEASURE)}
 
 
@@ -250,7 +250,7 @@ def test_a_job_that_gains_nothing_leaves_and_its_dataset_with_it():
     plan = run_alone(Trainer("a", "data", same), 20 * GB, 50 * GB, 3)[-1]
     assert plan.jobs["t/a"] == JobOrder(False, Phase.STEADY, pytest.approx(1.0))
     order = plan.datasets["data"]
-    assert (order.caching, order.why, order.granted, order.chunks) == (NONE, WhyCaching.NO_BENEFIT, 0, Chunks())
+    assert (order.caching, order.why, order.target, order.chunks) == (NONE, WhyCaching.NO_BENEFIT, 0, Chunks())
 
 
 def test_a_job_that_left_is_given_another_chance_with_what_nobody_wants():
@@ -300,7 +300,7 @@ def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
     plan = decide(plan, facts(100 * GB, both, [job("b", "busy")]), 2.0, UNPROBED)
     assert plan.datasets["busy"].caching is FULL
     idle = plan.datasets["idle"]
-    assert (idle.caching, idle.why, idle.granted) == (NONE, WhyCaching.NO_JOBS, 0)
+    assert (idle.caching, idle.why, idle.target) == (NONE, WhyCaching.NO_JOBS, 0)
 
 
 def test_a_quota_holds_without_jobs_too():
@@ -399,12 +399,12 @@ def test_whatever_happens_the_plan_is_sound(story, seconds):
         assert decide(before, known, now, SETTINGS) == plan
         assert decide(again(before), known, now, SETTINGS) == plan
         capacity = max(capacity, known.capacity)
-        assert sum(order.granted for order in plan.datasets.values()) <= plan.memory["capacity"] <= capacity
+        assert sum(order.target for order in plan.datasets.values()) <= plan.memory["capacity"] <= capacity
         assert set(plan.jobs) == set(known.jobs)
         assert set(plan.datasets) <= set(known.datasets)
         for name, order in plan.datasets.items():
             quota = known.datasets[name].quota
-            assert quota is None or order.granted <= quota
+            assert quota is None or order.target <= quota
             assert len(set(order.chunks.held)) == len(order.chunks.held) <= (2 if order.caching is CHUNKED else 0)
         changed = (plan.datasets, plan.jobs) != (before.datasets, before.jobs)
         assert plan.version == before.version + changed

@@ -25,14 +25,14 @@ def plan_document(
     return PlanDocument(
         version=plan.version,
         capacity=capacity,
-        granted=sum(order.granted for order in plan.datasets.values()),
+        granted=sum(order.target for order in plan.datasets.values()),
         datasets={
             dataset: PlannedDataset(
                 caching=order.caching.value,
                 partitions=order.partitions,
                 units=order.units,
                 why=order.why.value,
-                granted=order.granted,
+                granted=order.target,
                 chunks=ChunksInForce(
                     complete=list(order.chunks.complete),
                     loading=order.chunks.loading,

@@ -1,0 +1,56 @@
+"""The plan as JSON: read by the version that wrote it, and by others in a fleet that is being upgraded."""
+
+from typing import Any
+
+import pytest
+
+from gateway.policies.datasets import CachingMode
+from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools, node_pools
+from gateway.policies.pools import Pool
+
+ORDER = PoolOrder(CachingMode.CHUNKED, 10, 20, WhyCaching.OVERRIDE, 200, Chunks((1, 2), 3, 2, (1,)), 150)
+PLAN = Plan(3, 7, dataset_pools({"d": ORDER}), {"t/j": JobOrder(True, Phase.STEADY, 2.5)}, {"m": 1}, {"i": [1]})
+
+
+def test_a_plan_comes_back_as_it_was() -> None:
+    """Rule: what one node writes another reads."""
+    assert Plan.from_json(PLAN.to_json()) == PLAN
+
+
+def test_a_plan_of_an_older_node_is_followed() -> None:
+    """Rule: a plan from before there were pools says the same of its datasets; what was granted is the target."""
+    document = PLAN.to_json()
+    (pool,) = document.pop("pools").values()
+    granted = {name: value for name, value in pool.items() if name not in ("target", "minimum")} | {"granted": 200}
+    found = Plan.from_json(document | {"datasets": {"d": granted}})
+    assert found.of("d") == PoolOrder(CachingMode.CHUNKED, 10, 20, WhyCaching.OVERRIDE, 200, ORDER.chunks)
+    assert (found.jobs, found.version, found.fence) == (PLAN.jobs, 3, 7)
+
+
+def _without(document: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key != name}
+
+
+def test_what_an_older_node_does_not_know_it_refuses() -> None:
+    """Rule: the names that older nodes look for are gone, so they keep their last plan rather than follow half of this one."""
+    assert "datasets" not in PLAN.to_json()
+    with pytest.raises(KeyError):
+        Plan.from_json(_without(PLAN.to_json(), "pools"))
+
+
+def test_fields_of_a_newer_node_are_left_out() -> None:
+    """Rule: what a newer version adds to a plan does not keep this one from following it."""
+    document = PLAN.to_json()
+    document["pools"]["dataset:d"]["idle"] = 60
+    assert Plan.from_json(document | {"news": 1}) == PLAN
+
+
+def test_pools_that_hold_no_dataset_are_no_datasets() -> None:
+    """Rule: the datasets of a plan are those of its pools that are named after one."""
+    plan = Plan(pools={**PLAN.pools, "stream:b/p": ORDER})
+    assert plan.datasets == {"d": ORDER}
+
+
+def test_a_pinned_pool_has_a_minimum_on_every_node() -> None:
+    """Rule: a node keeps its share of what an operator pinned, whatever else needs room."""
+    assert node_pools(PLAN, 50, 100) == (Pool("dataset:d", 111, "chunk", 83),)
