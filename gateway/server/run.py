@@ -22,9 +22,11 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -44,6 +46,8 @@ _BACKLOG = 2048
 _PR_SET_PDEATHSIG = 1
 _LOOK = 0.1
 """Seconds between two looks at signals while workers end."""
+_WITHHELD = {signal.SIGINT, signal.SIGHUP}
+"""Signals that wait until a worker has handlers for them: without one SIGINT prints a traceback, and SIGHUP ends the process."""
 logger = logging.getLogger("gateway.server")
 
 
@@ -199,6 +203,7 @@ def _load(factory: str, supervisor: int) -> Any:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if supervisor:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WITHHELD)
         _raise_file_limit()
         _end_with(supervisor)
     module, _, function = factory.partition(":")
@@ -223,6 +228,17 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+@contextmanager
+def _withheld() -> Iterator[None]:
+    """Block signals in this process, and in those that it starts until they unblock them."""
+    resource_tracker.ensure_running()  # its start, which the first worker's would bring about, unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WITHHELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Supervisor(Multiprocess):
     def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
@@ -230,7 +246,8 @@ class _Supervisor(Multiprocess):
 
     def init_processes(self) -> None:
         """Start the workers."""
-        super().init_processes()
+        with _withheld():
+            super().init_processes()
         self._hear_of_deaths()
 
     def keep_subprocess_alive(self) -> None:
@@ -244,7 +261,8 @@ class _Supervisor(Multiprocess):
             process for process in self.processes if process.process.is_alive() and not self._has_answered(process)
         ]
         self.processes = [process for process in self.processes if process not in starting]
-        super().keep_subprocess_alive()
+        with _withheld():
+            super().keep_subprocess_alive()
         self.processes += starting
         for pid in before - {process.pid for process in self.processes}:
             if "PROMETHEUS_MULTIPROC_DIR" in os.environ:

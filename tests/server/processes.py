@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+from pathlib import Path
 
 from gateway.config import ServerSettings
 from gateway.server.run import Launch, serve
 from tests.server.conftest import body, head, with_lifespan
+
+if __name__ == "__mp_main__" and "STARTING" in os.environ:
+    # A worker that takes for ever to start.
+    Path(os.environ["STARTING"], str(os.getpid())).touch()
+    while True:
+        signal.pause()
 
 
 async def _answer(scope, receive, send):

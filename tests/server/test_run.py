@@ -28,9 +28,11 @@ def launch():
     """Starts server processes and ends those that are left."""
     processes = []
 
-    def begin(workers=1, drain=20.0):
+    def begin(workers=1, drain=20.0, **environ):
         command = [sys.executable, "-m", "tests.server.processes", "0", str(workers), str(drain)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+        )
         processes.append(process)
         line = process.stdout.readline()
         assert line.startswith("listening on http://127.0.0.1:"), line + process.stdout.read()
@@ -83,6 +85,16 @@ def test_signals_let_the_requests_in_flight_finish(launch, tmp_path, number, wor
         assert process.poll() is None
         (tmp_path / "go_on").touch()
         assert read_response(sock)[1].endswith(b"plum.")
+    assert process.wait(20) == 0
+    assert process.stdout.read() == ""
+
+
+def test_ctrl_c_before_the_workers_have_started(launch, tmp_path):
+    """Rule: SIGINT, which a terminal sends to all of them, ends workers that still import their modules without a traceback."""
+    process, _ = launch(2, STARTING=str(tmp_path))
+    workers = wait_until(lambda: found if len(found := [int(path.name) for path in tmp_path.iterdir()]) == 2 else None)
+    for pid in (*workers, process.pid):
+        os.kill(pid, signal.SIGINT)
     assert process.wait(20) == 0
     assert process.stdout.read() == ""
 
