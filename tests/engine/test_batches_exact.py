@@ -14,6 +14,7 @@ from gateway.model.access import Access
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import PATIENCE, BatchMode
 from gateway.store.items import close_files
+from gateway.store.threads import closer
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from tests.digests import Row
@@ -192,6 +193,7 @@ async def test_readers_that_stand_still_do_not_use_up_the_descriptors(data: Data
     """Rule: all batches of a worker together hold a bounded number of files; beyond that, files are opened one by one."""
     await data.warm(range(10))
     data.shelf.batches._room.left = 25
+    await closer.done()
     before = descriptors()
     held = [await data.shelf.batches.open(data.ask(BatchMode.EXACT, range(10))) for _ in range(5)]
     assert [isinstance(one, Resident) for one in held] == [True, True, False, False, False]
@@ -200,6 +202,7 @@ async def test_readers_that_stand_still_do_not_use_up_the_descriptors(data: Data
     assert (len(batch.delivered), batch.count(ItemFlag.HIT)) == (8, 8)
     for one in held:
         await one.aclose() if isinstance(one, Arriving) else one.close()
+    await closer.done()
     assert (descriptors(), data.shelf.batches._room.left) == (before, 25)
 
 
