@@ -76,8 +76,10 @@ def lost(redis: RedisServer, how: str) -> Iterator[None]:
             yield
         return
     redis.kill()
-    yield
-    redis.start()
+    try:
+        yield
+    finally:
+        redis.start()
 
 
 def test_a_write_through_one_gateway_is_seen_by_the_other_at_once(whole, origin):
