@@ -37,11 +37,12 @@ import gateway
 from benchmarks.objects import make_many
 from benchmarks.report import machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, origin
-from gateway.app import Larder, create, launch_environment
+from gateway.app import Larder, create
 from gateway.config import load_settings
 from gateway.fleet.background import BackgroundRedis
 from gateway.server.run import Launch, serve
 from gateway.testing.signed_requests import Signer
+from gateway.wiring.config_file import launch_environment
 from larder.digest.writer import Row
 from larder.digest.writer import write as write_digests
 
