@@ -7,6 +7,7 @@ tests/cli and tests/docs.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import resource
@@ -101,3 +102,10 @@ def _end_with_tests() -> None:
     assert tests is not None
     tests.join()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@atexit.register
+def _end_what_is_left() -> None:
+    """Kill what a failed test has left: multiprocessing would wait for it."""
+    for child in multiprocessing.active_children():
+        child.kill()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.origins.processes import speaks_http, wait_until
 
@@ -18,12 +21,15 @@ sys.stdin.read()
 """
 
 
-def test_a_gateway_ends_with_the_tests(root: Path, tmp_path: Path) -> None:
-    """Rule: when the process of the tests is killed, its gateways stop."""
+@pytest.mark.parametrize("end", [subprocess.Popen.kill, lambda tests: tests.stdin.close()], ids=["killed", "done"])
+def test_a_gateway_ends_with_the_tests(
+    root: Path, tmp_path: Path, end: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    """Rule: when the process of the tests is killed, or ends without having stopped its gateways, they end too."""
     command = [sys.executable, "-c", STARTS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as tests:
         assert tests.stdout is not None
         endpoint = tests.stdout.readline().strip()
         assert speaks_http(endpoint)
-        tests.kill()
+        end(tests)
     wait_until(lambda: not speaks_http(endpoint), 60, "the end of the gateway")
