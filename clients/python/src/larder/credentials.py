@@ -1,4 +1,4 @@
-"""Where access keys come from: arguments, the environment, the AWS files, and botocore's chain when botocore is there.
+"""Sources of access keys: arguments, the environment, the AWS files, and botocore's chain if botocore is installed.
 
 The order and the names are those of the AWS SDKs ("Configuration and credential file settings" and "Environment variables"
 in the AWS SDKs and Tools reference), so that what works for boto3 on a machine works here.
@@ -28,7 +28,7 @@ class Credentials:
         access_key_id: the public half.
         secret_access_key: the secret half.
         session_token: only with temporary credentials.
-        region: that requests are signed for; gateways and most private stores accept any.
+        region: region of signatures; gateways and most private stores accept any.
     """
 
     access_key_id: str
@@ -38,12 +38,12 @@ class Credentials:
 
 
 class CredentialSource:
-    """Gives the credentials to sign the next request with. Safe for threads, to fork and to pickle.
+    """Provides the credentials for the next request. Safe for threads, to fork and to pickle.
 
-    What was found is kept until ``forget``; temporary ones from botocore are asked for each time, and botocore renews them.
+    Credentials are kept until ``forget``, except temporary ones of botocore, which botocore renews.
 
     Args:
-        given: credentials, or a function that returns the current ones; ``None`` looks in the usual places at first use.
+        given: credentials, or a function that returns the current ones; ``None`` searches the usual places at first use.
         profile: of the AWS files; ``AWS_PROFILE`` when left out.
     """
 
@@ -55,10 +55,10 @@ class CredentialSource:
         self._found: tuple[int, Callable[[], Credentials]] | None = None
 
     def current(self) -> Credentials:
-        """The credentials to use now.
+        """The current credentials.
 
         Raises:
-            CredentialsMissing: there are none in any place.
+            CredentialsMissing: no access key was found.
         """
         if isinstance(self._given, Credentials):
             return self._given
@@ -66,12 +66,12 @@ class CredentialSource:
             return self._given()
         found = self._found
         if found is None or found[0] != os.getpid():
-            # A child looks for itself: botocore renews credentials under locks that a fork may have caught held.
+            # A child searches again: botocore renews credentials under locks that may be held during a fork.
             found = self._found = (os.getpid(), find(profile=self._profile))
         return found[1]()
 
     def forget(self) -> bool:
-        """Look again at the next use, because what was found was refused; whether that can change anything."""
+        """Search again at the next use, because the credentials were refused. Returns whether that can help."""
         self._found = None
         return not isinstance(self._given, Credentials)
 
@@ -80,15 +80,15 @@ class CredentialSource:
 
 
 def source_of(credentials: Credentials | Callable[[], Credentials] | CredentialSource | None) -> CredentialSource:
-    """What a ``credentials`` argument means."""
+    """The source that a ``credentials`` argument denotes."""
     return credentials if isinstance(credentials, CredentialSource) else CredentialSource(credentials)
 
 
 def find(*, profile: str | None = None, environment: Mapping[str, str] | None = None) -> Callable[[], Credentials]:
-    """A function that gives the credentials this machine is set up with; those of a named profile come first.
+    """A function that returns this machine's credentials; those of a named profile come first.
 
     Raises:
-        CredentialsMissing: there are none in any place.
+        CredentialsMissing: no access key was found.
     """
     env = os.environ if environment is None else environment
     settings = _profile_settings(profile, env)
@@ -107,7 +107,7 @@ def find(*, profile: str | None = None, environment: Mapping[str, str] | None = 
 
 
 def endpoint_of(endpoint: str | None, *, profile: str | None = None) -> str:
-    """The address to use: the one given, or LARDER_ENDPOINT, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's.
+    """The endpoint: the argument, or LARDER_ENDPOINT, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's.
 
     Raises:
         ValueError: none is set.
@@ -121,7 +121,7 @@ def endpoint_of(endpoint: str | None, *, profile: str | None = None) -> str:
 
 
 def _profile_settings(profile: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Both files' settings of a profile, the credentials file's over the config file's."""
+    """A profile's settings from both files; the credentials file takes precedence."""
     name = profile or env.get("AWS_PROFILE") or "default"
     home = Path(env.get("HOME") or Path.home())
     settings: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Reading objects and listings from an S3 store, or from a gateway: as little of S3 as datasets need, on our own connections.
+"""A minimal S3 reader for stores and gateways: the objects and listings that datasets need.
 
 Addresses are path-style, keys are sent percent-encoded and never normalised. Sources: GetObject, HeadObject and ListObjectsV2 in
 the Amazon S3 API reference.
@@ -26,7 +26,7 @@ from larder.retry import Patience, Retry
 from larder.signing import encode_query, object_path
 
 T = TypeVar("T")
-# Of HTTP, and of S3 where the status is not enough: S3 answers 400 RequestTimeout when it has grown tired of a client.
+# Temporary errors. Codes complement statuses: S3 answers a slow client with 400 RequestTimeout.
 _AGAIN_STATUS = frozenset({429, 500, 502, 503, 504})
 _AGAIN_CODES = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "InternalError"})
 _HEAD_CODES = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed"}
@@ -36,12 +36,12 @@ _ERROR_BODY = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """What a HEAD says of an object.
+    """The result of a HEAD request.
 
     Args:
-        size: in bytes.
-        etag: with its quotes, as If-Match wants it.
-        sha256: of the whole object, 32 bytes, where the store has it.
+        size: bytes of the object.
+        etag: with its quotes, for If-Match.
+        sha256: of the whole object, 32 bytes, if the store has it.
         last_modified: as the store writes it.
     """
 
@@ -66,9 +66,9 @@ class S3:
     Args:
         endpoint: of the store or of a gateway; when left out, ``LARDER_ENDPOINT``, ``AWS_ENDPOINT_URL``, the profile's,
             or AWS itself.
-        credentials: to sign with; ``None`` looks in the usual places.
-        timeout: seconds that the store may be silent.
-        retry: how often a request that fails for a passing reason is repeated.
+        credentials: access key to sign with; ``None`` searches the usual places.
+        timeout: seconds of silence after which a request fails.
+        retry: repetition of temporary failures.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class S3:
         """An object's bytes, or ``length`` of them from ``offset`` (to the end when ``length`` is left out).
 
         Raises:
-            ObjectMissing: there is no such object.
-            ObjectChanged: its ETag is not ``if_match``, or it is too short to have these bytes.
-            S3Error: anything else that the store refuses or fails, after the retries.
+            ObjectMissing: the object does not exist.
+            ObjectChanged: its ETag is not ``if_match``, or it is too short for this range.
+            S3Error: any other error of the store, after the retries.
         """
         if length == 0:
             return b""
@@ -121,7 +121,7 @@ class S3:
 
         body = self._patiently(attempt, bucket, key)
         if length is not None and len(body) != length:
-            detail = f"{length} bytes from {offset or 0} on were asked for, there are {len(body)}"
+            detail = f"{length} bytes from offset {offset or 0} were requested, but there are {len(body)}"
             raise ObjectChanged(206, "ShortObject", bucket, key, detail)
         return body
 

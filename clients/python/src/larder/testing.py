@@ -1,4 +1,4 @@
-"""A dataset in memory in place of one at a gateway, to test training code without either.
+"""A dataset in memory, to test training code without a gateway.
 
 ::
 
@@ -29,12 +29,12 @@ class MemorySource:
     """Items in memory, of which some are in an imaginary cache.
 
     Args:
-        items: the bytes of each; or how many there are, then each is its own number as text.
-        cached: which share of the items is in the cache; which ones changes with every request, as a shared cache's would.
-        caching: the mode that the gateway is said to use.
-        failures: by index, the status (`larder.frames`) of items that cannot be had.
-        before: called with the indices before each request; what it raises is the request's error.
-        name: of the dataset.
+        items: the bytes of each item; or their number, when each item is its own number as text.
+        cached: fraction of the items in the cache; which ones changes with every request, as in a shared cache.
+        caching: caching mode of the imaginary gateway.
+        failures: status (`larder.frames`) of unavailable items, by index.
+        before: called with the indices before each request; its exception is the request's error.
+        name: name of the dataset.
     """
 
     items: Sequence[bytes] | int
@@ -45,7 +45,7 @@ class MemorySource:
     name: str = "memory"
 
     def describe(self) -> DatasetInfo:
-        """The dataset; its id depends on the name and the number of items only."""
+        """The dataset; its id depends only on the name and the number of items."""
         count = self.items if isinstance(self.items, int) else len(self.items)
         identity = hashlib.sha256(f"{self.name}/{count}".encode()).hexdigest()
         return DatasetInfo(self.name, identity, count, caching=self.caching, resident=round(self.cached * count))
@@ -65,10 +65,10 @@ class MemorySource:
 
 
 class MemoryReader:
-    """Reads items as a gateway would deliver them: cached candidates first, in no particular order.
+    """Delivers items as a gateway does: cached candidates first, in random order.
 
     Args:
-        source: what is read.
+        source: the items.
         stats: counts the requests.
     """
 
@@ -119,6 +119,6 @@ class MemoryReader:
         )
 
     def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
-        """Remembers what was to be prefetched."""
+        """Record an announcement."""
         self.prefetched.append(indices)
         return {"resident": 0, "fetching": len(indices), "refused": 0}

@@ -1,4 +1,4 @@
-"""What the items of a dataset are: whole objects, the members of TARs, or what a function of the user's says."""
+"""Kinds of items: whole objects, members of TARs, or ranges that a user's function returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAR_MEMBERS = "tar-members"
 
 
 class IndexFailed(LarderError):
-    """A user's function cannot be found, or gave something that is no place in the object."""
+    """A user's function was not found, or returned an invalid range."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Items:
     """The kind of items of a dataset.
 
     Args:
-        name: that distinguishes one kind from another: digests of one are not taken for those of another.
-        index: the user's function, ``None`` for the kinds that have none.
+        name: identifies the kind, so that digests of different kinds are not mixed.
+        index: the user's function, if any.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Items:
         """The kind for ``"objects"``, ``"tar-members"``, ``"module:function"``, or a function.
 
         Raises:
-            IndexFailed: there is no such function.
+            IndexFailed: the function was not found.
         """
         if not isinstance(what, str):
             return cls(f"index {what.__module__}:{what.__qualname__}", what)

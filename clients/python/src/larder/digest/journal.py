@@ -1,6 +1,6 @@
-"""What a build knows so far, in a file beside the one that it will write, so that a killed build goes on where it was.
+"""The journal of a build, in a file beside its result, so that a killed build resumes.
 
-An SQLite database, ``FILE.partial``, with one row per object. A row is written when its object was read whole, and survives
+An SQLite database, ``FILE.partial``, with one row per object. A row is written when its object was read completely, and survives
 kill -9. The database is locked while it is open, so that two builds cannot write one file.
 """
 
@@ -36,7 +36,7 @@ class ItemDigest(NamedTuple):
 
 
 class Object(NamedTuple):
-    """An object as it was read: its items, ordered by offset, are these while its ETag and size are."""
+    """A read object: its items, ordered by offset, valid while its ETag and size are unchanged."""
 
     key: str
     etag: str
@@ -48,9 +48,9 @@ class Journal:
     """The objects that builds of one digest file have read. For one thread; close it or use it in a ``with``.
 
     Args:
-        path: of the database; made when it is not there.
-        purpose: what is built (bucket, kind of items). A journal of something else is refused.
-        fresh: begin anew, whatever is there.
+        path: path of the database; created if missing.
+        purpose: what is built (bucket, kind of items); a journal of another purpose is refused.
+        fresh: discard an existing journal.
 
     Raises:
         DigestFileError: another build has it open, it belongs to another purpose, or it is damaged.
@@ -73,7 +73,7 @@ class Journal:
 
     def _prepare(self, purpose: str, fresh: bool) -> None:
         database = self._database
-        # Exclusive before WAL: then SQLite needs no shared memory file, and nobody else gets in while this is open.
+        # Exclusive before WAL: SQLite then needs no shared memory file, and keeps other processes out.
         database.execute("PRAGMA locking_mode=EXCLUSIVE")
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
@@ -99,18 +99,18 @@ class Journal:
 
     @property
     def filled(self) -> bool:
-        """Whether ``fill`` was done, by this build or by the one that it goes on with."""
+        """Whether ``fill`` was called, by this build or by the one that it resumes."""
         return self._fact("filled") is not None
 
     def fill(self, objects: Iterable[Object]) -> None:
-        """Take over what an earlier digest file knows; what the journal knows itself is newer and stays."""
+        """Add objects of an earlier digest file; the journal's own are newer and stay."""
         rows = (_to_row(read, 0) for read in objects)
         self._database.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._note("filled", "yes")
         self._database.commit()
 
     def confirm(self, key: str, etag: str, size: int) -> bool:
-        """Whether the object was read before and has not changed since; if so it is one of this run's."""
+        """Whether the object was read before and is unchanged; if so, it belongs to this run."""
         found = self._database.execute(
             "UPDATE objects SET listed = ? WHERE key = ? AND etag = ? AND size = ?",
             (self._run, _bytes(key), etag, size),
@@ -118,29 +118,29 @@ class Journal:
         return found.rowcount == 1
 
     def record(self, read: Object) -> None:
-        """Keep what was read of an object, at once and for good."""
+        """Store a read object durably."""
         self._database.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)", _to_row(read, self._run))
         self._database.commit()
 
     def forget(self, key: str) -> None:
-        """The object is gone from the store."""
+        """Remove an object that the store no longer has."""
         self._database.execute("DELETE FROM objects WHERE key = ?", (_bytes(key),))
 
     def objects(self) -> Iterator[Object]:
-        """Those of this run, in the order of their keys' bytes."""
+        """This run's objects, in the order of their keys' bytes."""
         query = "SELECT key, etag, size, items, members FROM objects WHERE listed = ? ORDER BY key"
         for key, etag, size, items, members in self._database.execute(query, (self._run,)):
             yield Object(_text(key), etag, size, unpacked(items, members))
 
     def close(self) -> None:
-        """Keep everything for the next build; harmless when closed."""
+        """Close the database and keep it for the next build; harmless when closed."""
         if self._open:
             self._open = False
             self._database.commit()
             self._database.close()
 
     def discard(self) -> None:
-        """The digest file is written: close and remove the database."""
+        """Close and remove the database, once the digest file is written."""
         self.close()
         remove(self.path)
 
@@ -180,7 +180,7 @@ def packed(items: Iterable[ItemDigest]) -> tuple[bytes, str | None]:
 
 
 def unpacked(data: bytes, members: str | None) -> tuple[ItemDigest, ...]:
-    """What was ``packed``."""
+    """The inverse of ``packed``."""
     fields = list(_ITEM.iter_unpack(data))
     names = json.loads(members) if members else [None] * len(fields)
     return tuple(

@@ -1,4 +1,4 @@
-"""What an earlier digest file knows: the objects that a new build need not read when they have not changed."""
+"""The objects of an earlier digest file, which a new build need not read if they are unchanged."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _ROWS = 1 << 16
 
 
 def previous_objects(path: Path, bucket: str, items: str) -> Iterator[Object]:
-    """The objects of a bucket in a digest file that ``build`` wrote; none if somebody else wrote it, or of other items.
+    """The objects of a bucket in a digest file of ``build``; none for files of other tools or of other items.
 
     Raises:
-        DigestFileError: at once, if what is there is no digest file; while it is read, if it is damaged.
+        DigestFileError: at once if the file is not a digest file; during iteration if it is damaged.
     """
     try:
         with opened(path) as parquet:
-            told = (parquet.metadata.metadata or {}).get(ITEMS_KEY.encode(), b"").decode()
+            kind = (parquet.metadata.metadata or {}).get(ITEMS_KEY.encode(), b"").decode()
             own = set(_OWN) <= set(parquet.schema_arrow.names)
     except DigestFileError as error:
         raise DigestFileError(f"{error}; remove it, or choose another name for the new digest file") from error
-    return _objects(path, bucket) if own and told == items else iter(())
+    return _objects(path, bucket) if own and kind == items else iter(())
 
 
 def _objects(path: Path, bucket: str) -> Iterator[Object]:

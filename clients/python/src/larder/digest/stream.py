@@ -1,4 +1,4 @@
-"""One pass over an object, or a part of it, that goes on where a connection broke off and notices when the object changes."""
+"""Streaming of an object or a part of it, which resumes after a broken connection and detects changes of the object."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from larder.s3 import S3
 
 
 class Cancelled(LarderError):
-    """The work was stopped while an object was being read."""
+    """The build was stopped while an object was being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is to be read: from ``start`` up to ``stop`` (``None``: to the end) of an object.
+    """A range to read: from ``start`` up to ``stop`` (``None``: to the end) of an object.
 
     Args:
-        etag: that the object must have, with its quotes; empty for whichever it has now.
-        size: that the object must have; ``None`` for whichever it has now.
+        etag: required ETag, with its quotes; empty for the current one.
+        size: required size in bytes; ``None`` for the current one.
     """
 
     bucket: str
@@ -41,8 +41,8 @@ class Stream:
 
     Args:
         s3: the store.
-        part: what to read.
-        passed: is told the number of bytes of every piece; may raise to end the reading.
+        part: the range to read.
+        passed: called with the number of bytes of every piece; may raise to stop reading.
     """
 
     def __init__(self, s3: S3, part: Part, passed: Callable[[int], None]) -> None:
@@ -61,9 +61,9 @@ class Stream:
         """The next bytes, at least one and at most so many; nothing at the end of the part, or of the object before it.
 
         Raises:
-            ObjectChanged: the object is another than at the beginning, or than the part says.
-            ObjectMissing: it is gone.
-            S3Error: the store refuses, or fails every time.
+            ObjectChanged: the object differs from the first read, or from the part's ETag or size.
+            ObjectMissing: the object does not exist.
+            S3Error: the store refuses, or all attempts failed.
         """
         while self._stop is None or self._position < self._stop:
             try:
@@ -81,7 +81,7 @@ class Stream:
         return memoryview(b"")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._response = None
         self._stack.close()
 
@@ -111,7 +111,7 @@ class Stream:
             first += len(response.read(min(self._position - first, PIECE))) or self._cut()
 
     def _answered(self, response: HTTPResponse) -> tuple[int, int]:
-        """The first byte that the answer holds, and the size of the whole object."""
+        """The offset of the answer's first byte, and the size of the whole object."""
         headers = response.headers
         try:
             if response.status == 200:
@@ -132,7 +132,7 @@ class Stream:
         raise ConnectionError("the body ended before its length")
 
     def _check(self, etag: str, size: int) -> None:
-        """Not every store heeds If-Match."""
+        """Compare ETag and size here too, because some stores ignore If-Match."""
         part = self._part
         if self._etag and etag and etag != self._etag:
             raise ObjectChanged(
@@ -143,7 +143,7 @@ class Stream:
         self._etag = self._etag or etag
 
     def _break(self, error: Exception) -> None:
-        """The connection is gone: wait, unless something came since the last time, and open another at the next read."""
+        """Close a broken connection and wait, unless there was progress; the next read opens another."""
         self.close()
         pause = self._patience.pause("store")
         if pause is None:
