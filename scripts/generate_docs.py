@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 
 from gateway import cli, metrics
 from gateway.admin.app import AdminApp
-from gateway.admin.endpoints import ROUTERS
 from gateway.admin.tokens import Tokens
 from gateway.config import Settings
 from gateway.config_catalog import AdminSettings
@@ -197,8 +196,6 @@ Document = dict[str, Any]
 def admin_description() -> Document:
     """The OpenAPI document of everything under /-/admin."""
     app = AdminApp(Tokens(AdminSettings()), None)
-    for router in ROUTERS:
-        app.include(router)
     return app.api.openapi()
 
 

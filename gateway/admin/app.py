@@ -16,6 +16,22 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 
 from gateway import __version__
+from gateway.admin import (
+    audit,
+    credentials,
+    datasets,
+    explain,
+    jobs,
+    nodes,
+    origins,
+    overview,
+    purge,
+    rules,
+    rules_check,
+    tenants,
+    verifications,
+    warmup_endpoints,
+)
 from gateway.admin.documents import PROBLEMS
 from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import ACTOR, Tokens
@@ -34,6 +50,22 @@ LARGEST_BODY = 1024 * 1024
 """Bytes of a request's body."""
 
 log = logging.getLogger("larder.admin")
+ROUTERS: tuple[APIRouter, ...] = (
+    tenants.TENANTS.router,
+    credentials.CREDENTIALS.router,
+    origins.ORIGINS.router,
+    rules.router,
+    rules_check.router,
+    audit.router,
+    overview.router,
+    nodes.router,
+    datasets.router,
+    jobs.router,
+    warmup_endpoints.router,
+    purge.router,
+    verifications.router,
+    explain.router,
+)
 
 
 class AdminApp(Edge):
@@ -62,10 +94,8 @@ class AdminApp(Edge):
         )
         self.api.state.parts = parts
         handle_problems(self.api, log)
-
-    def include(self, router: APIRouter) -> None:
-        """Add endpoints; their paths begin below ``/-/admin``."""
-        include(self.api, router, PREFIX)
+        for router in ROUTERS:
+            include(self.api, router, PREFIX)
 
     @staticmethod
     def handles(path: str) -> bool:

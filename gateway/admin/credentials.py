@@ -14,7 +14,6 @@ from fastapi import Body, Response
 from pydantic import Field, create_model
 from sqlalchemy import insert
 
-from gateway import config
 from gateway.admin.catalog.changes import Change
 from gateway.admin.catalog.merging import View, tenant_of
 from gateway.admin.catalog.records import CredentialRecord, OwnSecret, new_secret
@@ -74,14 +73,6 @@ class Credentials(Resource[CredentialRecord]):
         "delete": "Revoke a key of the catalog, and remove its record. Its access key is never given again.",
     }
 
-    def records(self, view: View) -> Mapping[str, CredentialRecord]:
-        """The catalog's credentials."""
-        return view.catalog.credentials
-
-    def of_file(self, view: View) -> Mapping[str, config.Credential]:
-        """The file's credentials."""
-        return view.filed_credentials
-
     def describe(self, record: CredentialRecord, view: View) -> Answer:
         """A credential of the catalog."""
         state = {**_revocation(record.id, record.revision, view), "source": "catalog", "problem": view.unusable(record)}
@@ -89,7 +80,7 @@ class Credentials(Resource[CredentialRecord]):
 
     def describe_filed(self, name: str, view: View) -> Answer:
         """A credential of the file."""
-        filed = view.filed_credentials[name]
+        filed = view.filed["credentials"][name]
         shown = {field: getattr(filed, field, None) for field in self.kind.fields(show=True)}
         shown |= {"tenant": tenant_of(filed), "allow": list(filed.allow), "description": ""}
         return self.answer(**shown, **_revocation(name, 0, view), source="file", problem=view.refused(filed))
@@ -107,10 +98,10 @@ class Credentials(Resource[CredentialRecord]):
 
     def check(self, record: CredentialRecord, view: View) -> None:
         """A credential names an origin, and a tenant if any, that exist."""
-        if record.origin not in view.origins:
-            known = ", ".join(sorted(view.origins)[:20])
+        if not view.has("origins", record.origin):
+            known = ", ".join(sorted(view.filed["origins"].keys() | view.catalog.origins.keys())[:20])
             raise ApiError("InvalidRequest", f"origin: there is no origin named {record.origin!r}; known: {known}.")
-        if record.tenant and record.tenant not in view.tenants:
+        if record.tenant and not view.has("tenants", record.tenant):
             raise ApiError(
                 "InvalidRequest",
                 f"tenant: there is no tenant {record.tenant!r}; create it by POST /-/admin/tenants, or leave it out.",

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from gateway import config
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import OriginRecord
 from gateway.admin.documents import Answer, Source
@@ -39,14 +38,6 @@ class Origins(Resource[OriginRecord]):
         "remove": "Remove an origin that no credential names. Nothing is deleted there.",
     }
 
-    def records(self, view: View) -> Mapping[str, OriginRecord]:
-        """The catalog's origins."""
-        return view.catalog.origins
-
-    def of_file(self, view: View) -> Mapping[str, config.Origin]:
-        """The file's origins."""
-        return view.filed_origins
-
     def describe(self, record: OriginRecord, view: View) -> Answer:
         """An origin of the catalog."""
         state = {"credentials": view.by_origin[record.name], "source": "catalog", "problem": ""}
@@ -54,7 +45,7 @@ class Origins(Resource[OriginRecord]):
 
     def describe_filed(self, name: str, view: View) -> Answer:
         """An origin of the file."""
-        origin = view.filed_origins[name]
+        origin = view.filed["origins"][name]
         shown = {field: getattr(origin, field) for field in self.kind.fields(show=True) if field != "created_at"}
         hides = "hides one of the catalog by the same name" if name in view.catalog.origins else ""
         state = {"credentials": view.by_origin[name], "source": "file", "problem": hides, "etag": etag_of(0)}

@@ -26,9 +26,8 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 from sqlalchemy import delete, insert, select
 
-from gateway.admin.actor import Actor
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.changes import Actor, Change
 from gateway.admin.catalog.schema import idempotency
 from gateway.admin.tokens import Admin
 from gateway.config import Settings

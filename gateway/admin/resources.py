@@ -14,8 +14,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import ValidationError
 from sqlalchemy import delete, insert, update
 
-from gateway.admin.actor import Actor
-from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.changes import Actor, Change
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import Record
 from gateway.admin.catalog.schema import metadata
@@ -68,14 +67,6 @@ class Resource(ABC, Generic[R]):
         self._add_changes()
 
     @abstractmethod
-    def records(self, view: View) -> Mapping[str, R]:
-        """The catalog's records."""
-
-    @abstractmethod
-    def of_file(self, view: View) -> Mapping[str, Any]:
-        """What the configuration file says, by name."""
-
-    @abstractmethod
     def describe(self, record: R, view: View) -> Answer:
         """A record of the catalog; ``view`` may be older."""
 
@@ -103,15 +94,20 @@ class Resource(ABC, Generic[R]):
         """The answer to a creation."""
         return self.describe(record, view)
 
+    def records(self, view: View) -> Mapping[str, R]:
+        """The catalog's records."""
+        records: Mapping[str, R] = getattr(view.catalog, self.kind.plural)
+        return records
+
     def documents(self, view: View) -> Iterator[Answer]:
         """All of them, each once."""
-        names = self.records(view).keys() | self.of_file(view).keys()
+        names = self.records(view).keys() | view.filed[self.kind.plural].keys()
         return filter(None, (self.document(name, view) for name in names))
 
     def document(self, name: str, view: View) -> Answer | None:
         """One of them."""
         record = self.records(view).get(name)
-        if name in self.of_file(view) and (record is None or self.file_counts):
+        if name in view.filed[self.kind.plural] and (record is None or self.file_counts):
             return self.describe_filed(name, view)
         return None if record is None else self.describe(record, view)
 
@@ -129,7 +125,7 @@ class Resource(ABC, Generic[R]):
         """
         view = await view_in(parts, change)
         record = self.records(view).get(name)
-        if record is None and name in self.of_file(view):
+        if record is None and name in view.filed[self.kind.plural]:
             raise ApiError("Conflict", f"The {self.kind.singular} {name!r} is in the configuration file: {self.filed}")
         if record is None:
             raise self.unknown(name)

@@ -39,14 +39,6 @@ class Tenants(Resource[TenantRecord]):
         "remove": "Remove a tenant that has no credentials. Its cached objects stay until the space is needed.",
     }
 
-    def records(self, view: View) -> Mapping[str, TenantRecord]:
-        """The catalog's tenants."""
-        return view.catalog.tenants
-
-    def of_file(self, view: View) -> Mapping[str, str]:
-        """The tenants that the file's credentials name."""
-        return view.filed_tenants
-
     def describe(self, record: TenantRecord, view: View) -> Answer:
         """A tenant of the catalog."""
         state = {"source": "catalog", "credentials": view.by_tenant[record.name], "etag": etag_of(record.revision)}

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
-from gateway.admin.actor import Actor
+from gateway.admin.catalog.changes import Actor
 from gateway.config_catalog import AdminSettings
 from gateway.model.datasets import ApiError
 

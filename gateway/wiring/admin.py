@@ -23,7 +23,6 @@ from gateway.admin.catalog.database import PATIENCE, was_begun
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
-from gateway.admin.endpoints import ROUTERS
 from gateway.admin.reach import Reach
 from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import Tokens
@@ -65,8 +64,6 @@ class Administration:
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts)
         self.app.api.state.reach = reach
-        for router in ROUTERS:
-            self.app.include(router)
         self._settings = settings
         self._live = live
 

@@ -14,7 +14,6 @@ import httpx
 
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.endpoints import ROUTERS
 from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
@@ -69,8 +68,6 @@ class AdminWorld:
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
         self.app = AdminApp(Tokens(file.admin), parts)
         self.app.api.state.reach = None
-        for router in ROUTERS:
-            self.app.include(router)
         self.http: httpx.AsyncClient
 
     @classmethod

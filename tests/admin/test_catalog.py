@@ -14,10 +14,9 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admin.actor import Actor
 from gateway.admin.catalog import database, migrating
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.changes import Changes
+from gateway.admin.catalog.changes import Actor, Changes
 from gateway.admin.catalog.following import PAUSE, Follower
 from gateway.admin.catalog.schema import audit, credentials, meta, metadata, revocations, tenants
 from gateway.admin.catalog.snapshot import Snapshot

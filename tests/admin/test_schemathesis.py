@@ -21,7 +21,6 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.admin.app import AdminApp
-from gateway.admin.endpoints import ROUTERS
 from gateway.admin.openapi import describe_all
 from gateway.admin.tokens import Tokens
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
@@ -53,8 +52,6 @@ def described() -> dict[str, Any]:
     nobody: Any = None
     admin, app = AdminApp(Tokens(AdminSettings()), None), ops_app()
     add_monitoring(app, Lifecycle(), list, lambda: None)
-    for router in ROUTERS:
-        admin.include(router)
     for add in (add_datasets, add_jobs, add_fleet):
         add(app, nobody)
     add_homes(app)

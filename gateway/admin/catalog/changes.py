@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
@@ -17,7 +18,6 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import metrics
-from gateway.admin.actor import Actor
 from gateway.admin.catalog.database import Database
 from gateway.admin.catalog.schema import audit, meta
 from gateway.admin.catalog.withdrawals import Withdrawal
@@ -26,6 +26,24 @@ log = logging.getLogger("larder.admin")
 
 Document = Mapping[str, Any]
 Told = Callable[[Sequence[Withdrawal]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A caller whose token was right.
+
+    ``name`` is the token's: ``admin`` or ``read``; ``address`` is the client's, as the socket has it; ``request_id`` is in the
+    answer's header ``x-larder-request-id`` too.
+    """
+
+    name: str
+    address: str
+    request_id: str
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the token allows more than looking."""
+        return self.name == "admin"
 
 
 class Change:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from gateway.admin.catalog.records import CredentialRecord
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.config import Credential, Origin, Settings
+from gateway.config import Credential, Settings
 
 
 class View:
@@ -26,29 +27,17 @@ class View:
         self.catalog = catalog
 
     @cached_property
-    def filed_credentials(self) -> Mapping[str, Credential]:
-        """The file's credentials by access key."""
-        return {credential.access_key_id: credential for credential in self.file.credentials}
+    def filed(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the file says, by kind of record and by name; of tenants, which its credentials name, only the names."""
+        return {
+            "tenants": dict.fromkeys(map(tenant_of, self.file.credentials)),
+            "credentials": {credential.access_key_id: credential for credential in self.file.credentials},
+            "origins": {origin.name: origin for origin in self.file.origins},
+        }
 
-    @cached_property
-    def filed_origins(self) -> Mapping[str, Origin]:
-        """The file's origins by name."""
-        return {origin.name: origin for origin in self.file.origins}
-
-    @cached_property
-    def filed_tenants(self) -> Mapping[str, str]:
-        """The tenants that the file's credentials name, by name."""
-        return {name: name for name in map(tenant_of, self.file.credentials)}
-
-    @cached_property
-    def origins(self) -> frozenset[str]:
-        """The names of all origins."""
-        return frozenset(self.filed_origins.keys() | self.catalog.origins.keys())
-
-    @cached_property
-    def tenants(self) -> frozenset[str]:
-        """The names of all tenants."""
-        return frozenset(self.filed_tenants.keys() | self.catalog.tenants.keys())
+    def has(self, kind: str, name: str) -> bool:
+        """Whether the file or the catalog has a record."""
+        return name in self.filed[kind] or name in getattr(self.catalog, kind)
 
     @cached_property
     def by_tenant(self) -> Counter[str]:
@@ -75,9 +64,9 @@ class View:
         """Why a credential of the catalog is not in force; empty when it is."""
         if reason := self.refused(record.credential):
             return reason
-        if record.id in self.filed_credentials:
+        if record.id in self.filed["credentials"]:
             return "the configuration file has a credential of this access key, which counts"
-        if record.origin not in self.origins:
+        if not self.has("origins", record.origin):
             return f"there is no origin named {record.origin!r} any more"
         return ""
 
@@ -90,7 +79,7 @@ def tenant_of(credential: Credential) -> str:
 def merged(file: Settings, catalog: Snapshot) -> Settings:
     """The settings that are in force."""
     view = View(file, catalog)
-    added = (record.origin for name, record in sorted(catalog.origins.items()) if name not in view.filed_origins)
+    added = (record.origin for name, record in sorted(catalog.origins.items()) if name not in view.filed["origins"])
     credentials = [credential for credential in file.credentials if not view.refused(credential)]
     credentials += [record.credential for record in catalog.credentials.values() if not view.unusable(record)]
     changes = {

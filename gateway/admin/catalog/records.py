@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, Strict, TypeAdapter, create_model
@@ -71,6 +71,7 @@ class Record(BaseModel):
         return named
 
     @classmethod
+    @cache
     def fields(cls, **role: bool) -> dict[str, FieldInfo]:
         """The fields in whose role these are so, as they were declared and ``created_at`` last; ``revision`` is in none."""
         ordered = sorted(cls.model_fields.items(), key=lambda item: item[0] in Record.model_fields)
