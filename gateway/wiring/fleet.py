@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -20,6 +19,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.policies.troubles import Trouble
 from gateway.server.run import before_stop
 from gateway.store.threads import within
+from gateway.tasks import Tasks
 
 log = logging.getLogger("larder.fleet")
 _DISK_PATIENCE = 5.0
@@ -89,13 +89,14 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     stack.push_async_callback(peers.close)
     stack.push_async_callback(membership.stop)
     await membership.start()
-    leaving: list[asyncio.Task[None]] = []
+    leaving = Tasks()
 
     def leave() -> None:
-        leaving.append(asyncio.get_running_loop().create_task(membership.leave()))
+        leaving.start(membership.leave())
 
     async def left() -> None:
-        await asyncio.gather(*leaving, membership.leave(), return_exceptions=True)
+        leave()
+        await leaving.join()
 
     before_stop(leave, settings.server.drain_notice)
     stack.push_async_callback(left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from gateway.admin.catalog.snapshot import EMPTY, Snapshot
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Rule, Settings
 from gateway.engine.services import Services
+from gateway.flight import SingleFlight
 from gateway.model.errors import ConfigError
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
@@ -79,8 +79,7 @@ class Live:
         self.effective = settings
         """Those with the catalog on top."""
         self._settled = endpoints_of(settings)
-        self._settling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._settling.set_result(None)
+        self._settling: SingleFlight[None, None] = SingleFlight()
         self.refused = ""
         """Why the file as it is now is not used; empty if it is."""
 
@@ -114,8 +113,7 @@ class Live:
 
     async def close(self) -> None:
         """Stop what is done in the background."""
-        self._settling.cancel()
-        await asyncio.wait([self._settling])
+        await self._settling.stop()
 
     async def _apply(self) -> None:
         settings = merged(self.file, self._catalog)
@@ -124,8 +122,7 @@ class Live:
         self.effective = settings
         # Last, because it waits for connections to close, when it has already switched.
         await self._parts.origin.replace(settings.origins, settings.credentials)
-        if self._settling.done():
-            self._settling = asyncio.get_running_loop().create_task(self._settle())
+        self._settling.join(None, self._settle)
 
     async def _settle(self) -> None:
         """Forget what is of other stores than before.
