@@ -95,7 +95,9 @@ class CacheSettings(Section):
     )
     max_fills: int = Field(256, ge=1, description="origin reads being stored at once per worker; more are not stored")
     entries: int = Field(20_000, ge=16, description="objects whose metadata each worker keeps in memory")
-    open_files: int = Field(512, ge=8, description="blob files each worker keeps open")
+    open_files: int = Field(
+        512, ge=8, description="blob files each worker keeps open; at most a quarter of its descriptors"
+    )
     eviction: Literal["lru", "lfu", "arc"] = Field(
         "lru",
         description="order in which blobs leave that no dataset's pool holds: least recently used, least frequently used, or "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -55,6 +56,8 @@ _ASK_AGAIN = 0.05
 _FEW = 512
 """Rows that are looked up before what may take long."""
 _FRESH = 4096
+_SHARE = 4
+"""Open blobs may take one in so many descriptors of the process."""
 
 
 class Store:
@@ -69,7 +72,8 @@ class Store:
         self.accesses = Accesses()
         self._uses = Uses(self.accesses, self._flush)
         self.expect = self._uses.expect
-        self._open = OpenBlobs(settings.open_files)
+        # With more, connections would find no descriptor while every blob is in use or recent.
+        self._open = OpenBlobs(min(settings.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
         self._opener = Opener(disk, self._open)
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Keeper(disk, self._space, self._uses.take, self.items.gone)

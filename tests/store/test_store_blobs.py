@@ -4,6 +4,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import resource
 from zlib import crc32
 
 import pytest
@@ -338,3 +339,12 @@ async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):
     await store.sweep()
     assert store.status().open_files == 0
     assert store.resident(ref) is None
+
+
+async def test_open_blobs_leave_descriptors_to_connections(open_store, monkeypatch):
+    """Rule: blobs are kept open in at most a quarter of the process's descriptors, whatever the setting says."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (80, 80))
+    store = await open_store(open_files=512)
+    for number in range(30):
+        await put(store, str(number), b"%010d" % number)
+    assert store.status().open_files == 20
