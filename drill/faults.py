@@ -411,6 +411,7 @@ DRILLS = (
         rolling_restart,
         nodes=2,
         seconds=1,
+        settings={"server": {"drain_notice": "1s"}},
         clients=no_clients,
     ),
 )
