@@ -28,7 +28,7 @@ from benchmarks.report import machine, table, write
 from benchmarks.servers import BUCKET, gateway
 from gateway.testing.origin import OriginThread
 from gateway.testing.origin_auth import User
-from gateway.testing.origin_pace import Pace
+from gateway.testing.origin_pace import SendingPace
 from larder.loader import Loader
 from larder.source import Access
 
@@ -58,7 +58,7 @@ def _serve(connection: Connection) -> None:
             store.put(BUCKET, key, content)
         connection.send(store.port)
         while (latency := connection.recv()) is not None:
-            store.paces["/"] = Pace(10e9, latency)
+            store.paces["/"] = SendingPace(10e9, latency)
             connection.send(store.count("GET", f"/{BUCKET}/"))
 
 

@@ -41,7 +41,7 @@ from gateway.app import Larder, create
 from gateway.config import load_settings
 from gateway.fleet.background import BackgroundRedis
 from gateway.server.run import Launch, serve
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.config_file import launch_environment
 from larder.digest.writer import Row
 from larder.digest.writer import write as write_digests
@@ -186,7 +186,7 @@ class Requests:
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self._signer = Signer(ACCESS_KEY, SECRET_KEY)
+        self._signer = ClientSigner(ACCESS_KEY, SECRET_KEY)
         self._made = 0
 
     def signed(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:

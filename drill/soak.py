@@ -19,9 +19,9 @@ from pathlib import Path
 
 from drill.soak_origin import Origin
 from drill.soak_traffic import ADMIN_TOKEN, Traffic
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 
-_SIGNER = Signer("SOAK", "the secret of the soak")
+_SIGNER = ClientSigner("SOAK", "the secret of the soak")
 _CONFIGURATION = """
 [server]
 port = 0

@@ -25,7 +25,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from yarl import URL
 
 from drill.soak_origin import bytes_of
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from larder.frames import Decoder
 
 BUCKET = "soak"
@@ -63,7 +63,7 @@ class Traffic:
         steps: how many steps of each kind were taken.
     """
 
-    def __init__(self, endpoint: str, signer: Signer, folder: Path, rate: float) -> None:
+    def __init__(self, endpoint: str, signer: ClientSigner, folder: Path, rate: float) -> None:
         self._endpoint = endpoint
         self._signer = signer
         self._folder = folder
@@ -203,8 +203,8 @@ class Traffic:
 
     async def _refused(self) -> None:
         number = self._number()
-        stranger = Signer(f"STRANGER{number}", f"secret-{number}")
-        forger = Signer(self._signer.access_key_id, f"secret-{number}")
+        stranger = ClientSigner(f"STRANGER{number}", f"secret-{number}")
+        forger = ClientSigner(self._signer.access_key_id, f"secret-{number}")
         for signer in (stranger, forger):
             answer = await self._ask("GET", f"/{BUCKET}/refused/{number}.100", signer=signer)
             _expect(answer, 403, None, "a wrong signature")
@@ -226,7 +226,7 @@ class Traffic:
         body: bytes = b"",
         *,
         headers: Mapping[str, str] | None = None,
-        signer: Signer | None = None,
+        signer: ClientSigner | None = None,
     ) -> Answer:
         url = self._endpoint + path
         signed = (signer or self._signer).header(method, url, headers, body=body).headers

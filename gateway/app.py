@@ -22,14 +22,14 @@ from gateway import metrics
 from gateway.admin.app import AdminApp
 from gateway.admin.openapi import describe_all
 from gateway.admin.pages import add_pages
-from gateway.admin.reach import Reach
+from gateway.admin.reach import RuleProbe
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.peer.announcements import PeerAnnouncements
 from gateway.api.peer.app import PEER, PeerApp
-from gateway.api.peer.items import PeerItems
+from gateway.api.peer.items import PeerItemsEdge
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.access_log import AccessLog
-from gateway.api.s3.app import Reading, S3App
+from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.hot import HotReads
@@ -44,14 +44,14 @@ from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.jobs import JobService, add_jobs
 from gateway.config import Settings, load_settings
-from gateway.engine.chunk_keeper import Shelves
+from gateway.engine.chunk_keeper import OpenDatasets
 from gateway.engine.engine import Engine
-from gateway.engine.keeper import Keeper
+from gateway.engine.keeper import SweepLoop
 from gateway.engine.moves import Moves
 from gateway.engine.purge import Forgetting
 from gateway.engine.registrations import Registrations
 from gateway.engine.services import Services
-from gateway.engine.watch import Watch
+from gateway.engine.watch import NodeWatch
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
 from gateway.fleet.invalidations import Invalidations
@@ -71,10 +71,10 @@ from gateway.tasks import keep_running, repeat
 from gateway.wiring.admin import Administration
 from gateway.wiring.config_file import LAUNCH, ConfigFile
 from gateway.wiring.datasets import others_of, share
-from gateway.wiring.fleet import Fleet, Start, join
+from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
-from gateway.wiring.operations import Ground, fleetwide, operate
+from gateway.wiring.operations import WorkerServices, fleetwide, operate
 from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
@@ -166,7 +166,7 @@ class Larder:
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
         self._trusted_since = time.time()
         stack.push_async_callback(channel.stop)
-        keeper = Keeper(store, engine.blocks)
+        keeper = SweepLoop(store, engine.blocks)
         self._loop(keeper.run())
         authenticator, live = await self._administrate(services, origin, engine)
         self._loop(_ready(keeper, fleet, self._admin.known))
@@ -177,7 +177,7 @@ class Larder:
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         self._s3 = S3App(
             authenticator,
-            Reading(reads, HotReads(engine, fleet.membership), relayed),
+            ReadPaths(reads, HotReads(engine, fleet.membership), relayed),
             forwarder,
             access,
             settings.server.domain,
@@ -186,7 +186,7 @@ class Larder:
         self._ops = ops_app()
         identities = Identities(authenticator)
         registrations = self._serve_datasets(identities, engine, origin, management)
-        ground = Ground(
+        ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, origin, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
@@ -199,7 +199,7 @@ class Larder:
         await self._settle(keeper)
 
     def _services(
-        self, store: Store, origin: OriginClient, fleet: Fleet, channel: Invalidations, management: Management
+        self, store: Store, origin: OriginClient, fleet: FleetServices, channel: Invalidations, management: Management
     ) -> Services:
         """What the parts of the engine share."""
         settings = self._settings
@@ -230,11 +230,11 @@ class Larder:
         forgetting = Forgetting(
             services.store, lambda: [each.name for each in live.effective.origins], services.forgotten
         )
-        self._admin = Administration(self._settings, live, Reach(origin), forgetting)
+        self._admin = Administration(self._settings, live, RuleProbe(origin), forgetting)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live
 
-    async def _settle(self, keeper: Keeper) -> None:
+    async def _settle(self, keeper: SweepLoop) -> None:
         """Be ready, when the cache is recovered or that takes too long to wait for."""
         try:
             # A small cache is recovered before the first request; a large one while requests are answered.
@@ -284,17 +284,17 @@ class Larder:
         self._data = DataApp(identities, registrations, batches, store, settings.server.max_in_flight)
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
-        shelves = Shelves(find, registry.contents, origin.has)
+        shelves = OpenDatasets(find, registry.contents, origin.has)
         keep_chunks(settings, management, engine, shelves, self._stack)
         return registrations
 
-    def _serve_peers(self, ground: Ground, objects: PeerObjects, registrations: Registrations) -> Watch:
+    def _serve_peers(self, ground: WorkerServices, objects: PeerObjects, registrations: Registrations) -> NodeWatch:
         """Do what operators ask of this node, and answer other nodes, if there may be any; what watches this one."""
         everywhere = fleetwide(ground)
         operations = operate(ground, everywhere, registrations, self._stack)
         self._admin.app.api.state.operations = operations
         if ground.fleet.gate is not None:
-            items = PeerItems(registrations, ground.engine.batches, ground.engine.services.store)
+            items = PeerItemsEdge(registrations, ground.engine.batches, ground.engine.services.store)
             addresses = {
                 "object": objects.address,
                 **items.addresses(),
@@ -310,7 +310,7 @@ class Larder:
         """Whether Redis can have clients on other machines."""
         return self._settings.redis.url != "embedded"
 
-    def _channel(self, store: Store, fleet: Fleet) -> Invalidations:
+    def _channel(self, store: Store, fleet: FleetServices) -> Invalidations:
         """Hear of the fleet's writes."""
 
         async def gap() -> None:
@@ -338,7 +338,7 @@ class Larder:
             return lambda: kept.since
         return lambda: max(self._trusted_since, kept.since) if channel.healthy else math.inf
 
-    def _refresh(self, watch: Watch, s3: S3App, keeper: Keeper, channel: Invalidations) -> None:
+    def _refresh(self, watch: NodeWatch, s3: S3App, keeper: SweepLoop, channel: Invalidations) -> None:
         """Bring the gauges of this worker up to date."""
         # With a clock that was set back, all that is learned from now on would be from before.
         self._trusted_since = min(self._trusted_since, time.time())
@@ -369,7 +369,7 @@ def _spooling(settings: Settings, store: Store) -> Spooling:
     return Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
 
 
-async def _ready(keeper: Keeper, fleet: Fleet, known: asyncio.Event) -> None:
+async def _ready(keeper: SweepLoop, fleet: FleetServices, known: asyncio.Event) -> None:
     """Be home of something only when it is known what the disk holds, and while there is one, and who may read what."""
     await keeper.recovered.wait()
     await known.wait()

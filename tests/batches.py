@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.testing.origin import FakeOrigin
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from larder.frames import Decoder, Received
 from tests.digests import Row, id_of, sha, write
 from tests.gateways import Running
@@ -109,7 +109,7 @@ def bytes_of(count: int, size: int, seed: object) -> list[bytes]:
 
 def chunk_sizes(running: Running, path: str, body: bytes) -> list[int]:
     """The sizes of the chunks of an answer to a POST."""
-    made = Signer(*GWA).header("POST", f"{running.endpoint}/-{path}", {}, body=body)
+    made = ClientSigner(*GWA).header("POST", f"{running.endpoint}/-{path}", {}, body=body)
     names = {name.decode().lower(): value.decode() for name, value in made.headers}
     names |= {"content-length": str(len(body)), "connection": "close", "host": f"127.0.0.1:{running.port}"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in names.items())

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.config import Config
 
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.forked import Forked
 from tests.origins.processes import descendants, kill_tree, wait_until
 
@@ -282,7 +282,7 @@ def members(node: Running) -> dict[str, str]:
 
 def fleet_document(node: Running) -> Any:
     """What a worker of a gateway answers to ``GET /-/v1/fleet``."""
-    signed = Signer("GWA", "gateway-secret-a").header("GET", f"{node.endpoint}/-/v1/fleet")
+    signed = ClientSigner("GWA", "gateway-secret-a").header("GET", f"{node.endpoint}/-/v1/fleet")
     connection = node.connection()
     try:
         headers = {name.decode(): value.decode() for name, value in signed.headers}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.gateways import Running
 
 Key = tuple[str, str]
@@ -52,7 +52,7 @@ def ask(
     given = dict(headers or {})
     if key is not None:
         url = f"{running.endpoint}/-{path}"
-        signed = Signer(*key).header(method, url, given, body=body)
+        signed = ClientSigner(*key).header(method, url, given, body=body)
         given = {name.decode(): value.decode() for name, value in signed.headers}
     return send(running, method, path, body, given)
 

@@ -10,14 +10,14 @@ from pydantic_core import from_json
 from sqlalchemy import select
 
 from gateway.admin.catalog.schema import audit
-from gateway.admin.documents import Answer, Text, moment
+from gateway.admin.documents import ResponseModel, Text, moment
 from gateway.admin.requests import Cursor, Limit, Page, Parts, cursor_of, invalid_cursor, place_of
 from gateway.admin.tokens import Reader
 
 router = APIRouter(tags=["audit"])
 
 
-class Entry(Answer):
+class Entry(ResponseModel):
     """One change."""
 
     id: int = Field(description="goes up with every change", examples=[17])

@@ -1,4 +1,4 @@
-"""What the whole fleet says, put together by whoever is asked: what its pages show is made of one ``Reading``.
+"""What the whole fleet says, put together by whoever is asked: what its pages show is made of one ``FleetReading``.
 
 Everything but this node's own words is in Redis. While that is lost, the last reading goes on, with this node's part as it is
 now; a page that refreshes itself every two seconds, open at ten people, costs one reading a second.
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.engine.manager import Coordination
-from gateway.engine.watch import Watch
+from gateway.engine.watch import NodeWatch
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.connection import why_down
 from gateway.fleet.datasets import DatasetTable, Name
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport
-from gateway.fleet.samples import Samples, Told
+from gateway.fleet.samples import NodeSample, Samples
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
 from gateway.policies.plan import Plan
@@ -42,19 +42,19 @@ class BoardParts:
     samples: Samples
     coordination: Coordination
     membership: Membership
-    watch: Watch
+    watch: NodeWatch
     table: DatasetTable | None
     folders: Folders
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FleetReading:
     """One moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis could not be asked, empty if it could."""
 
     at: float = 0.0
     lost: str = ""
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, NodeSample] = field(default_factory=dict)
     samples: Mapping[str, list[Sample]] = field(default_factory=dict)
     counted: Mapping[str, Sample] = field(default_factory=dict)
     retired: Counters = field(default_factory=Counters)
@@ -66,7 +66,7 @@ class Reading:
     datasets: Mapping[Name, str] = field(default_factory=dict)
 
     @property
-    def gone(self) -> Mapping[str, Told]:
+    def gone(self) -> Mapping[str, NodeSample]:
         """What the nodes said last that are no members any more, did not say that they stop, and were not dismissed.
 
         A node at the address of another that is there was replaced by it, under another id.
@@ -90,7 +90,7 @@ class Board:
     def __init__(self, parts: BoardParts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
         self._clock = clock
-        self._reading = Reading()
+        self._reading = FleetReading()
         self._read_at = float("-inf")
         self._lost_at = 0.0
         self._own: tuple[float, Mapping[Name, str]] = (float("-inf"), {})
@@ -102,7 +102,7 @@ class Board:
         return self._clock() - self._lost_at if self._reading.lost else 0.0
 
     @property
-    def last(self) -> Reading:
+    def last(self) -> FleetReading:
         """What was read last."""
         return self._reading
 
@@ -110,7 +110,7 @@ class Board:
         """Something was changed: the next look is a new one."""
         self._read_at = float("-inf")
 
-    async def look(self) -> Reading:
+    async def look(self) -> FleetReading:
         """What the fleet says now, or said within the last second."""
         async with self._once:
             if self._clock() - self._read_at >= BELIEVED:
@@ -128,13 +128,13 @@ class Board:
             self._reading = replace(self._alone(before), at=at, lost=why_down(error))
         self._read_at = self._clock()
 
-    async def _from_redis(self) -> Reading:
+    async def _from_redis(self) -> FleetReading:
         parts = self.parts
         together = parts.coordination
         statuses = await parts.samples.statuses()
         nodes = dict(parts.membership.nodes)
         _, jobs = await together.jobs.all()
-        return Reading(
+        return FleetReading(
             at=statuses.now,
             nodes=nodes,
             told=statuses.nodes,
@@ -159,12 +159,12 @@ class Board:
             self._own = (self._clock(), {name: known.id for name, known in found.items()})
         return self._own[1]
 
-    def _alone(self, before: Reading) -> Reading:
+    def _alone(self, before: FleetReading) -> FleetReading:
         """The last reading, with what this node knows by itself."""
         watch, me = self.parts.watch, self.parts.membership.me
         told, samples = dict(before.told), dict(before.samples)
         if watch.document:
-            told[me] = Told(0.0, watch.document)
+            told[me] = NodeSample(0.0, watch.document)
         if watch.recent:
             samples[me] = list(watch.recent)
         return replace(before, nodes=dict(self.parts.membership.nodes), told=told, samples=samples)

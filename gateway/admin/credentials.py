@@ -14,20 +14,20 @@ from fastapi import Body, Response
 from pydantic import Field, create_model
 from sqlalchemy import insert
 
-from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.merging import View, tenant_of
 from gateway.admin.catalog.records import CredentialRecord, OwnSecret, new_secret
 from gateway.admin.catalog.schema import revocations
 from gateway.admin.catalog.snapshot import RevocationRow
 from gateway.admin.catalog.withdrawals import KEY, Withdrawal
-from gateway.admin.documents import Answer, Asked, Source, moment
+from gateway.admin.documents import RequestModel, ResponseModel, Source, moment
 from gateway.admin.requests import AdminParts, Idempotent, IfMatch, Parts, change_once, etag_of
 from gateway.admin.resources import Resource, view_in
 from gateway.admin.tokens import Admin
 from gateway.model.datasets import ApiError
 
 
-class Rotation(Asked):
+class Rotation(RequestModel):
     """How to rotate."""
 
     grace: float = Field(
@@ -48,7 +48,7 @@ class Rotation(Asked):
         }
 
 
-class CredentialState(Answer):
+class CredentialState(ResponseModel):
     """A credential, without its secret."""
 
     revoked: bool = Field(examples=[False])
@@ -73,25 +73,25 @@ class Credentials(Resource[CredentialRecord]):
         "delete": "Revoke a key of the catalog, and remove its record. Its access key is never given again.",
     }
 
-    def describe(self, record: CredentialRecord, view: View) -> Answer:
+    def describe(self, record: CredentialRecord, view: View) -> ResponseModel:
         """A credential of the catalog."""
         state = {**_revocation(record.id, record.revision, view), "source": "catalog", "problem": view.unusable(record)}
         return self.answer(**record.shown(), **state)
 
-    def describe_filed(self, name: str, view: View) -> Answer:
+    def describe_filed(self, name: str, view: View) -> ResponseModel:
         """A credential of the file."""
         filed = view.filed["credentials"][name]
         shown = {field: getattr(filed, field, None) for field in self.kind.fields(show=True)}
         shown |= {"tenant": tenant_of(filed), "allow": list(filed.allow), "description": ""}
         return self.answer(**shown, **_revocation(name, 0, view), source="file", problem=view.refused(filed))
 
-    def created_answer(self) -> type[Answer]:
+    def created_answer(self) -> type[ResponseModel]:
         """A credential with its secret."""
         secret = (str, Field(examples=["vQ0GgT5yZ1uK8nWcE2rXbA7dJ4hLfM9sPoRiNt3q"]))
         about = "A credential with its secret: shown in this answer only."
         return create_model("NewSecret", __doc__=about, __base__=self.answer, secret_access_key=secret)
 
-    def answer_created(self, record: CredentialRecord, view: View) -> Answer:
+    def answer_created(self, record: CredentialRecord, view: View) -> ResponseModel:
         """The credential with its secret."""
         document = self.describe(record, view).model_dump()
         return self.created(**document, secret_access_key=record.secret_access_key.get_secret_value())
@@ -115,7 +115,12 @@ class Credentials(Resource[CredentialRecord]):
             raise ApiError("Conflict", f"access_key_id: {record.id!r} was revoked once, and stays so; choose another.")
 
     async def withdraw(
-        self, before: CredentialRecord, after: CredentialRecord | None, change: Change, parts: AdminParts, view: View
+        self,
+        before: CredentialRecord,
+        after: CredentialRecord | None,
+        change: CatalogChange,
+        parts: AdminParts,
+        view: View,
     ) -> None:
         """A key that is deleted is revoked first."""
         if after is None and before.id not in view.catalog.revocations:
@@ -140,7 +145,7 @@ async def rotate_credential(
 ) -> Any:
     """Make a new secret. With ``grace``, the old one is accepted beside it for so many seconds; without, not at all."""
 
-    async def work(change: Change) -> Answer:
+    async def work(change: CatalogChange) -> ResponseModel:
         change.target = access_key_id
         record, view = await CREDENTIALS.editable(access_key_id, parts, change, if_match)
         if access_key_id in view.catalog.revocations:
@@ -170,7 +175,7 @@ async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, res
     return document
 
 
-async def _revoke(key: str, parts: AdminParts, change: Change) -> None:
+async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> None:
     at = parts.catalog.now()
     await change.connection.execute(
         insert(revocations).values(access_key_id=key, revoked_at=at, revision=change.revision)

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.board import Reading
-from gateway.admin.documents import Answer, Asked
+from gateway.admin.board import FleetReading
+from gateway.admin.documents import RequestModel, ResponseModel
 from gateway.admin.fleet_view import (
     SHORT,
     dataset_ids,
@@ -38,14 +38,14 @@ DatasetId = Annotated[str, PathParameter(pattern=_DIGITS, description="of the da
 _TWO_DAYS = 48 * 3600
 
 
-class Registered(Answer):
+class Registered(ResponseModel):
     """A name under which a tenant registered a dataset."""
 
     tenant: str = Field(examples=["vision"])
     name: str = Field(examples=["imagenet-train"])
 
 
-class Override(Asked):
+class Override(RequestModel):
     """What an operator decides about a dataset."""
 
     mode: Literal["pin", "never"] | None = Field(
@@ -60,7 +60,7 @@ class Override(Asked):
     )
 
 
-class OverrideDocument(Answer):
+class OverrideDocument(ResponseModel):
     """A decision."""
 
     mode: Literal["pin", "never"] | None = Field(description="null: the manager decides", examples=["pin"])
@@ -161,7 +161,7 @@ async def _decide(
     return _document(after)
 
 
-def _one(reading: Reading, digits: str) -> str:
+def _one(reading: FleetReading, digits: str) -> str:
     """The id that begins with these digits."""
     found = sorted(each for each in dataset_ids(reading) if each.startswith(digits))
     if not found:

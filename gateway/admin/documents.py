@@ -14,13 +14,13 @@ _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and halves of characters, which no encoding has."""
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """What a request says: a field that does not exist is refused by its name, and a number is no truth value."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     """What an answer says."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.documents import Answer, moment
+from gateway.admin.documents import ResponseModel, moment
 from gateway.admin.explanations import MEANINGS, advice
 from gateway.admin.operations import Operations, Ops, principal_of
 from gateway.admin.purge import Bucket
@@ -22,7 +22,7 @@ _FAR = 4e9
 _AT = "2026-03-02T14:30:00.000Z"
 
 
-class RuleShown(Answer):
+class RuleShown(ResponseModel):
     """The rule that holds."""
 
     match: str = Field(
@@ -34,7 +34,7 @@ class RuleShown(Answer):
     cache: bool = Field(examples=[True])
 
 
-class Explanation(Answer):
+class Explanation(ResponseModel):
     """What the next plain GET of an object would be."""
 
     bucket: str = Field(examples=["training-data"])
@@ -64,7 +64,7 @@ class Explanation(Answer):
     change: str = Field(description="what would make it a hit; empty if nothing needs to", examples=[""])
 
 
-class MissCount(Answer):
+class MissCount(ResponseModel):
     """Answers of one kind."""
 
     node: str = Field(examples=["gw-1"])
@@ -75,7 +75,7 @@ class MissCount(Answer):
     change: str = Field(description="what would make fewer of them", examples=["Warm it up, or read it twice."])
 
 
-class Misses(Answer):
+class Misses(ResponseModel):
     """What was answered otherwise than by a plain hit."""
 
     items: list[MissCount] = Field(description="the most frequent first")

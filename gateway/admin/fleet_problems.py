@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.admin.board import Reading
+from gateway.admin.board import FleetReading
 from gateway.admin.documents import moment
 from gateway.admin.fleet_view import SHORT, names_of, shortfalls
 from gateway.admin.overview_documents import ProblemSeen
@@ -19,7 +19,7 @@ _SILENT = 20.0
 """Seconds: a node says something of itself every five."""
 
 
-def problems_of(reading: Reading, lost_for: float) -> list[ProblemSeen]:
+def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
     """Everything, errors first, and of equals the newest first.
 
     Args:
@@ -48,13 +48,13 @@ def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
     )
 
 
-def _redis(reading: Reading, lost_for: float) -> Iterator[ProblemSeen]:
+def _redis(reading: FleetReading, lost_for: float) -> Iterator[ProblemSeen]:
     if reading.lost:
         what = f"{reading.lost}: what is shown of other nodes and of jobs is what was known last."
         yield _problem(Trouble.of("redis", what, "error"), reading.at - lost_for)
 
 
-def _of_nodes(reading: Reading) -> Iterator[ProblemSeen]:
+def _of_nodes(reading: FleetReading) -> Iterator[ProblemSeen]:
     for name in reading.nodes:
         told = reading.told.get(name)
         if told is None:
@@ -76,13 +76,13 @@ def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
         return None, at
 
 
-def _missing(reading: Reading) -> Iterator[ProblemSeen]:
+def _missing(reading: FleetReading) -> Iterator[ProblemSeen]:
     for name, told in reading.gone.items():
         what = f"Node {name} is gone: it was heard of last {told.age:.0f} s ago, and did not say that it stops."
         yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
 
 
-def _jobs(reading: Reading) -> Iterator[ProblemSeen]:
+def _jobs(reading: FleetReading) -> Iterator[ProblemSeen]:
     for known in reading.jobs:
         order = reading.plan.jobs.get(known.record.key)
         if order is None or order.phase is not Phase.STEADY or not 0 < order.benefit < LEAST_BENEFIT:
@@ -94,7 +94,7 @@ def _jobs(reading: Reading) -> Iterator[ProblemSeen]:
         yield _problem(Trouble.of("job", what), _judged(reading, known.record.key, known.joined_at))
 
 
-def _judged(reading: Reading, job: str, otherwise: float) -> float:
+def _judged(reading: FleetReading, job: str, otherwise: float) -> float:
     """When a job was measured last, by what the manager remembers."""
     try:
         return float(reading.plan.memory["jobs"][job]["probe"]["measured_at"]) or otherwise
@@ -102,7 +102,7 @@ def _judged(reading: Reading, job: str, otherwise: float) -> float:
         return otherwise
 
 
-def _datasets(reading: Reading) -> Iterator[ProblemSeen]:
+def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
     inputs = reading.plan.inputs.get("datasets", {})
     for dataset, order in reading.plan.datasets.items():
         told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
@@ -120,7 +120,7 @@ def _datasets(reading: Reading) -> Iterator[ProblemSeen]:
         yield _problem(Trouble.of("too-large", what), min(joined, default=reading.at))
 
 
-def _not_whole(reading: Reading) -> Iterator[ProblemSeen]:
+def _not_whole(reading: FleetReading) -> Iterator[ProblemSeen]:
     for dataset, why in shortfalls(reading).items():
         name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
         what = f"Dataset {name} is to be kept whole, and is not: {why}."

@@ -1,11 +1,11 @@
-"""A reading of the fleet as documents: nodes, rates, sums, jobs, datasets. Pure: everything comes from the ``Reading``."""
+"""A reading of the fleet as documents: nodes, rates, sums, jobs, datasets. Pure: everything comes from the ``FleetReading``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.admin.board import Reading
+from gateway.admin.board import FleetReading
 from gateway.admin.documents import moment
 from gateway.admin.overview_documents import (
     ChunkHeld,
@@ -19,7 +19,7 @@ from gateway.admin.overview_documents import (
     Total,
 )
 from gateway.fleet.jobs import KnownJob
-from gateway.fleet.samples import Held
+from gateway.fleet.samples import HeldChunk
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode, decide
 from gateway.policies.plan import JobOrder, Phase, PoolOrder
@@ -32,7 +32,7 @@ _DISKS = ("normal", "unstable", "down")
 _NO_CHUNKS = ChunksDocument(units=0, complete=[], loading=-1, active=-1, marked=[])
 
 
-def nodes_of(reading: Reading) -> list[NodeDocument]:
+def nodes_of(reading: FleetReading) -> list[NodeDocument]:
     """The nodes of the zone by id, those that are gone included."""
     there = [_node(node.id, node.address, node.state.value, node.capacity, reading) for node in reading.nodes.values()]
     gone = [
@@ -42,7 +42,7 @@ def nodes_of(reading: Reading) -> list[NodeDocument]:
     return sorted([*there, *gone], key=lambda node: node.id)
 
 
-def _node(name: str, address: str, state: State, capacity: int, reading: Reading) -> NodeDocument:
+def _node(name: str, address: str, state: State, capacity: int, reading: FleetReading) -> NodeDocument:
     known = reading.told.get(name)
     told: Mapping[str, Any] = known.document if known is not None else {}
     disk = told.get("disk")
@@ -62,7 +62,7 @@ def _node(name: str, address: str, state: State, capacity: int, reading: Reading
     )
 
 
-def now_of(reading: Reading) -> Now:
+def now_of(reading: FleetReading) -> Now:
     """The rates of the zone."""
     found = rates([reading.samples[name] for name in reading.nodes if name in reading.samples], reading.at)
     return Now(
@@ -75,7 +75,7 @@ def now_of(reading: Reading) -> Now:
     )
 
 
-def total_of(reading: Reading) -> Total:
+def total_of(reading: FleetReading) -> Total:
     """What the nodes of the zone have counted; it never shrinks while Redis keeps what they said."""
     sums = reading.retired
     for name in {*reading.counted, *reading.samples}:
@@ -97,12 +97,12 @@ def total_of(reading: Reading) -> Total:
     )
 
 
-def jobs_of(reading: Reading) -> list[JobDocument]:
+def jobs_of(reading: FleetReading) -> list[JobDocument]:
     """The jobs of the zone."""
     return [job_document(reading, job) for job in reading.jobs]
 
 
-def job_document(reading: Reading, known: KnownJob) -> JobDocument:
+def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
     """One job."""
     record = known.record
     order = reading.plan.jobs.get(record.key) or JobOrder(record.caching != "off", Phase.STEADY)
@@ -127,7 +127,7 @@ def job_document(reading: Reading, known: KnownJob) -> JobDocument:
 # --- datasets
 
 
-def dataset_ids(reading: Reading) -> set[str]:
+def dataset_ids(reading: FleetReading) -> set[str]:
     """Every dataset that anybody speaks of."""
     return {
         *reading.datasets.values(),
@@ -138,14 +138,14 @@ def dataset_ids(reading: Reading) -> set[str]:
     }
 
 
-def datasets_of(reading: Reading) -> list[DatasetSummary]:
+def datasets_of(reading: FleetReading) -> list[DatasetSummary]:
     """The datasets of the zone, by name."""
     short = shortfalls(reading)
     found = [dataset_summary(reading, dataset, short) for dataset in dataset_ids(reading)]
     return sorted(found, key=lambda each: (each.names[:1], each.id))
 
 
-def dataset_summary(reading: Reading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
+def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
     """One dataset; ``short`` is what ``shortfalls`` found, if that is known already."""
     items, size = size_of(reading, dataset)
     order = reading.plan.of(dataset)
@@ -164,13 +164,13 @@ def dataset_summary(reading: Reading, dataset: str, short: Mapping[str, str] | N
     )
 
 
-def names_of(reading: Reading, dataset: str) -> list[str]:
+def names_of(reading: FleetReading, dataset: str) -> list[str]:
     """Under which names it is registered, or used by a job."""
     registered = {name for (_, name), identity in reading.datasets.items() if identity == dataset}
     return sorted(registered | {job.record.name for job in reading.jobs if job.record.dataset == dataset})
 
 
-def size_of(reading: Reading, dataset: str) -> tuple[int | None, int | None]:
+def size_of(reading: FleetReading, dataset: str) -> tuple[int | None, int | None]:
     """Items and bytes, as far as a node or a job says it."""
     said = [told[dataset] for told in _told_datasets(reading) if dataset in told]
     if said:
@@ -181,14 +181,14 @@ def size_of(reading: Reading, dataset: str) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _told_datasets(reading: Reading) -> Iterator[Mapping[str, Any]]:
+def _told_datasets(reading: FleetReading) -> Iterator[Mapping[str, Any]]:
     for name in reading.nodes:
         told = reading.told[name].document.get("datasets") if name in reading.told else None
         if isinstance(told, Mapping):
             yield told
 
 
-def _share(reading: Reading, dataset: str, items: int | None) -> float:
+def _share(reading: FleetReading, dataset: str, items: int | None) -> float:
     reported = [report[dataset].resident for report in reading.reports.values() if dataset in report]
     resident = sum(reported) or sum(int(told[dataset][2]) for told in _told_datasets(reading) if dataset in told)
     return min(1.0, resident / items) if items else 0.0
@@ -204,7 +204,7 @@ def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple
     return alone.caching, alone.reason.value
 
 
-def shortfalls(reading: Reading) -> dict[str, str]:
+def shortfalls(reading: FleetReading) -> dict[str, str]:
     """Why datasets that are to be kept whole are not, by id."""
     room = int(USABLE * reading.capacity)
     whole: dict[str, int] = {}
@@ -221,7 +221,7 @@ def shortfalls(reading: Reading) -> dict[str, str]:
     return {dataset: why for dataset, why in found.items() if why}
 
 
-def _shortfall(reading: Reading, dataset: str, size: int, room: int) -> str:
+def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> str:
     quota, order = reading.quotas.get(dataset), reading.plan.of(dataset)
     if quota is not None and quota < size:
         return f"it has {format_size(size)}, and its quota is {format_size(quota)}"
@@ -281,7 +281,7 @@ def newest_document(point: Point, now: Now) -> HistoryPoint:
     )
 
 
-def held_documents(held: list[Held]) -> list[ChunkHeld]:
+def held_documents(held: list[HeldChunk]) -> list[ChunkHeld]:
     """The chunks of one dataset."""
     return [
         ChunkHeld(chunk=one.chunk, start=moment(one.start), end=None if one.end is None else moment(one.end))

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.admin.documents import Answer
+from gateway.admin.documents import ResponseModel
 from gateway.admin.fleet_view import jobs_of
 from gateway.admin.operations import Ops, unreachable
 from gateway.admin.overview_documents import JobDocument
@@ -32,7 +32,7 @@ _ORDER = {
 _CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "chunked"}
 
 
-class PlanShown(Answer):
+class PlanShown(ResponseModel):
     """The plan that is in force, everything that it was made from, and how it came about."""
 
     version: int = Field(description="goes up with every change", examples=[17])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from gateway.admin.documents import Asked
+from gateway.admin.documents import RequestModel
 from gateway.admin.fleet_view import nodes_of
 from gateway.admin.operations import Operations, Ops, through_redis
 from gateway.admin.overview_documents import NodeDocument
@@ -19,7 +19,7 @@ from gateway.model.fleet import Node, NodeState
 router = APIRouter(tags=["nodes"])
 
 
-class Drain(Asked):
+class Drain(RequestModel):
     """How to drain a node."""
 
     force: bool = Field(False, description="even if no node is home of anything then", examples=[False])

@@ -8,13 +8,13 @@ from pydantic import Field
 
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import OriginRecord
-from gateway.admin.documents import Answer, Source
+from gateway.admin.documents import ResponseModel, Source
 from gateway.admin.requests import etag_of
 from gateway.admin.resources import Resource
 from gateway.model.datasets import ApiError
 
 
-class OriginState(Answer):
+class OriginState(ResponseModel):
     """An origin, without its secrets."""
 
     credentials: int = Field(description="how many name it", examples=[3])
@@ -38,12 +38,12 @@ class Origins(Resource[OriginRecord]):
         "remove": "Remove an origin that no credential names. Nothing is deleted there.",
     }
 
-    def describe(self, record: OriginRecord, view: View) -> Answer:
+    def describe(self, record: OriginRecord, view: View) -> ResponseModel:
         """An origin of the catalog."""
         state = {"credentials": view.by_origin[record.name], "source": "catalog", "problem": ""}
         return self.answer(**record.shown(), **state, etag=etag_of(record.revision))
 
-    def describe_filed(self, name: str, view: View) -> Answer:
+    def describe_filed(self, name: str, view: View) -> ResponseModel:
         """An origin of the file."""
         origin = view.filed["origins"][name]
         shown = {field: getattr(origin, field) for field in self.kind.fields(show=True) if field != "created_at"}

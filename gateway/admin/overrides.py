@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admin.board import Reading
+from gateway.admin.board import FleetReading
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.documents import moment
@@ -74,7 +74,7 @@ async def write_decision(connection: AsyncConnection, dataset: str, decision: De
     await connection.execute(insert(overrides).values(**values))
 
 
-async def note_sizes(together: Coordination, reading: Reading, datasets: Iterable[str]) -> None:
+async def note_sizes(together: Coordination, reading: FleetReading, datasets: Iterable[str]) -> None:
     """Tell the manager how large datasets are that no job has registered for: without it, no decision about them is a plan's.
 
     Raises:
@@ -103,7 +103,7 @@ class Overrides:
         catalog: Catalog,
         together: Coordination,
         speaks: Callable[[], bool],
-        look: Callable[[], Awaitable[Reading]],
+        look: Callable[[], Awaitable[FleetReading]],
     ) -> None:
         self._catalog = catalog
         self._together = together

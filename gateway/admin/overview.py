@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway import __version__
-from gateway.admin.board import Reading
+from gateway.admin.board import FleetReading
 from gateway.admin.documents import moment
 from gateway.admin.fleet_problems import problems_of
 from gateway.admin.fleet_view import (
@@ -73,7 +73,7 @@ async def past(
         raise unreachable() from None
 
 
-async def _history(operations: Operations, reading: Reading, hours: int) -> History:
+async def _history(operations: Operations, reading: FleetReading, hours: int) -> History:
     samples = operations.board.parts.samples
     step = max(_MINUTE, hours * 3600 / MOST_POINTS)
     end = (reading.at // step + 1) * step

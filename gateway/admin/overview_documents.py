@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.admin.documents import Answer
+from gateway.admin.documents import ResponseModel
 
 _ID = "331088130435"
 _AT = "2026-03-02T14:30:00.000Z"
@@ -15,7 +15,7 @@ State = Literal["JOINING", "READY", "LEAVING", "GONE"]
 Disk = Literal["normal", "unstable", "down"]
 
 
-class NodeDocument(Answer):
+class NodeDocument(ResponseModel):
     """One node of the zone, as it said itself last."""
 
     id: str = Field(examples=["gw-1"])
@@ -38,7 +38,7 @@ class NodeDocument(Answer):
     silent_seconds: float | None = Field(description="since it said something of itself; null: never", examples=[1.4])
 
 
-class Now(Answer):
+class Now(ResponseModel):
     """Rates of the whole zone, over about the last minute."""
 
     requests_per_second: float = Field(description="S3 requests", examples=[412.4])
@@ -53,7 +53,7 @@ class Now(Answer):
     origin_requests_per_second: float = Field(examples=[31.2])
 
 
-class Total(Answer):
+class Total(ResponseModel):
     """Sums since Redis has known the zone; of nodes that were started anew, have stopped or are gone too."""
 
     requests: int = Field(description="S3 requests", examples=[81_244_310])
@@ -67,7 +67,7 @@ class Total(Answer):
     batch_hits: int = Field(description="of them, from the cache", examples=[2_968_114_210])
 
 
-class JobDocument(Answer):
+class JobDocument(ResponseModel):
     """A training job."""
 
     tenant: str = Field(examples=["vision"])
@@ -87,7 +87,7 @@ class JobDocument(Answer):
     silent_seconds: float = Field(description="since its last word", examples=[1.2])
 
 
-class ChunksDocument(Answer):
+class ChunksDocument(ResponseModel):
     """The chunks of a dataset that is held in part; of others all are empty."""
 
     units: int = Field(description="how many chunks there are", examples=[10])
@@ -97,7 +97,7 @@ class ChunksDocument(Answer):
     marked: list[int] = Field(description="that leave when no job needs them", examples=[[]])
 
 
-class DatasetSummary(Answer):
+class DatasetSummary(ResponseModel):
     """A dataset, whoever registered it."""
 
     id: str = Field(description="the first 12 digits of its id", examples=[_ID])
@@ -119,7 +119,7 @@ class DatasetSummary(Answer):
     chunks: ChunksDocument
 
 
-class ProblemSeen(Answer):
+class ProblemSeen(ResponseModel):
     """Something that is wrong, and what to do about it."""
 
     kind: str = Field(description="its name in /-/readyz and in the table of docs/operations.md", examples=["origin"])
@@ -130,7 +130,7 @@ class ProblemSeen(Answer):
     node: str = Field(description="whose it is; empty: of the whole zone", examples=["gw-2"])
 
 
-class Overview(Answer):
+class Overview(ResponseModel):
     """The whole zone on one page."""
 
     at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
@@ -146,7 +146,7 @@ class Overview(Answer):
     problems: list[ProblemSeen] = Field(description="errors first")
 
 
-class HistoryPoint(Answer):
+class HistoryPoint(ResponseModel):
     """One step of the past."""
 
     at: str = Field(description="when it began, ISO 8601", examples=[_AT])
@@ -158,7 +158,7 @@ class HistoryPoint(Answer):
     saved_bytes: int = Field(description="sent from the cache in this step", examples=[186_000_000_000])
 
 
-class ChunkHeld(Answer):
+class ChunkHeld(ResponseModel):
     """A chunk that took space in the cache."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -168,7 +168,7 @@ class ChunkHeld(Answer):
     end: str | None = Field(alias="to", description="null: it still does", examples=[None])
 
 
-class History(Answer):
+class History(ResponseModel):
     """The zone's last hours."""
 
     step_seconds: float = Field(examples=[60.0])

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, Field
 
 from gateway.admin.catalog.purges import remember
-from gateway.admin.documents import Answer, Asked
+from gateway.admin.documents import RequestModel, ResponseModel
 from gateway.admin.operations import Operations, Ops
 from gateway.admin.requests import AdminParts, Parts
 from gateway.admin.tokens import Admin
@@ -35,7 +35,7 @@ Prefix = Annotated[str, Field(max_length=1024)]
 """What keys begin with; any text, as keys may be."""
 
 
-class PurgeRequest(Asked):
+class PurgeRequest(RequestModel):
     """What to forget."""
 
     bucket: Bucket = Field(examples=["training-data"])
@@ -43,7 +43,7 @@ class PurgeRequest(Asked):
     dry_run: bool = Field(False, description="only count", examples=[False])
 
 
-class NodePurged(Answer):
+class NodePurged(ResponseModel):
     """What became of it on one node."""
 
     node: str = Field(examples=["gw-1"])
@@ -55,7 +55,7 @@ class NodePurged(Answer):
     )
 
 
-class PurgeDone(Answer):
+class PurgeDone(ResponseModel):
     """What was forgotten, or would be."""
 
     bucket: str = Field(examples=["training-data"])

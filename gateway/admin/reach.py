@@ -28,7 +28,7 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RuleMatch:
     """What was found of a rule; ``example`` is a ``bucket/key`` that it matches."""
 
     verdict: Verdict
@@ -36,7 +36,7 @@ class Found:
     example: str = ""
 
 
-class Reach:
+class RuleProbe:
     """Asks the origins.
 
     Args:
@@ -46,56 +46,58 @@ class Reach:
     def __init__(self, client: OriginClient) -> None:
         self._client = client
 
-    async def of(self, glob: str, origin: Origin) -> Found:
+    async def of(self, glob: str, origin: Origin) -> RuleMatch:
         """What an origin has that a rule's glob matches."""
         fixed = fixed_part(glob)
         bucket, slash, prefix = fixed.partition("/")
         if not slash and fixed == glob:
-            return Found("nothing", f"it names no key; for all of a bucket write {f'{glob}/**'!r}")
+            return RuleMatch("nothing", f"it names no key; for all of a bucket write {f'{glob}/**'!r}")
         if not slash:
-            return Found("unknown", "its bucket is a pattern; name a bucket and key to check it")
+            return RuleMatch("unknown", "its bucket is a pattern; name a bucket and key to check it")
         if not is_bucket_name(bucket):
-            return Found("nothing", f"no bucket can be called {bucket!r}")
+            return RuleMatch("nothing", f"no bucket can be called {bucket!r}")
         identity = OriginIdentity(origin.name, origin.access_key_id or CHAIN_KEY)
         query = f"list-type=2&max-keys={_PAGE}&encoding-type=url&prefix={quote(prefix, safe='')}"
         try:
             response = await self._client.send(identity, "GET", f"/{bucket}", query, [])
         except IdentityGone:
-            return Found("unknown", f"the origin {origin.name!r} was changed meanwhile; check again")
+            return RuleMatch("unknown", f"the origin {origin.name!r} was changed meanwhile; check again")
         except LarderError:
-            return Found("unknown", f"the origin {origin.name!r} cannot be reached")
+            return RuleMatch("unknown", f"the origin {origin.name!r} cannot be reached")
         text = b""
         try:
             async for piece in response.chunks():
                 text += piece
                 if len(text) > _LARGEST:
-                    return Found("unknown", f"the listing of the origin {origin.name!r} is too long")
+                    return RuleMatch("unknown", f"the listing of the origin {origin.name!r} is too long")
         except LarderError:
-            return Found("unknown", f"the origin {origin.name!r} broke off")
+            return RuleMatch("unknown", f"the origin {origin.name!r} broke off")
         finally:
             response.release()
         if response.status == 404:
-            return Found("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
+            return RuleMatch("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
         if response.status != 200:
-            return Found("unknown", f"the origin {origin.name!r} answers {response.status} to a listing of {bucket!r}")
+            return RuleMatch(
+                "unknown", f"the origin {origin.name!r} answers {response.status} to a listing of {bucket!r}"
+            )
         return _judged(glob, bucket, prefix, text)
 
 
-def _judged(glob: str, bucket: str, prefix: str, text: bytes) -> Found:
+def _judged(glob: str, bucket: str, prefix: str, text: bytes) -> RuleMatch:
     try:
         root = fromstring(text)
     except (ParseError, DefusedXmlException, ValueError):
-        return Found("unknown", "the origin's listing cannot be read")
+        return RuleMatch("unknown", "the origin's listing cannot be read")
     space = _NAMESPACE if root.tag.startswith("{") else ""
     encoded = root.findtext(f"{space}EncodingType") == "url"
     keys = [element.text or "" for element in root.findall(f"{space}Contents/{space}Key")]
     for key in keys:
         path = f"{bucket}/{unquote_plus(key) if encoded else key}"
         if glob_matches(glob, path):
-            return Found("matches", "", path)
+            return RuleMatch("matches", "", path)
     where = f"begins with {prefix!r} in bucket {bucket!r}" if prefix else f"is in bucket {bucket!r}"
     if not keys:
-        return Found("nothing", f"no key {where}")
+        return RuleMatch("nothing", f"no key {where}")
     if root.findtext(f"{space}IsTruncated") == "true":
-        return Found("unknown", f"none of the first {len(keys)} keys matches of what {where}")
-    return Found("nothing", f"none of the {len(keys)} keys matches of what {where}")
+        return RuleMatch("unknown", f"none of the first {len(keys)} keys matches of what {where}")
+    return RuleMatch("nothing", f"none of the {len(keys)} keys matches of what {where}")

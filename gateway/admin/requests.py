@@ -27,7 +27,7 @@ from pydantic_core import from_json
 from sqlalchemy import delete, insert, select
 
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.changes import Actor, Change
+from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.schema import idempotency
 from gateway.admin.tokens import Admin
 from gateway.config import Settings
@@ -162,7 +162,12 @@ Idempotent = Annotated[Once, Depends(_once)]
 
 
 async def change_once(
-    catalog: Catalog, actor: Actor, action: str, once: Once, answer: type[A], work: Callable[[Change], Awaitable[A]]
+    catalog: Catalog,
+    actor: Actor,
+    action: str,
+    once: Once,
+    answer: type[A],
+    work: Callable[[CatalogChange], Awaitable[A]],
 ) -> A:
     """Make a change by ``work``, which returns the answer, unless the same request was answered already.
 
@@ -190,7 +195,7 @@ async def change_once(
         return made
 
 
-async def _answered(catalog: Catalog, change: Change, once: Once) -> str | None:
+async def _answered(catalog: Catalog, change: CatalogChange, once: Once) -> str | None:
     await change.connection.execute(delete(idempotency).where(idempotency.c.at < catalog.now() - KEPT))
     query = select(idempotency.c.fingerprint, idempotency.c.answer).where(idempotency.c.key == once.name)
     row = (await change.connection.execute(query)).one_or_none()

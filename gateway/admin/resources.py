@@ -14,11 +14,11 @@ from fastapi import APIRouter, Path, Response
 from pydantic import ValidationError
 from sqlalchemy import delete, insert, update
 
-from gateway.admin.catalog.changes import Actor, Change
+from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import Record
 from gateway.admin.catalog.schema import metadata
-from gateway.admin.documents import Answer, Asked
+from gateway.admin.documents import RequestModel, ResponseModel
 from gateway.admin.requests import (
     AdminParts,
     Cursor,
@@ -50,7 +50,7 @@ class Resource(ABC, Generic[R]):
     """
 
     kind: type[R]
-    state: type[Answer]
+    state: type[ResponseModel]
     about: Mapping[str, str]
     taken: str
     filed: str
@@ -67,11 +67,11 @@ class Resource(ABC, Generic[R]):
         self._add_changes()
 
     @abstractmethod
-    def describe(self, record: R, view: View) -> Answer:
+    def describe(self, record: R, view: View) -> ResponseModel:
         """A record of the catalog; ``view`` may be older."""
 
     @abstractmethod
-    def describe_filed(self, name: str, view: View) -> Answer:
+    def describe_filed(self, name: str, view: View) -> ResponseModel:
         """One of the configuration file."""
 
     def check(self, record: R, view: View) -> None:
@@ -83,14 +83,14 @@ class Resource(ABC, Generic[R]):
     def check_removal(self, record: R, view: View) -> None:
         """Refuse a removal. Raises ApiError."""
 
-    async def withdraw(self, before: R, after: R | None, change: Change, parts: AdminParts, view: View) -> None:
+    async def withdraw(self, before: R, after: R | None, change: CatalogChange, parts: AdminParts, view: View) -> None:
         """Withdraw the rights that a change takes away; ``after`` is ``None`` for a removal."""
 
-    def created_answer(self) -> type[Answer]:
+    def created_answer(self) -> type[ResponseModel]:
         """The type of the answer to a creation."""
         return self.answer
 
-    def answer_created(self, record: R, view: View) -> Answer:
+    def answer_created(self, record: R, view: View) -> ResponseModel:
         """The answer to a creation."""
         return self.describe(record, view)
 
@@ -99,12 +99,12 @@ class Resource(ABC, Generic[R]):
         records: Mapping[str, R] = getattr(view.catalog, self.kind.plural)
         return records
 
-    def documents(self, view: View) -> Iterator[Answer]:
+    def documents(self, view: View) -> Iterator[ResponseModel]:
         """All of them, each once."""
         names = self.records(view).keys() | view.filed[self.kind.plural].keys()
         return filter(None, (self.document(name, view) for name in names))
 
-    def document(self, name: str, view: View) -> Answer | None:
+    def document(self, name: str, view: View) -> ResponseModel | None:
         """One of them."""
         record = self.records(view).get(name)
         if name in view.filed[self.kind.plural] and (record is None or self.file_counts):
@@ -117,7 +117,9 @@ class Resource(ABC, Generic[R]):
             "NotFound", f"There is no {self.kind.singular} {name[:140]!r}; GET /-/admin/{self.kind.plural} lists them."
         )
 
-    async def editable(self, name: str, parts: AdminParts, change: Change, if_match: str | None) -> tuple[R, View]:
+    async def editable(
+        self, name: str, parts: AdminParts, change: CatalogChange, if_match: str | None
+    ) -> tuple[R, View]:
         """A record of the catalog that is the one the caller has read.
 
         Raises:
@@ -132,10 +134,10 @@ class Resource(ABC, Generic[R]):
         check_if_match(if_match, _etag(self.describe(record, view)))
         return record, view
 
-    async def create(self, values: Mapping[str, Any], actor: Actor, parts: AdminParts, once: Once) -> Answer:
+    async def create(self, values: Mapping[str, Any], actor: Actor, parts: AdminParts, once: Once) -> ResponseModel:
         """Create a record of these values, once."""
 
-        async def work(change: Change) -> Answer:
+        async def work(change: CatalogChange) -> ResponseModel:
             try:
                 record = self.kind(**values, created_at=parts.catalog.now(), revision=change.revision)
                 record.verify()
@@ -154,7 +156,9 @@ class Resource(ABC, Generic[R]):
 
         return await change_once(parts.catalog, actor, f"{self.kind.plural}.create", once, self.created, work)
 
-    async def replace(self, before: R, values: Mapping[str, Any], change: Change, parts: AdminParts, view: View) -> R:
+    async def replace(
+        self, before: R, values: Mapping[str, Any], change: CatalogChange, parts: AdminParts, view: View
+    ) -> R:
         """Change a record to these values."""
         after = before.changed(**values, revision=change.revision)
         try:
@@ -170,7 +174,7 @@ class Resource(ABC, Generic[R]):
         await self.withdraw(before, after, change, parts, view)
         return after
 
-    def locate(self, document: Answer, response: Response) -> None:
+    def locate(self, document: ResponseModel, response: Response) -> None:
         """Add the headers that name a document."""
         located(response, f"{self.kind.plural}/{getattr(document, self.kind.key)}", _etag(document))
 
@@ -197,7 +201,7 @@ class Resource(ABC, Generic[R]):
         async def create(
             caller: Admin,
             parts: Parts,
-            asked: Asked,
+            asked: RequestModel,
             once: Idempotent,
             response: Response,
         ) -> Any:
@@ -206,7 +210,7 @@ class Resource(ABC, Generic[R]):
             return document
 
         async def change(
-            name: str, caller: Admin, parts: Parts, asked: Asked, response: Response, if_match: IfMatch = None
+            name: str, caller: Admin, parts: Parts, asked: RequestModel, response: Response, if_match: IfMatch = None
         ) -> Any:
             async with parts.catalog.changes.change(caller, f"{kind.plural}.change", name) as change:
                 before, view = await self.editable(name, parts, change, if_match)
@@ -227,7 +231,9 @@ class Resource(ABC, Generic[R]):
         self._add("change", change, kind.change(), response_model=self.answer)
         self._add(self.removal, remove, status_code=204)
 
-    def _add(self, verb: str, endpoint: Callable[..., Any], body: type[Asked] | None = None, **options: Any) -> None:
+    def _add(
+        self, verb: str, endpoint: Callable[..., Any], body: type[RequestModel] | None = None, **options: Any
+    ) -> None:
         # FastAPI reads what is asked from the annotations, and these types are made here.
         types = {"name": Annotated[str, Path(alias=self.kind.key)], "asked": body}
         endpoint.__annotations__ |= {part: kind for part, kind in types.items() if part in endpoint.__annotations__}
@@ -246,11 +252,11 @@ class Resource(ABC, Generic[R]):
         )
 
 
-async def view_in(parts: AdminParts, change: Change) -> View:
+async def view_in(parts: AdminParts, change: CatalogChange) -> View:
     """What the file and the catalog say within a change."""
     return View(parts.file(), await parts.catalog.read(change.connection))
 
 
-def _etag(document: Answer) -> str:
+def _etag(document: ResponseModel) -> str:
     etag: str = getattr(document, "etag", "")
     return etag

@@ -16,7 +16,7 @@ from sqlalchemy import delete, insert, update
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.schema import rules as table
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.admin.documents import Answer, Asked, Source, Text
+from gateway.admin.documents import RequestModel, ResponseModel, Source, Text
 from gateway.admin.requests import IfMatch, Parts, check_if_match, etag_of
 from gateway.admin.tokens import Admin, Reader
 from gateway.config import Rule as Configured
@@ -48,7 +48,7 @@ class NewRule(Configured):
         return value
 
 
-class NewRules(Asked):
+class NewRules(RequestModel):
     """The catalog's rules to be, all of them."""
 
     items: list[NewRule] = Field(
@@ -57,7 +57,7 @@ class NewRules(Asked):
     )
 
 
-class Rule(Answer):
+class RuleDocument(ResponseModel):
     """A rule that is in force."""
 
     position: int = Field(description="the lowest that matches counts", examples=[0])
@@ -72,10 +72,10 @@ class Rule(Answer):
     problem: str = Field(description="why it never counts; empty when it may", examples=[""])
 
 
-class RuleList(Answer):
+class RuleList(ResponseModel):
     """The rules in their order; ``items`` are all of them, the file's at the end."""
 
-    items: list[Rule]
+    items: list[RuleDocument]
     next: str | None = Field(None, description="always null: they are not cut into pages", examples=[None])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
@@ -85,7 +85,7 @@ def rule_list(file: Settings, catalog: Snapshot) -> RuleList:
     rules = [*catalog.rules, *file.rules]
     hidden = hidden_by([rule.match for rule in rules])
     items = [
-        Rule(
+        RuleDocument(
             position=place,
             source="catalog" if place < len(catalog.rules) else "file",
             problem=f"rule {hidden[place]} matches all of it first" if place in hidden else "",

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field, model_validator
 
-from gateway.admin.documents import Answer, Asked, Source, Text
-from gateway.admin.reach import Found, Reach
+from gateway.admin.documents import RequestModel, ResponseModel, Source, Text
+from gateway.admin.reach import RuleMatch, RuleProbe
 from gateway.admin.requests import Parts
 from gateway.admin.rules import MOST_RULES, NewRule
 from gateway.admin.tokens import Reader
@@ -25,7 +25,7 @@ _AT_ONCE = 8
 """Listings asked of the origins at the same time."""
 
 
-class Check(Asked):
+class Check(RequestModel):
     """What to check."""
 
     bucket: Text = Field("", description="with key: which rule counts for this object", examples=["datasets"])
@@ -45,7 +45,7 @@ class Check(Asked):
         return self
 
 
-class Checked(Answer):
+class Checked(ResponseModel):
     """What was found of one rule."""
 
     position: int = Field(examples=[0])
@@ -59,21 +59,21 @@ class Checked(Answer):
     example: str = Field(description="a bucket/key that it matches", examples=["datasets/imagenet/0001.jpg"])
 
 
-class CheckResult(Answer):
+class CheckResult(ResponseModel):
     """What was found."""
 
     position: int | None = Field(description="the rule that counts for the object; null: the defaults", examples=[0])
     items: list[Checked]
 
 
-async def _reach(request: Request) -> Reach:
-    reach: Reach = request.app.state.reach
+async def _reach(request: Request) -> RuleProbe:
+    reach: RuleProbe = request.app.state.reach
     return reach
 
 
 @router.post("/rules/check", summary="Check rules")
 async def check_rules(
-    _caller: Reader, parts: Parts, asked: Check, reach: Annotated[Reach, Depends(_reach)]
+    _caller: Reader, parts: Parts, asked: Check, reach: Annotated[RuleProbe, Depends(_reach)]
 ) -> CheckResult:
     """Say which rule counts for an object, and which rules match nothing in reach; nothing is changed."""
     catalog = (await parts.catalog.latest()).rules if asked.items is None else tuple(asked.items)
@@ -99,7 +99,7 @@ async def check_rules(
 _Verdict = tuple[Literal["matches", "nothing", "hidden", "unknown"], str, str]
 
 
-async def _found(rules: Sequence[Configured], origins: Sequence[Origin], reach: Reach | None) -> list[_Verdict]:
+async def _found(rules: Sequence[Configured], origins: Sequence[Origin], reach: RuleProbe | None) -> list[_Verdict]:
     hidden = hidden_by([rule.match for rule in rules])
     turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -119,7 +119,7 @@ async def _found(rules: Sequence[Configured], origins: Sequence[Origin], reach: 
     return list(await asyncio.gather(*(one(place, rule.match) for place, rule in enumerate(rules))))
 
 
-def _together(answers: Sequence[Found]) -> _Verdict:
+def _together(answers: Sequence[RuleMatch]) -> _Verdict:
     """What several origins say of one rule: any that has a match decides, and any that does not know keeps it open."""
     for verdict in ("matches", "unknown", "nothing"):
         those = [answer for answer in answers if answer.verdict == verdict]

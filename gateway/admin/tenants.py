@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import TenantRecord
 from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
-from gateway.admin.documents import Answer, Source
+from gateway.admin.documents import ResponseModel, Source
 from gateway.admin.requests import AdminParts, etag_of
 from gateway.admin.resources import Resource
 from gateway.model.datasets import ApiError
 
 
-class TenantState(Answer):
+class TenantState(ResponseModel):
     """A tenant."""
 
     source: Source = Field(description="file: some credential of the configuration file names it", examples=["catalog"])
@@ -39,12 +39,12 @@ class Tenants(Resource[TenantRecord]):
         "remove": "Remove a tenant that has no credentials. Its cached objects stay until the space is needed.",
     }
 
-    def describe(self, record: TenantRecord, view: View) -> Answer:
+    def describe(self, record: TenantRecord, view: View) -> ResponseModel:
         """A tenant of the catalog."""
         state = {"source": "catalog", "credentials": view.by_tenant[record.name], "etag": etag_of(record.revision)}
         return self.answer(**record.shown(), **state)
 
-    def describe_filed(self, name: str, view: View) -> Answer:
+    def describe_filed(self, name: str, view: View) -> ResponseModel:
         """A tenant that the file's credentials name."""
         state = {"source": "file", "credentials": view.by_tenant[name], "etag": etag_of(0)}
         return self.answer(name=name, description="", enabled=True, created_at=None, **state)
@@ -57,7 +57,7 @@ class Tenants(Resource[TenantRecord]):
             )
 
     async def withdraw(
-        self, before: TenantRecord, after: TenantRecord | None, change: Change, parts: AdminParts, view: View
+        self, before: TenantRecord, after: TenantRecord | None, change: CatalogChange, parts: AdminParts, view: View
     ) -> None:
         """A tenant that is switched off has no valid key from now on."""
         if after is not None and not after.enabled:

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.catalog.changes import Change
-from gateway.admin.documents import Answer, Asked, moment
+from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.documents import RequestModel, ResponseModel, moment
 from gateway.admin.operations import Operations, Ops, unreachable
 from gateway.admin.requests import (
     Cursor,
@@ -25,7 +25,7 @@ from gateway.admin.requests import (
 )
 from gateway.admin.tokens import Admin, Reader
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.errands import MOST, Verification
+from gateway.fleet.verifications import MOST, Verification
 from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["verifications"])
@@ -35,7 +35,7 @@ State = Literal["queued", "running", "done", "failed"]
 VerificationId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", description="of the verification")]
 
 
-class VerificationRequest(Asked):
+class VerificationRequest(RequestModel):
     """Which nodes are to verify their caches."""
 
     nodes: list[Annotated[str, Field(max_length=64)]] = Field(
@@ -43,7 +43,7 @@ class VerificationRequest(Asked):
     )
 
 
-class NodeVerified(Answer):
+class NodeVerified(ResponseModel):
     """What one node found so far. Corrupt, missing and orphaned blobs are dropped by the node when it meets them; readers get
     right bytes."""
 
@@ -59,7 +59,7 @@ class NodeVerified(Answer):
     failure: str = Field(description="why it could not be done; empty if it could", examples=[""])
 
 
-class VerificationDocument(Answer):
+class VerificationDocument(ResponseModel):
     """A verification."""
 
     id: str = Field(examples=[_ID])
@@ -85,7 +85,7 @@ async def verify(
     if unknown:
         raise ApiError("InvalidRequest", f"nodes: there is no node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
 
-    async def work(change: Change) -> VerificationDocument:
+    async def work(change: CatalogChange) -> VerificationDocument:
         try:
             name = await operations.verifications.errands.add(wanted)
             found = await operations.verifications.errands.find(name)

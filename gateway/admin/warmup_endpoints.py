@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field, model_validator
 
-from gateway.admin.board import Reading
-from gateway.admin.catalog.changes import Change
-from gateway.admin.documents import Answer, Asked, Text, moment
+from gateway.admin.board import FleetReading
+from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.documents import RequestModel, ResponseModel, Text, moment
 from gateway.admin.fleet_view import dataset_ids
 from gateway.admin.operations import Operations, Ops, principal_of
 from gateway.admin.purge import Bucket, Prefix
@@ -42,7 +42,7 @@ WarmupId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", description="o
 State = Literal["queued", "running", "done", "failed", "refused", "cancelled"]
 
 
-class WarmupRequest(Asked):
+class WarmupRequest(RequestModel):
     """What to load: the objects of a bucket below a prefix, or the items of a dataset."""
 
     access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
@@ -63,14 +63,14 @@ class WarmupRequest(Asked):
         return self
 
 
-class Failure(Answer):
+class Failure(ResponseModel):
     """One that could not be loaded."""
 
     key: str = Field(description="the object's key, or which item", examples=["imagenet/val/0007.jpg"])
     why: str = Field(examples=["the origin refuses it to this credential"])
 
 
-class WarmupDocument(Answer):
+class WarmupDocument(ResponseModel):
     """A warm-up. Bytes that the cache pushes out again are not subtracted."""
 
     id: str = Field(examples=[_ID])
@@ -109,7 +109,7 @@ async def start(
     request = Request(asked.access_key_id, asked.bucket or "", asked.prefix, dataset)
     await operations.warmups.judge(request)
 
-    async def work(change: Change) -> WarmupDocument:
+    async def work(change: CatalogChange) -> WarmupDocument:
         return _document(await operations.warmups.add(change, request))
 
     document = await change_once(parts.catalog, caller, "warmups.start", once, WarmupDocument, work)
@@ -166,13 +166,13 @@ async def resume(
         return _document(await operations.warmups.resume(change, warmup))
 
 
-async def _check(operations: Operations, change: Change, name: str, if_match: str | None) -> None:
+async def _check(operations: Operations, change: CatalogChange, name: str, if_match: str | None) -> None:
     found = await operations.warmups.table.row(change.connection, name)
     if found is not None:
         check_if_match(if_match, etag_of(found.revision))
 
 
-def _full_id(reading: Reading, dataset: str) -> str:
+def _full_id(reading: FleetReading, dataset: str) -> str:
     """The id of which these are the first digits, as lists have them; any other text as it is."""
     if len(dataset) >= 12 and _HEX.issuperset(dataset):
         found = [each for each in dataset_ids(reading) if each.startswith(dataset)]

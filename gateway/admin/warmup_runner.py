@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway import metrics
 from gateway.admin.warmup_table import Warmup, WarmupTable
-from gateway.engine.warming import Progress, WarmupFailed, WarmupRefused, Work
+from gateway.engine.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership
 from gateway.model.errors import CatalogUnavailable, LarderError
@@ -33,7 +33,7 @@ Make = Callable[[Warmup], Work]
 @dataclass(slots=True)
 class _Running:
     task: asyncio.Task[None]
-    progress: Progress
+    progress: WarmupProgress
 
 
 class WarmupRunner:
@@ -112,7 +112,7 @@ class WarmupRunner:
         self._running[warmup.id] = _Running(task, progress)
         log.info("warm-up %s begins at %r", warmup.id, progress.cursor)
 
-    async def _work(self, warmup: Warmup, progress: Progress) -> None:
+    async def _work(self, warmup: Warmup, progress: WarmupProgress) -> None:
         state, message = "done", ""
         try:
             await self._make(warmup).run(progress)

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.schema import warmups
-from gateway.engine.warming import Progress
+from gateway.engine.warming import WarmupProgress
 
 UNFINISHED = ("queued", "running")
 MOST = 10_000
@@ -51,7 +51,7 @@ class Warmup:
     id: str
     request: Request
     state: str
-    progress: Progress
+    progress: WarmupProgress
     message: str
     owner: str
     created_at: float
@@ -118,7 +118,9 @@ class WarmupTable:
         async with self._catalog.database.writing() as connection:
             return bool((await connection.execute(update(warmups).where(mine).values(**values))).rowcount)
 
-    async def note(self, name: str, owner: str, progress: Progress, state: str = "running", message: str = "") -> bool:
+    async def note(
+        self, name: str, owner: str, progress: WarmupProgress, state: str = "running", message: str = ""
+    ) -> bool:
         """Write how far a warm-up is, and how it ended; ``False`` when it is this worker's no more."""
         values = {
             "state": state,
@@ -130,7 +132,7 @@ class WarmupTable:
             return bool((await connection.execute(update(warmups).where(mine).values(**values))).rowcount)
 
 
-def _noted(progress: Progress, message: str) -> str:
+def _noted(progress: WarmupProgress, message: str) -> str:
     return to_json({"progress": progress.to_json(), "message": message}).decode()
 
 
@@ -153,7 +155,7 @@ def _read(row: dict[str, Any]) -> Warmup:
         row["id"],
         _REQUEST.validate_json(row["request"]),
         row["state"],
-        Progress.from_json(told["progress"]),
+        WarmupProgress.from_json(told["progress"]),
         str(told["message"]),
         row["owner"],
         row["created_at"],

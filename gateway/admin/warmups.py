@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.catalog.changes import Change
+from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.warmup_table import UNFINISHED, Request, Warmup, WarmupTable
-from gateway.engine.warm_dataset import Shelf, WarmDataset
+from gateway.engine.warm_dataset import DatasetAccess, WarmDataset
 from gateway.engine.warm_objects import WarmObjects
 from gateway.engine.warm_prefix import Prefix, WarmPrefix
-from gateway.engine.warming import Progress, WarmupFailed, WarmupRefused, Work
+from gateway.engine.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.origin.client import OriginClient
@@ -21,7 +21,7 @@ from gateway.policies.rules import Rules
 RESUMED = ("cancelled", "failed", "refused", "done")
 
 
-class Workshop:
+class WarmupFactory:
     """Makes the work of a warm-up.
 
     Args:
@@ -38,7 +38,7 @@ class Workshop:
         find: Callable[[str], Principal | None],
         origin: OriginClient,
         objects: WarmObjects,
-        shelf: Shelf,
+        shelf: DatasetAccess,
         rules: Callable[[], Rules],
         capacity: Callable[[], int],
     ) -> None:
@@ -73,7 +73,7 @@ class Warmups:
         workshop: judges what can be judged before one begins.
     """
 
-    def __init__(self, catalog: Catalog, workshop: Workshop) -> None:
+    def __init__(self, catalog: Catalog, workshop: WarmupFactory) -> None:
         self.table = WarmupTable(catalog)
         self._catalog = catalog
         self._workshop = workshop
@@ -93,15 +93,15 @@ class Warmups:
             except WarmupFailed as failure:
                 raise ApiError("ServiceUnavailable", str(failure), headers={"Retry-After": "5"}) from None
 
-    async def add(self, change: Change, request: Request) -> Warmup:
+    async def add(self, change: CatalogChange, request: Request) -> Warmup:
         """A new warm-up, which the runner finds within a second."""
         now = self._catalog.now()
-        new = Warmup(uuid.uuid4().hex, request, "queued", Progress(), "", "", now, now, change.revision)
+        new = Warmup(uuid.uuid4().hex, request, "queued", WarmupProgress(), "", "", now, now, change.revision)
         await self.table.add(change.connection, new)
         change.target, change.after = new.id, request.to_json()
         return new
 
-    async def cancel(self, change: Change, name: str) -> Warmup:
+    async def cancel(self, change: CatalogChange, name: str) -> Warmup:
         """Have a warm-up end; what was loaded stays.
 
         Raises:
@@ -112,7 +112,7 @@ class Warmups:
             raise ApiError("Conflict", f"The warm-up has ended already: it is {warmup.state}.")
         return await self._turn(change, warmup, "cancelled", "it was cancelled")
 
-    async def resume(self, change: Change, name: str) -> Warmup:
+    async def resume(self, change: CatalogChange, name: str) -> Warmup:
         """Have a warm-up go on; one that is done begins anew, and tries again what could not be loaded.
 
         Raises:
@@ -125,7 +125,7 @@ class Warmups:
             warmup.progress.restart()
         return await self._turn(change, warmup, "queued", "")
 
-    async def _turn(self, change: Change, warmup: Warmup, state: str, message: str) -> Warmup:
+    async def _turn(self, change: CatalogChange, warmup: Warmup, state: str, message: str) -> Warmup:
         turned = replace(
             warmup, state=state, message=message, owner="", updated_at=self._catalog.now(), revision=change.revision
         )
@@ -133,7 +133,7 @@ class Warmups:
         change.before, change.after = {"state": warmup.state}, {"state": state}
         return turned
 
-    async def _found(self, change: Change, name: str) -> Warmup:
+    async def _found(self, change: CatalogChange, name: str) -> Warmup:
         found = await self.table.row(change.connection, name)
         if found is None:
             raise not_found()

@@ -7,7 +7,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.migrating import migrate
 from gateway.commands.grammar import describe, jsonable
 from gateway.commands.output import document, line
@@ -40,7 +40,7 @@ def _migrate(options: Namespace) -> int:
 
 
 async def _migrated(url: str, home: Path) -> tuple[str, str]:
-    database = Database(url, home)
+    database = CatalogDatabase(url, home)
     try:
         return await migrate(database)
     finally:

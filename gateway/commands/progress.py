@@ -29,7 +29,7 @@ _PASSING = frozenset({502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgressStep:
     """How far it is.
 
     Args:
@@ -46,7 +46,7 @@ class Step:
 class Teller(Protocol):
     """Says how far it is."""
 
-    def tell(self, step: Step) -> None:
+    def tell(self, step: ProgressStep) -> None:
         """There is news, or none."""
 
 
@@ -59,7 +59,10 @@ class Time:
 
 
 def watch(
-    ask: Callable[[], State], step: Callable[[State], Step], ended: Callable[[State], bool], clock: Time | None = None
+    ask: Callable[[], State],
+    step: Callable[[State], ProgressStep],
+    ended: Callable[[State], bool],
+    clock: Time | None = None,
 ) -> State:
     """Ask until it has ended, and tell; gives the last answer.
 
@@ -113,7 +116,7 @@ class _Bar:
         self._progress = progress
         self._task = task
 
-    def tell(self, step: Step) -> None:
+    def tell(self, step: ProgressStep) -> None:
         """Redraw it."""
         self._progress.update(self._task, completed=step.done, total=step.total, description=step.text)
         self._progress.refresh()
@@ -126,7 +129,7 @@ class _Lines:
         self._clock = clock
         self._next = clock.now() + _LINE_EVERY
 
-    def tell(self, step: Step) -> None:
+    def tell(self, step: ProgressStep) -> None:
         """Write it, if it is time to."""
         if self._clock.now() >= self._next:
             self._next = self._clock.now() + _LINE_EVERY

@@ -14,7 +14,7 @@ from typing import Any
 from gateway.commands.connection import connected, path
 from gateway.commands.grammar import asking, describe
 from gateway.commands.output import Column, document, hint, line, note, number, printable, size, table
-from gateway.commands.progress import Step, amounts, watch
+from gateway.commands.progress import ProgressStep, amounts, watch
 from gateway.config import load_settings
 from gateway.model.errors import ConfigError
 from gateway.store.verify import verify_cache
@@ -103,10 +103,12 @@ def _is_sound(node: Mapping[str, Any]) -> bool:
     return node.get("state") == "done" and not any(node.get(kind) for kind in ("corrupt", "missing", "orphans"))
 
 
-def _step(state: Mapping[str, Any]) -> Step:
+def _step(state: Mapping[str, Any]) -> ProgressStep:
     nodes = state.get("nodes", [])
     blobs, read = (sum(node.get(name) or 0 for node in nodes) for name in ("blobs", "bytes"))
-    return Step(sum(_share(node) for node in nodes), len(nodes) or None, amounts(blobs, None, read, None, "blobs"))
+    return ProgressStep(
+        sum(_share(node) for node in nodes), len(nodes) or None, amounts(blobs, None, read, None, "blobs")
+    )
 
 
 def _share(node: Mapping[str, Any]) -> float:

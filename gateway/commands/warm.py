@@ -13,7 +13,7 @@ from typing import Any
 from gateway.commands.connection import Admin, Unreachable, connected, path
 from gateway.commands.grammar import asking, describe, pages, place
 from gateway.commands.output import Column, document, hint, line, moment, note, number, printable, size, table
-from gateway.commands.progress import Step, amounts, watch
+from gateway.commands.progress import ProgressStep, amounts, watch
 from gateway.model.errors import ConfigError
 
 _GOING = frozenset({"queued", "running"})
@@ -111,13 +111,13 @@ def _ways_back(name: str) -> str:
     return f"to watch it: {hint('warm', '--watch', name)}; to end it: {hint('warm', '--cancel', name)}"
 
 
-def _step(state: Mapping[str, Any]) -> Step:
+def _step(state: Mapping[str, Any]) -> ProgressStep:
     done, total, failed = state.get("done") or 0, state.get("total"), state.get("failed")
     unit = "items" if state.get("dataset") else "objects"
     text = amounts(done, total, state.get("done_bytes"), state.get("total_bytes"), unit)
     if total is None:
         text = f"{state.get('state')}: counting, {text}"
-    return Step(done, total, f"{text}, {number(failed)} failed" if failed else text)
+    return ProgressStep(done, total, f"{text}, {number(failed)} failed" if failed else text)
 
 
 def _tell(options: Namespace, state: Mapping[str, Any]) -> None:

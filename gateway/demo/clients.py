@@ -16,19 +16,19 @@ THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class DemoKeys:
     """An access key with its secret; those of the demo open nothing outside it."""
 
     access_key_id: str
     secret_access_key: str
 
 
-ORIGIN_KEYS = Keys("origin-key", "origin-secret")
-VISION = Keys("vision-key", "vision-secret")
-SPEECH = Keys("speech-key", "speech-secret")
+ORIGIN_KEYS = DemoKeys("origin-key", "origin-secret")
+VISION = DemoKeys("vision-key", "vision-secret")
+SPEECH = DemoKeys("speech-key", "speech-secret")
 
 
-def s3_client(endpoint: str, keys: Keys) -> Any:
+def s3_client(endpoint: str, keys: DemoKeys) -> Any:
     """A plain boto3 S3 client; nothing is repeated, so every request that is counted was meant."""
     config = Config(s3={"addressing_style": "path"}, max_pool_connections=THREADS, retries={"total_max_attempts": 1})
     return boto3.client(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gateway.demo.clients import VISION
 from gateway.demo.data import BUCKET
-from gateway.demo.plan import Epoch, Plan
+from gateway.demo.plan import Epoch, TrainingPlan
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import console
 from gateway.demo.world import World
@@ -57,7 +57,7 @@ def learn(world: World, images: Mapping[str, bytes]) -> Learnt:
         gateway = _register(world, digest_file, capacity, len(training))
     except LarderError as error:
         raise DemoFailed(f"the dataset could not be registered: {error}") from error
-    plan = Plan(world.origin, gateway, DATASET, BUCKET, training, testing, EPOCHS, SEED)
+    plan = TrainingPlan(world.origin, gateway, DATASET, BUCKET, training, testing, EPOCHS, SEED)
     epochs = _run(world, plan)
     check(epochs, len(training))
     prepared = (
@@ -82,7 +82,7 @@ def _register(world: World, digest_file: Path, capacity: int, items: int) -> str
     return gateway
 
 
-def _run(world: World, plan: Plan) -> list[Epoch]:
+def _run(world: World, plan: TrainingPlan) -> list[Epoch]:
     """Train in a process of its own, and tell how far it is."""
     plan_file, results = world.ground.folder / "plan.json", world.ground.folder / "epochs.jsonl"
     plan.write(plan_file)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """What is to be trained, and on what.
 
     Args:
@@ -40,7 +40,7 @@ class Plan:
         file.write_text(json.dumps(fields))
 
     @classmethod
-    def read(cls, file: Path) -> Plan:
+    def read(cls, file: Path) -> TrainingPlan:
         """Read what `write` wrote."""
         fields = json.loads(file.read_text())
         for name in ("training", "testing"):

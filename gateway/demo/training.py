@@ -19,14 +19,14 @@ import torch
 from torch import nn
 
 from gateway.demo.clients import origin_requests
-from gateway.demo.plan import Epoch, Plan
+from gateway.demo.plan import Epoch, TrainingPlan
 from gateway.demo.processes import DemoFailed
-from gateway.demo.ways import Batch, PlainBoto3, ThroughLarder, Way, collate, decode
+from gateway.demo.ways import Batch, ImageSource, PlainBoto3, ThroughLarder, collate, decode
 
 LEARNING_RATE = 0.003
 
 
-def train(plan: Plan, way: Way) -> Iterator[Epoch]:
+def train(plan: TrainingPlan, way: ImageSource) -> Iterator[Epoch]:
     """Train a new network for all epochs.
 
     Raises:
@@ -98,7 +98,7 @@ def accuracy(model: nn.Module, testing: Batch) -> float:
 def main(plan_file: Path, results: Path) -> None:
     """Train by both ways. boto3 comes first: the loader goes on loading ahead for a moment when it is done."""
     torch.set_num_threads(1)
-    plan = Plan.read(plan_file)
+    plan = TrainingPlan.read(plan_file)
     with results.open("w", buffering=1) as lines:
         for way in (PlainBoto3, ThroughLarder):
             for epoch in train(plan, way(plan)):

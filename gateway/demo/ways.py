@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from gateway.demo.clients import ORIGIN_KEYS, VISION, s3_client
-from gateway.demo.plan import Plan
+from gateway.demo.plan import TrainingPlan
 from larder import Access, Credentials
 from larder.torch import CachedDataset, Item, watch
 
@@ -22,7 +22,7 @@ WORKERS = 2
 BATCH_SIZE = 32
 
 
-class Sample(NamedTuple):
+class DemoImage(NamedTuple):
     """One image, with the key and the bytes that it was made of, which are compared with what was stored."""
 
     key: str
@@ -41,18 +41,18 @@ class Batch:
     labels: NDArray[np.int64]
 
 
-def decode(key: str, body: bytes) -> Sample:
+def decode(key: str, body: bytes) -> DemoImage:
     """The PNG ``digits/LABEL/NUMBER.png`` as 64 numbers between 0 and 1."""
     pixels = np.asarray(Image.open(io.BytesIO(body)), np.float32).reshape(-1) / np.float32(255)
-    return Sample(key, body, pixels, int(key.split("/")[-2]))
+    return DemoImage(key, body, pixels, int(key.split("/")[-2]))
 
 
-def decode_item(item: Item) -> Sample:
+def decode_item(item: Item) -> DemoImage:
     """The transform of the loader."""
     return decode(item.key, bytes(item.data))
 
 
-def collate(samples: Sequence[Sample]) -> Batch:
+def collate(samples: Sequence[DemoImage]) -> Batch:
     """Arrays instead of tensors: batches this small are cheaper to send than to share."""
     return Batch(
         [sample.key for sample in samples],
@@ -62,10 +62,10 @@ def collate(samples: Sequence[Sample]) -> Batch:
     )
 
 
-class Objects(Dataset[Sample]):
+class Objects(Dataset[DemoImage]):
     """Images by index, each read from the origin with boto3 when it is asked for."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         self._origin = plan.origin
         self._bucket = plan.bucket
         self._keys = sorted(plan.training)
@@ -74,7 +74,7 @@ class Objects(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> DemoImage:
         if self._client is None:  # one for each worker, made after the fork
             self._client = s3_client(self._origin, ORIGIN_KEYS)
         key = self._keys[index]
@@ -84,7 +84,7 @@ class Objects(Dataset[Sample]):
         return {**self.__dict__, "_client": None}
 
 
-class Way(Protocol):
+class ImageSource(Protocol):
     """How the images come."""
 
     name: str
@@ -101,7 +101,7 @@ class PlainBoto3:
 
     name = "boto3"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         self._loader = DataLoader(
             Objects(plan),
             batch_size=BATCH_SIZE,
@@ -125,7 +125,7 @@ class ThroughLarder:
 
     name = "larder"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         dataset = CachedDataset(
             plan.gateway,
             plan.dataset,

@@ -12,7 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, Keys, get, origin_requests, s3_client
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, DemoKeys, get, origin_requests, s3_client
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed, start
@@ -54,7 +54,7 @@ allow = ["{bucket}/speech/**"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class DemoProcesses:
     """Where the parts are started, and how they are ended.
 
     Args:
@@ -78,12 +78,12 @@ class Ground:
 class World:
     """What is running: addresses, the ground that everything is on, and the gateway's process."""
 
-    ground: Ground
+    ground: DemoProcesses
     origin: str
     endpoint: str
     gateway: Child
 
-    def client(self, endpoint: str, keys: Keys) -> Any:
+    def client(self, endpoint: str, keys: DemoKeys) -> Any:
         """A plain boto3 S3 client; nothing is repeated, so every request that is counted was meant."""
         return s3_client(endpoint, keys)
 
@@ -115,7 +115,7 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
     """
     with interrupts.uninterrupted():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-")))
-    ground = Ground(folder, stack, interrupts, command)
+    ground = DemoProcesses(folder, stack, interrupts, command)
     port_file = folder / "origin.port"
     store = ground.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
     store.wait_until(port_file.exists)
@@ -124,7 +124,7 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
 
 
 def start_gateway(
-    ground: Ground, origin: str, name: str, cache: str, *, port: int = 0, capacity: int = CAPACITY
+    ground: DemoProcesses, origin: str, name: str, cache: str, *, port: int = 0, capacity: int = CAPACITY
 ) -> tuple[str, Child]:
     """Start a gateway and wait until it is ready; its address and its process.
 

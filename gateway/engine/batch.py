@@ -26,11 +26,11 @@ from gateway.engine.candidates import Candidates
 from gateway.engine.homes import Split, split_of
 from gateway.engine.items import ItemFetches
 from gateway.engine.lane import Lane
-from gateway.engine.neighbours import Scout
+from gateway.engine.neighbours import HolderLookup
 from gateway.engine.prefetch import Prefetcher
 from gateway.engine.services import Services
-from gateway.engine.underway import FETCHES_PER_BATCH, Progress, Window
-from gateway.engine.wanted import Counts, FailedItem, Outcome, Source, Wanted
+from gateway.engine.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress
+from gateway.engine.wanted import FailedItem, HolderSource, Outcome, PrefetchCounts, Wanted
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
 from gateway.policies.batch import BatchMode, Positions, choose, may_replace
@@ -55,7 +55,7 @@ class _Routes:
     before the origin; and how many other nodes are home of something."""
 
     far: NDArray[np.bool_]
-    source: Source | None
+    source: HolderSource | None
     nodes: int
 
 
@@ -173,7 +173,7 @@ class Batches:
         source = None
         if neighbours and fleet and not fleet.members.alone and ask.caching is not CachingMode.NONE:
             upcoming = (int(ask.indices[position]) for position in order if not far[position])
-            source = Scout(neighbours, ask.registration, upcoming)
+            source = HolderLookup(neighbours, ask.registration, upcoming)
         return _Routes(far, source, 0 if split is None else len(split.parts()))
 
     @staticmethod
@@ -202,10 +202,10 @@ class Batches:
         ahead: deque[tuple[int, asyncio.Task[Outcome] | None]] = deque()
         resident = self.resident(ask)
         routes = self._routes(ask, self._split(ask), resident, np.flatnonzero(~resident).tolist())
-        window = Window(self._lengths(ask))
+        window = AskWindow(self._lengths(ask))
         positions = deque(range(len(ask.indices)))
         near = 0
-        progress = Progress(len(ask.indices))
+        progress = BatchProgress(len(ask.indices))
         try:
             while True:
                 while positions:
@@ -244,8 +244,8 @@ class Batches:
         routes = self._routes(ask, self._split(ask), resident, missing.tolist())
         near = deque(missing[~routes.far[missing]].tolist())
         far = deque(missing[routes.far[missing]].tolist())
-        window = Window(self._lengths(ask))
-        progress = Progress(len(ask.indices))
+        window = AskWindow(self._lengths(ask))
+        progress = BatchProgress(len(ask.indices))
         underway = progress.underway
         reading = 0
         try:
@@ -273,7 +273,7 @@ class Batches:
             underway.abandon()
 
     @staticmethod
-    async def _arrived(progress: Progress, within: float | None = None) -> list[Arrival]:
+    async def _arrived(progress: BatchProgress, within: float | None = None) -> list[Arrival]:
         arrivals = []
         for position, outcome in await progress.underway.ended(within):
             progress.hear(outcome)
@@ -324,7 +324,7 @@ class Batches:
     ) -> AsyncGenerator[Arrival]:
         """What is open, then residents that have to be verified, opened or asked for first, then what has to be fetched."""
         opened, residents = answer.opened, candidates.residents
-        progress = Progress(ask.take - len(opened.files))
+        progress = BatchProgress(ask.take - len(opened.files))
         loop = asyncio.get_running_loop()
         try:
             self._start_more(ask, routes, candidates, progress, len(residents), 0.0)
@@ -357,7 +357,13 @@ class Batches:
             progress.underway.abandon()
 
     def _start_more(
-        self, ask: BatchAsk, routes: _Routes, candidates: Candidates, progress: Progress, at_hand: int, silent: float
+        self,
+        ask: BatchAsk,
+        routes: _Routes,
+        candidates: Candidates,
+        progress: BatchProgress,
+        at_hand: int,
+        silent: float,
     ) -> None:
         """Ask for what other nodes have, and for as many others as are needed beside that and beside ``at_hand`` items."""
         while len(progress.underway) < progress.needed and (position := candidates.next_promised()) is not None:
@@ -369,7 +375,7 @@ class Batches:
             progress.underway.add(other, self._start(ask, other, routes))
 
     @staticmethod
-    def _counts(arrival: Arrival, progress: Progress) -> bool:
+    def _counts(arrival: Arrival, progress: BatchProgress) -> bool:
         """Whether to tell the reader: not of what he does not need any more, nor of what only failed for now."""
         content = arrival.content
         if isinstance(content, FailedItem):
@@ -377,7 +383,7 @@ class Batches:
         progress.needed -= 1
         return progress.needed >= 0
 
-    def _wanted(self, ask: BatchAsk, index: int, source: Source | None = None) -> Wanted:
+    def _wanted(self, ask: BatchAsk, index: int, source: HolderSource | None = None) -> Wanted:
         return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source)
 
     def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
@@ -394,16 +400,16 @@ class Batches:
         Refused is what would fill more than half of the cache, with what is queued already: it would push out the chunk in use.
         """
         await self._prepare(ask)
-        counts = Counts(0, 0, 0)
+        counts = PrefetchCounts(0, 0, 0)
         for start in range(0, len(ask.indices), _AT_A_TIME):
             part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
             counts = _sum(counts, await self._prefetch_at_homes(part))
             await asyncio.sleep(0)  # others have a turn: there may be a million items
         return counts._asdict()
 
-    async def _prefetch_at_homes(self, ask: BatchAsk) -> Counts:
+    async def _prefetch_at_homes(self, ask: BatchAsk) -> PrefetchCounts:
         """Each home is given its part; that of one which does not take it goes to the next, and in the end to nobody."""
-        counts = Counts(0, 0, 0)
+        counts = PrefetchCounts(0, 0, 0)
         for _ in range(_HOMES):
             split, peers = self._split(ask), self.fetches.peers
             if split is None or peers is None:
@@ -417,9 +423,9 @@ class Batches:
             if not left:
                 return counts
             ask = replace(ask, indices=np.concatenate(left))
-        return _sum(counts, Counts(0, 0, len(ask.indices)))
+        return _sum(counts, PrefetchCounts(0, 0, len(ask.indices)))
 
-    async def _prefetch_here(self, ask: BatchAsk) -> Counts:
+    async def _prefetch_here(self, ask: BatchAsk) -> PrefetchCounts:
         # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
         await self._items.confirm(ask.registration.content, ask.indices)
         resident = self.resident(ask)
@@ -433,8 +439,8 @@ class Batches:
             self._services.store.expect(Access(content.id, index, content.digest(index), False, now, identity))
 
 
-def _sum(*counts: Counts) -> Counts:
-    return Counts(*map(sum, zip(*counts, strict=True)))
+def _sum(*counts: PrefetchCounts) -> PrefetchCounts:
+    return PrefetchCounts(*map(sum, zip(*counts, strict=True)))
 
 
 def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gateway.engine.body import Body
 from gateway.engine.coming import Coming
-from gateway.engine.entries import Entry
+from gateway.engine.entries import ObjectEntry
 from gateway.engine.fill import Fill, FillParts
 from gateway.engine.grants import Grants
 from gateway.engine.growing import GrowingBlock
@@ -76,7 +76,7 @@ class Blocks:
         await self.tasks.stop()
 
     def start_fill(
-        self, entry: Entry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None
+        self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None
     ) -> Fill:
         """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
 
@@ -139,7 +139,7 @@ class Blocks:
     def _missed(self, body: Body, number: int) -> None:
         self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
 
-    def _join(self, entry: Entry, number: int) -> tuple[Fill, GrowingBlock] | None:
+    def _join(self, entry: ObjectEntry, number: int) -> tuple[Fill, GrowingBlock] | None:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
         if growing is None:
             return None
@@ -179,13 +179,13 @@ class Blocks:
         self._accesses.record(Access(entry.key, number, ref.digest, True, self._services.now(), body.identity))
         return blob
 
-    async def load(self, entry: Entry, first: int, last: int) -> None:
+    async def load(self, entry: ObjectEntry, first: int, last: int) -> None:
         """Learn from the index which of the blocks ``first`` to ``last`` are resident, unless memory already knows."""
         if entry.record.row_id and any(number not in entry.blobs for number in range(first, last + 1)):
             for number, ref in (await self._store.blocks(entry.record.row_id, first, last)).items():
                 entry.blobs.setdefault(number, ref)
 
-    async def _adopt_row(self, entry: Entry) -> None:
+    async def _adopt_row(self, entry: ObjectEntry) -> None:
         """Find the row that another worker has written for an object of which this one knew only the metadata."""
         if entry.record.row_id or not self._leases.shared:
             return
@@ -195,10 +195,10 @@ class Blocks:
             for identity, granted_at in entry.grants.items():
                 await self._store.grant(row.row_id, identity, granted_at, lambda: self._is_current(entry))
 
-    def _is_current(self, entry: Entry) -> bool:
+    def _is_current(self, entry: ObjectEntry) -> bool:
         return self._store.generations.at(*entry.slots) == entry.generation
 
-    def _missing_until(self, entry: Entry, number: int, last: int) -> int:
+    def _missing_until(self, entry: ObjectEntry, number: int, last: int) -> int:
         while number < last:
             growing = self._growing.get((entry.key, entry.record.meta.etag, number + 1))
             if number + 1 in entry.blobs or (growing is not None and growing[0].comes_to(number + 1)):
@@ -210,7 +210,7 @@ class Blocks:
         """See ``BlockSource.direct``."""
         return await self.read_range(body.entry, body.identity, start, stop)
 
-    async def read_range(self, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
+    async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
         """See ``ranged.read_range``; what turns out to be wrong is forgotten when it raises.
 
         However far a body has come: its reader must be cut off, and the next one finds what is right.

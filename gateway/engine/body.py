@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
-from gateway.engine.entries import Entry
+from gateway.engine.entries import ObjectEntry
 from gateway.engine.fill import Fill, FillEnded
 from gateway.engine.growing import GrowingBlock, Span
 from gateway.engine.ranged import ReaderRefused
@@ -46,7 +46,9 @@ class Body:
     bytes that are in no file.
     """
 
-    def __init__(self, source: BlockSource, entry: Entry, identity: OriginIdentity, start: int, stop: int) -> None:
+    def __init__(
+        self, source: BlockSource, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int
+    ) -> None:
         self.entry = entry
         self.identity = identity
         self.start = start

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.underway import FETCHES_PER_BATCH, Window
+from gateway.engine.underway import FETCHES_PER_BATCH, AskWindow
 
 
 class Candidates:
@@ -38,8 +38,8 @@ class Candidates:
     ) -> None:
         self.residents = residents
         self.promised = promised
-        self._hits = Window(lengths)
-        self._fetches = Window(lengths, max(1, FETCHES_PER_BATCH * nodes))
+        self._hits = AskWindow(lengths)
+        self._fetches = AskWindow(lengths, max(1, FETCHES_PER_BATCH * nodes))
         self._far = far
         self._near_others: deque[tuple[int, int]] = deque()
         self._far_others: deque[tuple[int, int]] = deque()

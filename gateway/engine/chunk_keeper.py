@@ -53,7 +53,7 @@ Part = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelves:
+class OpenDatasets:
     """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
 
     ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
@@ -65,7 +65,7 @@ class Shelves:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlanExchange:
     """What the fleet says to this node, and hears of it."""
 
     planned: Planned
@@ -105,7 +105,12 @@ class ChunkKeeper:
     """
 
     def __init__(
-        self, store: Store, preloader: Preloader, shelves: Shelves, told: Told, eviction: str = LeastRecentlyUsed.name
+        self,
+        store: Store,
+        preloader: Preloader,
+        shelves: OpenDatasets,
+        told: PlanExchange,
+        eviction: str = LeastRecentlyUsed.name,
     ) -> None:
         self._store = store
         self._preloader = preloader

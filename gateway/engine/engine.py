@@ -10,7 +10,7 @@ from functools import partial
 from gateway.engine.batch import Batches
 from gateway.engine.blocks import Blocks
 from gateway.engine.body import Body
-from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.entries import EntryCache, ObjectEntry
 from gateway.engine.explain import Explainer
 from gateway.engine.grants import Grants
 from gateway.engine.items import ItemFetches
@@ -72,7 +72,7 @@ class Engine:
         """See ``Reads.find``."""
         return await self._reads.find(ask)
 
-    async def open(self, ask: Ask, entry: Entry, start: int, stop: int) -> Body:
+    async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int) -> Body:
         """A body whose first byte is certain to come.
 
         Raises:
@@ -123,7 +123,7 @@ class Engine:
                 await self.read_through(ask, found.entry)
         return 0
 
-    async def read_through(self, ask: Ask, entry: Entry) -> bool | None:
+    async def read_through(self, ask: Ask, entry: ObjectEntry) -> bool | None:
         """Read a whole object as its reader, because a fill without readers stops where it becomes long.
 
         Returns:

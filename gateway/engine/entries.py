@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.freshness import Good
+from gateway.policies.freshness import Validity
 from gateway.store.generations import slots_of
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class ObjectEntry:
     """One object in memory.
 
     ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
@@ -27,7 +27,7 @@ class Entry:
     generation: int
     blobs: dict[int, BlobRef] = field(default_factory=dict)
     grants: dict[str, float] = field(default_factory=dict)
-    good: dict[str, tuple[object, Good]] = field(default_factory=dict)
+    good: dict[str, tuple[object, Validity]] = field(default_factory=dict)
     head: object = None
     slots: tuple[int, int] = field(init=False)
 
@@ -49,19 +49,19 @@ class EntryCache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._entries: OrderedDict[ObjectKey, Entry] = OrderedDict()
+        self._entries: OrderedDict[ObjectKey, ObjectEntry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: ObjectKey) -> Entry | None:
+    def get(self, key: ObjectKey) -> ObjectEntry | None:
         """The entry of a key, now the most recently used one."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: ObjectEntry) -> None:
         """Keep an entry, replacing the key's former one."""
         self._entries[entry.key] = entry
         self._entries.move_to_end(entry.key)

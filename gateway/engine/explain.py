@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.engine.grants import Grants
-from gateway.engine.homes import PREFIX, Fleet, Node
+from gateway.engine.homes import PREFIX, Node, PeerNodes
 from gateway.engine.reads import Reads
 from gateway.engine.services import Services
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
-from gateway.policies.freshness import Standing, Verdict, decide
+from gateway.policies.freshness import EntryState, Verdict, decide
 from gateway.policies.ring import path_key
 from gateway.policies.rules import Caching
 
@@ -109,7 +109,7 @@ class Explainer:
         resident = {**await store.blocks(record.row_id, 0, record.block_count - 1), **entry.blobs}
         rule = services.rules.for_path(key.path)
         granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
-        standing = Standing(record.confirmed_at, granted, since)
+        standing = EntryState(record.confirmed_at, granted, since)
         return Knowledge(
             node=self._me,
             usable=usable,
@@ -142,7 +142,7 @@ class Explainer:
             return await self.here(key, identity), str(failure)
 
 
-async def _asked(fleet: Fleet, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Knowledge:
+async def _asked(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Knowledge:
     body = json.dumps(list(key)).encode()
     answer = await fleet.peers.request(home, "POST", EXPLAIN, [principal], body=body)
     text = await answer.read(LONGEST)

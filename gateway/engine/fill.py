@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from gateway.engine.coming import Coming
-from gateway.engine.entries import Entry
+from gateway.engine.entries import ObjectEntry
 from gateway.engine.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.outcomes import Reason
@@ -53,7 +53,7 @@ class FillParts:
     epoch: the first use of the blocks, which may be long after the object was confirmed.
     """
 
-    entry: Entry
+    entry: ObjectEntry
     first: int
     last: int
     response: Coming | None

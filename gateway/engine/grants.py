@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.engine.entries import Entry
+from gateway.engine.entries import ObjectEntry
 from gateway.engine.services import Services
 from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
 from gateway.policies.rules import Caching, Rules
@@ -51,7 +51,7 @@ class Grants:
     def _rights_in(self, key: ObjectKey) -> int:
         return self._services.store.generations.of(rights_in(key))
 
-    def note(self, entry: Entry, identity: OriginIdentity, generation: int, asked_at: float) -> None:
+    def note(self, entry: ObjectEntry, identity: OriginIdentity, generation: int, asked_at: float) -> None:
         """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``."""
         entry.grants[identity.name] = asked_at
         entry.good.clear()
@@ -60,7 +60,7 @@ class Grants:
             place = (identity.name, rule.match, entry.key.bucket)
             self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))
 
-    async def revoke(self, entry: Entry, identity: OriginIdentity) -> None:
+    async def revoke(self, entry: ObjectEntry, identity: OriginIdentity) -> None:
         """A refusal is about the caller, not about the object: the bytes stay for the others."""
         rule = self._services.rules.for_path(entry.key.path)
         entry.grants.pop(identity.name, None)

@@ -88,7 +88,7 @@ class PeerCalls(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class PeerNodes:
     """The other nodes, and how to call them."""
 
     members: Members

@@ -32,14 +32,14 @@ from gateway.engine.neighbours import Neighbours
 from gateway.engine.peer_items import PeerItems
 from gateway.engine.services import Services
 from gateway.engine.wanted import (
-    Answer,
     FailedItem,
+    InMemoryItem,
+    ItemAnswer,
     ItemStream,
     LargeItem,
-    LooseItem,
-    Memory,
+    MemoryBudget,
+    MemoryLease,
     Outcome,
-    Share,
     StoredItem,
     Wanted,
     Who,
@@ -102,7 +102,7 @@ class ItemFetches:
         self._fetches: dict[bytes, _Fetch] = {}
         self._tasks: set[asyncio.Task[Outcome]] = set()
         self._reading = asyncio.Semaphore(AT_ONCE)
-        self._memory = Memory()
+        self._memory = MemoryBudget()
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
@@ -118,7 +118,7 @@ class ItemFetches:
         running = self._fetches.get(digest)
         if running is not None:
             outcome = await self._outcome(running, wanted)
-            if isinstance(outcome, StoredItem | LooseItem):
+            if isinstance(outcome, StoredItem | InMemoryItem):
                 return replace(outcome, flags=ItemFlag.JOINED)
             if running.who == wanted.who:
                 return await self._or_elsewhere(outcome, digest, wanted)
@@ -316,7 +316,7 @@ class ItemFetches:
         except LarderError as failure:
             log.info("%s did not give an item that it said it has: %s", node.id, failure)
             return None
-        if not isinstance(outcome, StoredItem | LooseItem):
+        if not isinstance(outcome, StoredItem | InMemoryItem):
             return None
         MOVED_ITEMS.inc()
         return replace(outcome, flags=ItemFlag.HIT)
@@ -389,14 +389,14 @@ class ItemFetches:
             raise _changed()
         if keep and await self._make_room(wanted, 0):
             return await self._into_store(digest, wanted, 0, _nothing)
-        return LooseItem(b"", 0)
+        return InMemoryItem(b"", 0)
 
     async def _into_memory(self, digest: bytes, length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> Outcome:
-        share = Share(self._memory, length)
+        share = MemoryLease(self._memory, length)
         data = await _gathered(length, next_chunk)
         if hashlib.sha256(data).digest() != digest:
             raise _changed()
-        return LooseItem(data, crc32(data), share)
+        return InMemoryItem(data, crc32(data), share)
 
     # --- items that only pass through
 
@@ -425,7 +425,7 @@ class ItemFetches:
             return None
         answer, length = blob
 
-        async def rest(sent: int) -> Answer:
+        async def rest(sent: int) -> ItemAnswer:
             response, _ = await self.ask(wanted, wanted.location, sent)
             return response
 

@@ -18,7 +18,7 @@ _PAUSE = 0.5
 _DISK_STATES = (BreakerState.NORMAL, BreakerState.UNSTABLE, BreakerState.DOWN)
 
 
-class Keeper:
+class SweepLoop:
     """Tries for the node lock and, once it has it, keeps the store within its bounds."""
 
     def __init__(self, store: Store, blocks: Blocks) -> None:

@@ -27,7 +27,7 @@ from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
-from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
+from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.plan import Phase, Plan, PoolOrder
 
 _FORGET_EVERY = 60
@@ -67,7 +67,7 @@ class Manager:
         patience: seconds that jobs have to register again after Redis was emptied.
     """
 
-    def __init__(self, parts: Coordination, electorate: Electorate, settings: ManagerSettings, patience: float) -> None:
+    def __init__(self, parts: Coordination, electorate: Electorate, settings: ManagerParams, patience: float) -> None:
         self._parts = parts
         self._electorate = electorate
         self._settings = settings
@@ -257,7 +257,7 @@ def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
     )
 
 
-def settings_of(probe_batches: int, force_eviction: float) -> ManagerSettings:
+def settings_of(probe_batches: int, force_eviction: float) -> ManagerParams:
     """The policy's settings, of what operators may set."""
-    usual = ManagerSettings()
+    usual = ManagerParams()
     return replace(usual, probe=replace(usual.probe, batches=probe_batches), force_after=force_eviction)

@@ -17,7 +17,7 @@ from itertools import islice
 
 import numpy as np
 
-from gateway.engine.homes import PREFIX, Fleet, Node, PeerAnswer, keys_of
+from gateway.engine.homes import PREFIX, Node, PeerAnswer, PeerNodes, keys_of
 from gateway.model.errors import LarderError
 from gateway.policies.ring import path_key
 from gateway.store.datasets.opened import Registration
@@ -37,7 +37,7 @@ class Neighbours:
         largest: bytes of the largest object that is cached as one blob; those of larger ones have other digests than their items.
     """
 
-    def __init__(self, fleet: Fleet, largest: int) -> None:
+    def __init__(self, fleet: PeerNodes, largest: int) -> None:
         self._fleet = fleet
         self._largest = largest
 
@@ -109,7 +109,7 @@ class Neighbours:
         return node, [distinct[position] for position in np.flatnonzero(bits).tolist()]
 
 
-class Scout:
+class HolderLookup:
     """Asks ahead for one batch: when one of its items is about to be fetched, the next ones are asked about with it.
 
     Args:

@@ -20,7 +20,7 @@ from gateway.model.frames import (
     PREAMBLE,
     TRAILER,
     VERSION,
-    Entry,
+    FrameEntry,
     ItemFlag,
     ItemStatus,
 )
@@ -44,7 +44,7 @@ class AnswerReader:
         self._next_chunk = next_chunk
         self._indices = indices
         self._buffer = bytearray()
-        self._entries: list[tuple[Entry, ItemStatus]] | None = None
+        self._entries: list[tuple[FrameEntry, ItemStatus]] | None = None
         self._crc = 0
         self.status = ItemStatus.OK
         """Of the answer, once it has ended: ORIGIN_ERROR when the home gave up."""
@@ -66,7 +66,7 @@ class AnswerReader:
                 for position, index, _, length, crc, status, flags in reversed(list(ENTRY.iter_unpack(block)))
             ]
 
-    async def next(self) -> tuple[Entry, ItemStatus] | None:
+    async def next(self) -> tuple[FrameEntry, ItemStatus] | None:
         """The head of the next item, whose bytes follow and must be taken; ``None`` after the last one of a whole answer."""
         if self._entries:
             return self._entries.pop()
@@ -110,10 +110,10 @@ class AnswerReader:
 
     def _entry(
         self, position: int, index: int, length: int, crc: int, status: int, flags: int
-    ) -> tuple[Entry, ItemStatus]:
+    ) -> tuple[FrameEntry, ItemStatus]:
         if position >= len(self._indices) or self._indices[position] != index or flags & ~int(_FLAGS):
             raise PeerAnswerBroken("it has an item that was not asked for")
-        return Entry(position, index, length, crc, ItemFlag(flags)), _status(status)
+        return FrameEntry(position, index, length, crc, ItemFlag(flags)), _status(status)
 
     def _end(self, record: bytes) -> None:
         position, magic, _, _, _, crc, status, _ = END.unpack(record)

@@ -23,11 +23,20 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.homes import PREFIX, Fleet, Node
+from gateway.engine.homes import PREFIX, Node, PeerNodes
 from gateway.engine.peer_answer import AnswerReader, PeerAnswerBroken
-from gateway.engine.wanted import Counts, FailedItem, LargeItem, LooseItem, Memory, Outcome, Share, Wanted
+from gateway.engine.wanted import (
+    FailedItem,
+    InMemoryItem,
+    LargeItem,
+    MemoryBudget,
+    MemoryLease,
+    Outcome,
+    PrefetchCounts,
+    Wanted,
+)
 from gateway.model.errors import LarderError
-from gateway.model.frames import Entry, ItemFlag, ItemStatus
+from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_principal import principal_header
 from gateway.policies.datasets import CachingMode
@@ -78,11 +87,11 @@ class _Group:
 class PeerItems:
     """The items that this worker asks other nodes for."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: PeerNodes) -> None:
         self._fleet = fleet
         self._groups: dict[_Key, _Group] = {}
         self._tasks = Tasks()
-        self.memory = Memory()
+        self.memory = MemoryBudget()
 
     async def close(self) -> None:
         """Stop asking."""
@@ -104,7 +113,7 @@ class PeerItems:
             group.readers -= 1
             if not group.readers and group.task is not None:
                 group.task.cancel()
-        if not first and isinstance(outcome, LooseItem) and not outcome.flags:
+        if not first and isinstance(outcome, InMemoryItem) and not outcome.flags:
             return replace(outcome, flags=ItemFlag.JOINED)
         return outcome
 
@@ -163,7 +172,9 @@ class PeerItems:
         finally:
             response.release()
 
-    async def _outcome(self, group: _Group, reader: AnswerReader, entry: Entry, status: ItemStatus) -> Outcome | None:
+    async def _outcome(
+        self, group: _Group, reader: AnswerReader, entry: FrameEntry, status: ItemStatus
+    ) -> Outcome | None:
         if status is not ItemStatus.OK:
             if entry.length > _LARGEST_JSON:
                 raise PeerAnswerBroken("a reason is longer than any")
@@ -177,14 +188,14 @@ class PeerItems:
             if streamed:
                 await reader.trailer()
             return LargeItem(entry.length)
-        share = Share(self.memory, entry.length)
+        share = MemoryLease(self.memory, entry.length)
         data = await reader.take(entry.length)
         crc, verdict = await reader.trailer() if streamed else (entry.crc32, ItemStatus.OK)
         if verdict is not ItemStatus.OK:
             return FailedItem(verdict, "its bytes are not those of the digest file")
         if crc32(data) != crc:
             raise PeerAnswerBroken("the bytes of an item are not what they were")
-        return LooseItem(data, crc, share, entry.flags & ~ItemFlag.STREAMED)
+        return InMemoryItem(data, crc, share, entry.flags & ~ItemFlag.STREAMED)
 
     async def _has_room(self, group: _Group, size: int) -> bool:
         while self.memory.used and self.memory.used + size > MEMORY:
@@ -212,13 +223,17 @@ class PeerItems:
             return nothing, nothing
         return bits[: len(indices)].astype(bool), bits[size : size + len(indices)].astype(bool)
 
-    async def prefetch(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> Counts | None:
+    async def prefetch(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> PrefetchCounts | None:
         """Have a home fetch items; its counts, or ``None`` when it cannot."""
         try:
             status, body = await self._call(
                 home, wanted, "batch", indices, f"&caching={wanted.mode.value}&mode=prefetch"
             )
-            return Counts(**{name: int(count) for name, count in json.loads(body).items()}) if status == 202 else None
+            return (
+                PrefetchCounts(**{name: int(count) for name, count in json.loads(body).items()})
+                if status == 202
+                else None
+            )
         except (LarderError, OSError, TypeError, ValueError, AttributeError):
             return None
 

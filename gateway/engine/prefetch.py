@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.engine.items import ItemFetches
 from gateway.engine.lane import Lane
-from gateway.engine.neighbours import Scout
+from gateway.engine.neighbours import HolderLookup
 from gateway.engine.services import Services
-from gateway.engine.wanted import Counts, FailedItem, Source, StoredItem, Wanted
+from gateway.engine.wanted import FailedItem, HolderSource, PrefetchCounts, StoredItem, Wanted
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
@@ -42,11 +42,11 @@ class _Errand:
     identity: OriginIdentity
     mode: CachingMode
     queued: NDArray[np.bool_]
-    parts: deque[tuple[Indices, Source | None]] = field(default_factory=deque)
+    parts: deque[tuple[Indices, HolderSource | None]] = field(default_factory=deque)
     count: int = 0
     loading: bool = False
 
-    def units(self) -> Iterator[tuple[int, Source | None]]:
+    def units(self) -> Iterator[tuple[int, HolderSource | None]]:
         """Items in the order in which their parts were announced."""
         while self.parts:
             indices, source = self.parts.popleft()
@@ -74,7 +74,7 @@ class Prefetcher:
         mode: CachingMode,
         indices: Indices,
         missing: Indices,
-    ) -> Counts:
+    ) -> PrefetchCounts:
         """Queue items, in random order, as far as there is room for them.
 
         Args:
@@ -85,7 +85,7 @@ class Prefetcher:
             missing: those of them that are not in the cache.
         """
         if mode is CachingMode.NONE or not len(missing):
-            return Counts(len(indices) - len(missing), 0, len(missing))
+            return PrefetchCounts(len(indices) - len(missing), 0, len(missing))
         errand = self._errands.get((registration, identity))
         if errand is None:
             queued = np.zeros(registration.content.items, dtype=np.bool_)
@@ -104,20 +104,20 @@ class Prefetcher:
                 errand.loading = True
                 self._lane.add(LoadClass.PREFETCH, errand.units(), lambda unit: self._load(errand, *unit))
         fetching = int(np.count_nonzero(errand.queued[missing]))
-        return Counts(len(indices) - len(missing), fetching, len(missing) - fetching)
+        return PrefetchCounts(len(indices) - len(missing), fetching, len(missing) - fetching)
 
-    def _source(self, registration: Registration, indices: Indices) -> Source | None:
+    def _source(self, registration: Registration, indices: Indices) -> HolderSource | None:
         neighbours, fleet = self._fetches.neighbours, self._services.fleet
         if neighbours is None or fleet is None or fleet.members.alone:
             return None
-        return Scout(neighbours, registration, map(int, indices))
+        return HolderLookup(neighbours, registration, map(int, indices))
 
     def _sizes(self, registration: Registration, indices: Indices) -> NDArray[np.float64]:
         """Bytes of items, as far as they are known; floats, because lengths are claims and their sum must not wrap around."""
         lengths = registration.content.lengths[indices]
         return np.where(lengths == UNKNOWN_LENGTH, self._services.block_size, lengths).astype(np.float64)
 
-    async def _load(self, errand: _Errand, index: int, source: Source | None) -> int:
+    async def _load(self, errand: _Errand, index: int, source: HolderSource | None) -> int:
         try:
             # Another job may have brought it.
             if errand.registration.content.states.flags[index] not in (RESIDENT, VERIFIED):
@@ -130,7 +130,7 @@ class Prefetcher:
             self.queued_bytes -= float(self._sizes(errand.registration, np.array([index]))[0])
         return 0
 
-    async def _fetch(self, errand: _Errand, index: int, source: Source | None) -> None:
+    async def _fetch(self, errand: _Errand, index: int, source: HolderSource | None) -> None:
         wanted = Wanted(
             errand.registration, index, errand.identity, errand.mode, store_only=True, here=True, source=source
         )

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.engine.items import ItemFetches
 from gateway.engine.lane import Lane
-from gateway.engine.neighbours import Scout
-from gateway.engine.wanted import FailedItem, Source, StoredItem, Wanted
+from gateway.engine.neighbours import HolderLookup
+from gateway.engine.wanted import FailedItem, HolderSource, StoredItem, Wanted
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
@@ -87,7 +87,7 @@ class Preloader:
         """Try each item once; those that may be had another time, or by another reader."""
         failed: list[int] = []
         neighbours, content = self._fetches.neighbours, reader.registration.content
-        scout = Scout(neighbours, reader.registration, indices.tolist()) if neighbours else None
+        scout = HolderLookup(neighbours, reader.registration, indices.tolist()) if neighbours else None
 
         async def fetch(index: int) -> int:
             if content.states.flags[index] in (RESIDENT, VERIFIED):
@@ -101,7 +101,7 @@ class Preloader:
         await self._lane.add(LoadClass.CHUNK, indices.tolist(), fetch).ended()
         return np.array(failed, dtype=np.uint32)
 
-    async def _fetch(self, reader: Reader, index: int, source: Source | None) -> ItemStatus:
+    async def _fetch(self, reader: Reader, index: int, source: HolderSource | None) -> ItemStatus:
         wanted = Wanted(
             reader.registration, index, reader.identity, CachingMode.CHUNKED, store_only=True, here=True, source=source
         )

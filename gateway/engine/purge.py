@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gateway.engine.homes import PREFIX, Fleet, Node
-from gateway.engine.lately import Lately
+from gateway.engine.homes import PREFIX, Node, PeerNodes
+from gateway.engine.recently_invalidated import RecentlyInvalidated
 from gateway.metrics import FORGOTTEN
 from gateway.model.errors import LarderError
-from gateway.store.prefixes import Held
+from gateway.store.prefixes import PrefixTotals
 from gateway.store.purged import Applied
 from gateway.store.store import Store
 
@@ -69,7 +69,7 @@ class Purge:
 class Purged:
     """What became of it on one node; ``failure`` says why it was not done there, empty if it was."""
 
-    held: Held = field(default_factory=Held)
+    held: PrefixTotals = field(default_factory=PrefixTotals)
     failure: str = ""
 
 
@@ -89,7 +89,7 @@ class Forgetting:
         forgotten: what nobody else's copy is believed of.
     """
 
-    def __init__(self, store: Store, origins: Callable[[], Iterable[str]], forgotten: Lately) -> None:
+    def __init__(self, store: Store, origins: Callable[[], Iterable[str]], forgotten: RecentlyInvalidated) -> None:
         self._store = store
         self._origins = origins
         self._forgotten = forgotten
@@ -154,23 +154,23 @@ class Forgetting:
         for origin in self._origins():
             FORGOTTEN.labels("purge").inc(await self._store.forget_origin(origin))
 
-    async def _held(self, purge: Purge) -> Held:
-        there = Held()
+    async def _held(self, purge: Purge) -> PrefixTotals:
+        there = PrefixTotals()
         for origin in self._origins():
             there = there.plus(await self._store.prefixes.held(origin, purge.bucket, purge.prefix))
         return there
 
-    async def _forget(self, purge: Purge) -> Held:
+    async def _forget(self, purge: Purge) -> PrefixTotals:
         self._forgotten.note_prefix(purge.bucket, purge.prefix)
-        there = Held()
+        there = PrefixTotals()
         for origin in self._origins():
             held = await self._store.prefixes.held(origin, purge.bucket, purge.prefix)
             forgotten = await self._store.forget_prefix(origin, purge.bucket, purge.prefix)
             FORGOTTEN.labels("purge").inc(forgotten)
-            there = there.plus(Held(max(forgotten, held.objects), held.bytes))
+            there = there.plus(PrefixTotals(max(forgotten, held.objects), held.bytes))
         return there
 
-    def _ended(self, held: Held) -> Purged:
+    def _ended(self, held: PrefixTotals) -> Purged:
         return Purged(held, "" if self._store.usable else "its disk is down: everything that it holds is distrusted")
 
 
@@ -183,7 +183,7 @@ class Purges:
         me: this node's id.
     """
 
-    def __init__(self, here: Forgetting, fleet: Fleet | None, me: str) -> None:
+    def __init__(self, here: Forgetting, fleet: PeerNodes | None, me: str) -> None:
         self.here = here
         self._fleet = fleet
         self._me = me
@@ -229,7 +229,7 @@ class Purges:
             told = json.loads(await answer.read(LONGEST))
             if answer.status != 200:
                 return Purged(failure=f"it answered {answer.status}: {str(told.get('detail', ''))[:200]}")
-            return Purged(Held(int(told["objects"]), int(told["bytes"])), str(told["failure"]))
+            return Purged(PrefixTotals(int(told["objects"]), int(told["bytes"])), str(told["failure"]))
         except LarderError as failure:
             return Purged(failure=str(failure))
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from gateway.engine.blocks import Blocks
 from gateway.engine.checks import Checks
-from gateway.engine.entries import Entry, EntryCache
+from gateway.engine.entries import EntryCache, ObjectEntry
 from gateway.engine.grants import Grants
 from gateway.engine.moves import Moved
 from gateway.engine.services import Services
@@ -33,7 +33,7 @@ from gateway.origin.headers import entity_headers
 from gateway.origin.response import OriginResponse
 from gateway.policies import freshness
 from gateway.policies.admission import refusal
-from gateway.policies.freshness import Standing, Verdict, decide, may_serve_stale
+from gateway.policies.freshness import EntryState, Verdict, decide, may_serve_stale
 from gateway.policies.rules import Caching
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
@@ -64,7 +64,7 @@ class Ask:
 class Found:
     """The object is known and may be read by this reader."""
 
-    entry: Entry
+    entry: ObjectEntry
     outcome: Outcome
     reason: Reason | None = None
 
@@ -115,7 +115,7 @@ class Reads:
 
     # -- the path of a repeated hit: no await, no thread, no database
 
-    def hot(self, key: ObjectKey, identity: str, now: float) -> Entry | None:
+    def hot(self, key: ObjectKey, identity: str, now: float) -> ObjectEntry | None:
         """The entry of an object that may be served at once to this origin identity, or ``None``."""
         entry = self._entries.get(key)
         if entry is None or not entry.has_bytes or not self._current(entry):
@@ -131,15 +131,15 @@ class Reads:
         entry.good[identity] = (self._grants.epoch, good)
         return entry
 
-    def _current(self, entry: Entry) -> bool:
+    def _current(self, entry: ObjectEntry) -> bool:
         return self._services.store.generations.at(*entry.slots) == entry.generation
 
-    def _verdict(self, entry: Entry, ask: Ask, rule: Caching) -> Verdict:
+    def _verdict(self, entry: ObjectEntry, ask: Ask, rule: Caching) -> Verdict:
         return decide(self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced)
 
-    def _standing(self, entry: Entry, identity: str, rule: Caching) -> Standing:
+    def _standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
         granted = self._grants.widest(entry.key, identity, rule, entry.grants.get(identity))
-        return Standing(entry.record.confirmed_at, granted, self._services.trusted_since())
+        return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
 
     # -- everything else
 
@@ -169,7 +169,7 @@ class Reads:
                 return checked
         return Forward(Reason.WRITE_RACE, miss=True)
 
-    async def known(self, key: ObjectKey) -> Entry | None:
+    async def known(self, key: ObjectKey) -> ObjectEntry | None:
         """The entry of an object, from memory or from the index.
 
         Between asking the index and its answer somebody else may have put an entry there, of which fills already know; so
@@ -180,14 +180,14 @@ class Reads:
         store = self._services.store
         generation = store.generations.of(key)
         known = await store.known(key, _LOAD_AT_ONCE)
-        entry = None if known is None else Entry(key, known.record, generation, known.blobs, known.grants)
+        entry = None if known is None else ObjectEntry(key, known.record, generation, known.blobs, known.grants)
         if (present := self._in_memory(key)) is not None:
             return present
         if entry is not None:
             self._entries.put(entry)
         return entry
 
-    async def resident(self, ask: Ask) -> tuple[Entry, float] | None:
+    async def resident(self, ask: Ask) -> tuple[ObjectEntry, float] | None:
         """An object that can be given to this reader at once and whole; and how many seconds ago that was confirmed."""
         rule = self._services.rules.for_path(ask.key.path)
         entry = await self.known(ask.key) if rule.cache else None
@@ -203,7 +203,7 @@ class Reads:
             return None
         return entry, max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
 
-    def _in_memory(self, key: ObjectKey) -> Entry | None:
+    def _in_memory(self, key: ObjectKey) -> ObjectEntry | None:
         entry = self._entries.get(key)
         if entry is None or self._current(entry):
             return entry
@@ -211,7 +211,7 @@ class Reads:
         return None
 
     async def _granted(
-        self, entry: Entry, ask: Ask, outcome: Outcome, reason: Reason | None
+        self, entry: ObjectEntry, ask: Ask, outcome: Outcome, reason: Reason | None
     ) -> Found | Relay | Forward:
         if ask.head and not entry.has_bytes:
             return await self._head(ask, self._services.rules.for_path(ask.key.path))
@@ -220,7 +220,7 @@ class Reads:
     # -- asking the origin about an object that is in the cache
 
     async def _check(
-        self, entry: Entry, ask: Ask, rule: Caching
+        self, entry: ObjectEntry, ask: Ask, rule: Caching
     ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
         """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again.
 
@@ -262,7 +262,9 @@ class Reads:
         """
         return await (self._services.origin.reach(ask.identity).unless_lost(work) if ask.hasty else work)
 
-    async def _ask_origin(self, entry: Entry, identity: OriginIdentity, rule: Caching) -> ObjectMeta | Forward | None:
+    async def _ask_origin(
+        self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching
+    ) -> ObjectMeta | Forward | None:
         services, key = self._services, entry.key
         generation, asked_at = services.store.generations.of(key), services.now()
         response = await services.origin.send(identity, "HEAD", key.raw_path, "", CHECKSUMS)
@@ -299,7 +301,7 @@ class Reads:
             )
         return meta
 
-    def _renew(self, entry: Entry, identity: OriginIdentity, learned: Learned) -> None:
+    def _renew(self, entry: ObjectEntry, identity: OriginIdentity, learned: Learned) -> None:
         entry.record = replace(entry.record, meta=learned.meta, confirmed_at=learned.asked_at)
         self._grants.note(entry, identity, learned.generation, learned.asked_at)
 
@@ -396,7 +398,7 @@ class Reads:
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Entry | None:
+    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> ObjectEntry | None:
         """Fill from the former home what it gives; ``None`` when that cannot be kept."""
         meta = entity_headers(moved.headers)
         if refusal(meta, rule, self._services.capacity) is not None or not self._blocks.has_room:
@@ -406,13 +408,13 @@ class Reads:
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
         return entry
 
-    def _keep_metadata(self, ask: Ask, learned: Learned) -> Entry:
+    def _keep_metadata(self, ask: Ask, learned: Learned) -> ObjectEntry:
         """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
         meta = learned.meta
         entry = self._in_memory(ask.key)
         if entry is None or entry.generation != learned.generation or not entry.is_of(meta):
             record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
-            entry = Entry(ask.key, record, learned.generation)
+            entry = ObjectEntry(ask.key, record, learned.generation)
         self._renew(entry, ask.identity, learned)
         self._entries.put(entry)
         return entry

@@ -28,16 +28,16 @@ from functools import partial
 
 from cachetools import TLRUCache
 
-from gateway.engine.homes import PREFIX, Fleet, Node
+from gateway.engine.homes import PREFIX, Node, PeerNodes
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.datasets import DatasetTable, Listed, Name, State
+from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
 from gateway.flight import SingleFlight
 from gateway.model.datasets import ApiError, is_dataset_id, is_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_principal import principal_header
 from gateway.store.datasets import parcel
-from gateway.store.datasets.announced import Known, Mark, inventory, read_marks, write_marks
+from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, read_marks, write_marks
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.failures import disk_faults
@@ -62,7 +62,7 @@ _NOBODY = OriginIdentity("", "")
 class Shared:
     """What the nodes of a fleet have in common: each other, and the table."""
 
-    fleet: Fleet
+    fleet: PeerNodes
     table: DatasetTable
 
 
@@ -82,13 +82,15 @@ class Registrations:
         self._clock = clock
         self._shared = shared
         self._state = State()
-        self._listed: dict[Name, Listed] = {}
+        self._listed: dict[Name, ListedRegistration] = {}
         self._settled = State()
         self._looks = 0
         self._looking = asyncio.Lock()
         self._blind_until = float("-inf")
         self._copies: SingleFlight[Name, None] = SingleFlight()
-        self._resting: TLRUCache[Name, tuple[Listed, float]] = TLRUCache(math.inf, lambda _, rest, __: rest[1], clock)
+        self._resting: TLRUCache[Name, tuple[ListedRegistration, float]] = TLRUCache(
+            math.inf, lambda _, rest, __: rest[1], clock
+        )
 
     # --- looking
 
@@ -213,7 +215,7 @@ class Registrations:
                 await self.registry.work.chore(partial(write_marks, folders, news, state.epoch))
         self._settled = state
 
-    async def _agree(self, shared: Shared, name: Name, known: Known, mark: Mark | None) -> str:
+    async def _agree(self, shared: Shared, name: Name, known: AnnouncedRegistration, mark: Mark | None) -> str:
         """Bring one name to agree; the epoch in which the table has it as it is here, empty if it does not."""
         listed, epoch = self._listed.get(name), self._state.epoch
         if listed is not None and (listed.tag, listed.stamp) == known:
@@ -223,7 +225,7 @@ class Registrations:
             if await self.registry.drop(*name, known):
                 log.info("a dataset was replaced or removed elsewhere; it is forgotten here")
             return ""
-        entry = Listed(known.tag, known.stamp, shared.fleet.members.me)
+        entry = ListedRegistration(known.tag, known.stamp, shared.fleet.members.me)
         return await shared.table.put(name, entry, only_new=told)
 
     # --- copying
@@ -241,7 +243,7 @@ class Registrations:
                 "SlowDown", "The dataset is being copied from another gateway; try again.", headers={"Retry-After": "5"}
             ) from None
 
-    async def _copy_from_any(self, fleet: Fleet, name: Name) -> None:
+    async def _copy_from_any(self, fleet: PeerNodes, name: Name) -> None:
         listed, began = self._listed.get(name), self._clock()
         self._resting.pop(name, None)
         if listed is None:
@@ -256,7 +258,7 @@ class Registrations:
         now = self._clock()
         self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
 
-    async def _copy_from(self, fleet: Fleet, node: Node, name: Name, listed: Listed) -> None:
+    async def _copy_from(self, fleet: PeerNodes, node: Node, name: Name, listed: ListedRegistration) -> None:
         identity = listed.tag.partition("-")[0]
         answer = await fleet.peers.request(
             node, "GET", f"{PREFIX}/datasets/{identity}", [principal_header(name[0], _NOBODY)], query=f"name={name[1]}"

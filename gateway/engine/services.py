@@ -6,9 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from gateway.engine.homes import Fleet
-from gateway.engine.lately import Lately
+from gateway.engine.homes import PeerNodes
 from gateway.engine.moves import Moved
+from gateway.engine.recently_invalidated import RecentlyInvalidated
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
@@ -43,7 +43,7 @@ class Services:
     leases: FillLeases = field(default_factory=FillLeases)
     now: Callable[[], float] = time.time
     trusted_since: Callable[[], float] = lambda: 0.0
-    fleet: Fleet | None = None
+    fleet: PeerNodes | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
-    forgotten: Lately = field(default_factory=Lately)
+    forgotten: RecentlyInvalidated = field(default_factory=RecentlyInvalidated)
     keeps: Callable[[Content, int], bool] = _everything

@@ -64,7 +64,7 @@ class Underway:
 
 
 @dataclass(slots=True)
-class Progress:
+class BatchProgress:
     """What a batch has come to; ``failures`` counts what the origin failed since an item last came."""
 
     needed: int
@@ -86,7 +86,7 @@ class Progress:
         return gives_up(self.failures, self.needed)
 
 
-class Window:
+class AskWindow:
     """How much of a batch is asked of other nodes at once.
 
     By bytes, because all of it may come to be in memory here. It opens again when half of it has come, so that what is asked next

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.config import CacheSettings
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.errands import Errands, Verification
+from gateway.fleet.verifications import Verification, VerificationQueue
 from gateway.model.errors import LarderError
 from gateway.store.verify import VerifyReport, verify_cache
 from gateway.tasks import repeat
@@ -34,7 +34,7 @@ class Verifications:
         speaks: whether this worker does it now.
     """
 
-    def __init__(self, errands: Errands, node: str, cache: CacheSettings, speaks: Callable[[], bool]) -> None:
+    def __init__(self, errands: VerificationQueue, node: str, cache: CacheSettings, speaks: Callable[[], bool]) -> None:
         self.errands = errands
         self._node = node
         self._cache = cache

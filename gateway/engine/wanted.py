@@ -20,7 +20,7 @@ from gateway.store.datasets.opened import Registration
 Who = tuple[OriginIdentity, str, str, int, bool]
 
 
-class Source(Protocol):
+class HolderSource(Protocol):
     """Knows which other node has an item in its cache although this one is its home."""
 
     async def of(self, index: int) -> Node | None:
@@ -42,7 +42,7 @@ class Wanted:
     mode: CachingMode
     store_only: bool = False
     here: bool = False
-    source: Source | None = field(default=None, compare=False)
+    source: HolderSource | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> bytes:
@@ -68,17 +68,17 @@ class StoredItem:
     flags: ItemFlag = ItemFlag.NONE
 
 
-class Memory:
+class MemoryBudget:
     """Bytes that items take in one worker's memory, for as long as anybody refers to them."""
 
     def __init__(self) -> None:
         self.used = 0
 
 
-class Share:
-    """A part of ``Memory``, given back when nothing refers to it any more: a reader that stops reading holds it, and no other."""
+class MemoryLease:
+    """A part of ``MemoryBudget``, given back when nothing refers to it any more: only a reader that stops reading holds it."""
 
-    def __init__(self, memory: Memory, size: int) -> None:
+    def __init__(self, memory: MemoryBudget, size: int) -> None:
         self._memory = memory
         self._size = size
         memory.used += size
@@ -88,12 +88,12 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class LooseItem:
+class InMemoryItem:
     """An item that is only in memory."""
 
     data: bytes
     crc32: int
-    share: Share | None = None
+    share: MemoryLease | None = None
     flags: ItemFlag = ItemFlag.NONE
 
 
@@ -112,10 +112,10 @@ class FailedItem:
     detail: str
 
 
-Outcome = StoredItem | LooseItem | LargeItem | FailedItem
+Outcome = StoredItem | InMemoryItem | LargeItem | FailedItem
 
 
-class Counts(NamedTuple):
+class PrefetchCounts(NamedTuple):
     """What became of a request to prefetch, in items."""
 
     resident: int
@@ -123,7 +123,7 @@ class Counts(NamedTuple):
     refused: int
 
 
-class Answer(Protocol):
+class ItemAnswer(Protocol):
     """What an origin's and a node's answer have in common."""
 
     async def next_chunk(self) -> bytes:
@@ -146,10 +146,10 @@ class ItemStream:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: ItemAnswer,
         length: int,
         digest: bytes,
-        resume: Callable[[int], Awaitable[Answer]] | None = None,
+        resume: Callable[[int], Awaitable[ItemAnswer]] | None = None,
     ) -> None:
         self.length = length
         self._answer = answer

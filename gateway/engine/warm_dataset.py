@@ -17,7 +17,7 @@ from gateway.engine.answers import BatchAsk
 from gateway.engine.batch import Batches
 from gateway.engine.planned import Planned
 from gateway.engine.wanted import FailedItem, Wanted
-from gateway.engine.warming import Capacity, Progress, WarmupFailed, WarmupRefused, Whose, still
+from gateway.engine.warming import Capacity, WarmupFailed, WarmupProgress, WarmupRefused, Whose, still
 from gateway.model.errors import LarderError
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import Principal
@@ -39,7 +39,7 @@ Rights = Callable[[Principal, Registration, NDArray[np.uint32]], Awaitable[None]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class DatasetAccess:
     """Where datasets are: ``find`` gives a tenant's by name or id; ``rights`` raises LarderError for items that a caller may
     not read."""
 
@@ -59,13 +59,13 @@ class WarmDataset:
         capacity: bytes that the caches of the fleet can hold.
     """
 
-    def __init__(self, name: str, whose: Whose, shelf: Shelf, capacity: Capacity) -> None:
+    def __init__(self, name: str, whose: Whose, shelf: DatasetAccess, capacity: Capacity) -> None:
         self._name = name
         self._whose = whose
         self._shelf = shelf
         self._capacity = capacity
 
-    async def run(self, progress: Progress) -> None:
+    async def run(self, progress: WarmupProgress) -> None:
         """See ``warming.Work``."""
         registration = await self.check()
         content = registration.content
@@ -105,7 +105,7 @@ class WarmDataset:
             )
         return registration
 
-    async def _load(self, registration: Registration, part: NDArray[np.uint32], progress: Progress) -> None:
+    async def _load(self, registration: Registration, part: NDArray[np.uint32], progress: WarmupProgress) -> None:
         principal = still(self._whose)
         try:
             await self._shelf.rights(principal, registration, part)
@@ -132,7 +132,7 @@ class WarmDataset:
         for index in part[~resident].tolist():
             progress.fail(f"item {index}", left.get(index, "the cache did not keep it"))
 
-    async def _settled(self, ask: BatchAsk, progress: Progress, before: tuple[int, int]) -> NDArray[np.bool_]:
+    async def _settled(self, ask: BatchAsk, progress: WarmupProgress, before: tuple[int, int]) -> NDArray[np.bool_]:
         """Wait until nothing has come of a part for a while; by position, whether the item is in the cache."""
         loop = asyncio.get_running_loop()
         resident = await self._shelf.batches.lookup(ask)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.engine.engine import Engine
-from gateway.engine.homes import PREFIX, Fleet, Node
+from gateway.engine.homes import PREFIX, Node, PeerNodes
 from gateway.engine.ranged import ObjectChanged
 from gateway.engine.reads import Ask, Forward, Found, Relay
 from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
@@ -66,7 +66,7 @@ class WarmObjects:
         fleet: the other nodes; ``None`` for a node that is in no fleet.
     """
 
-    def __init__(self, engine: Engine, fleet: Fleet | None) -> None:
+    def __init__(self, engine: Engine, fleet: PeerNodes | None) -> None:
         self._engine = engine
         self._fleet = fleet
 
@@ -133,7 +133,7 @@ def _because(found: Relay | Forward) -> str:
     return _WHY.get(found.reason, found.reason.value)
 
 
-async def _loaded_at(fleet: Fleet, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Warmed:
+async def _loaded_at(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Warmed:
     body = json.dumps(list(key)).encode()
     answer = await fleet.peers.request(home, "POST", WARM, [principal], body=body)
     text = (await answer.read(_LONGEST)).strip()

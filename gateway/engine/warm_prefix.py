@@ -17,7 +17,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from gateway.engine.warm_objects import AT_ONCE, WarmObjects
-from gateway.engine.warming import Capacity, Progress, WarmupFailed, WarmupRefused, Whose, still
+from gateway.engine.warming import Capacity, WarmupFailed, WarmupProgress, WarmupRefused, Whose, still
 from gateway.model.errors import IdentityGone, LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.units import format_size
@@ -32,7 +32,7 @@ _NOT_ALLOWED = "the allow-list of the access key does not cover it"
 _RULED_OUT = "a rule says cache = false"
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """An object, as the origin lists it."""
 
     key: str
@@ -75,7 +75,7 @@ class WarmPrefix:
         self._rules = rules
         self._capacity = capacity
 
-    async def run(self, progress: Progress) -> None:
+    async def run(self, progress: WarmupProgress) -> None:
         """See ``warming.Work``."""
         if progress.total is None:
             await self._count(progress)
@@ -87,7 +87,7 @@ class WarmPrefix:
         # Objects that came or went meanwhile are no mistake.
         progress.total = progress.done
 
-    async def _count(self, progress: Progress) -> None:
+    async def _count(self, progress: WarmupProgress) -> None:
         count = size = 0
         limit = self._capacity()
         async for page in self._pages(""):
@@ -101,11 +101,11 @@ class WarmPrefix:
                 )
         progress.total, progress.total_bytes = count, size
 
-    async def _load(self, part: list[Listed], progress: Progress) -> None:
+    async def _load(self, part: list[ListedObject], progress: WarmupProgress) -> None:
         principal = still(self._whose)
         await for_each(part, lambda each: self._load_one(principal, each, progress), AT_ONCE)
 
-    async def _load_one(self, principal: Principal, each: Listed, progress: Progress) -> None:
+    async def _load_one(self, principal: Principal, each: ListedObject, progress: WarmupProgress) -> None:
         if why := self._excluded(principal, each.key):
             progress.fail(each.key, why)
             return
@@ -122,7 +122,7 @@ class WarmPrefix:
             return _NOT_ALLOWED
         return "" if self._rules().for_path(path).cache else _RULED_OUT
 
-    async def _pages(self, after: str) -> AsyncIterator[list[Listed]]:
+    async def _pages(self, after: str) -> AsyncIterator[list[ListedObject]]:
         """The objects after a key, in the origin's order."""
         more = True
         while more:
@@ -133,7 +133,7 @@ class WarmPrefix:
                 yield page
                 after = page[-1].key
 
-    async def _page(self, identity: OriginIdentity, after: str) -> tuple[list[Listed], bool]:
+    async def _page(self, identity: OriginIdentity, after: str) -> tuple[list[ListedObject], bool]:
         asked = {"encoding-type": "url", "list-type": "2", "max-keys": str(_PAGE), "prefix": self._wanted.prefix}
         if after:
             asked["start-after"] = after
@@ -160,7 +160,7 @@ class WarmPrefix:
         return read_page(bytes(body))
 
 
-def read_page(body: bytes) -> tuple[list[Listed], bool]:
+def read_page(body: bytes) -> tuple[list[ListedObject], bool]:
     """One page of ListObjectsV2: the objects, and whether there are more. Keys are decoded if it says that they are encoded;
     stores that do not know ``encoding-type`` list them as they are.
 
@@ -171,7 +171,7 @@ def read_page(body: bytes) -> tuple[list[Listed], bool]:
         root = fromstring(body, forbid_dtd=True)
         encoded = any(_local(each) == "EncodingType" and (each.text or "").strip() == "url" for each in root)
         found = [
-            Listed(unquote_plus(_text(each, "Key")) if encoded else _text(each, "Key"), int(_text(each, "Size")))
+            ListedObject(unquote_plus(_text(each, "Key")) if encoded else _text(each, "Key"), int(_text(each, "Size")))
             for each in root
             if _local(each) == "Contents"
         ]

@@ -23,7 +23,7 @@ class WarmupFailed(LarderError):
 
 
 @dataclass(slots=True)
-class Progress:
+class WarmupProgress:
     """How far a warm-up is.
 
     ``total`` objects (or items) of ``total_bytes`` are to be there at the end, ``None`` while that is being counted. ``done``
@@ -89,7 +89,7 @@ class Progress:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Progress:
+    def from_json(cls, told: Mapping[str, Any]) -> WarmupProgress:
         """Read what ``to_json`` made; nothing done yet, from nothing.
 
         Raises:
@@ -106,7 +106,7 @@ class Progress:
 class Work(Protocol):
     """A warm-up that can be run."""
 
-    async def run(self, progress: Progress) -> None:
+    async def run(self, progress: WarmupProgress) -> None:
         """Go on from ``progress.cursor``, keeping ``progress`` up to date.
 
         Raises:

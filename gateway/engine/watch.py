@@ -33,7 +33,7 @@ _MOST_DATASETS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeView:
     """Where a node looks. ``contents`` are the datasets that are open here, ``stopping`` says whether the node is about to end,
     ``parts`` is what is wrong by what this worker's parts say at the moment."""
 
@@ -46,7 +46,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Itself:
+class NodeIdentity:
     """Which node looks: its id, the token of its start, what tells this worker from its siblings, where others reach it."""
 
     node: str
@@ -55,7 +55,7 @@ class Itself:
     address: str = ""
 
 
-class Watch:
+class NodeWatch:
     """One worker's part.
 
     Args:
@@ -74,8 +74,8 @@ class Watch:
     def __init__(
         self,
         samples: Samples,
-        me: Itself,
-        seen: Seen,
+        me: NodeIdentity,
+        seen: NodeView,
         now: Callable[[], float] = time.time,
         look: Callable[[], Counted] = counted,
     ) -> None:

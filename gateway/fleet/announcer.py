@@ -104,7 +104,7 @@ async def nobody(_keys: Sequence[ObjectKey] | None) -> bool:
 
 
 @dataclass
-class _Entry:
+class _Announced:
     """Objects to announce, ``None``: all; and the announcement that carried them: ``None`` when Redis did not take it."""
 
     keys: Sequence[ObjectKey] | None
@@ -136,7 +136,7 @@ class Announcer:
         self._debts = debts or NoDebts()
         self._numbers = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
-        self._outbox: deque[_Entry] = deque()
+        self._outbox: deque[_Announced] = deque()
         self._wake = asyncio.Event()
         self._running = False
         self._stopped = asyncio.Event()
@@ -254,7 +254,7 @@ class Announcer:
         return True
 
     async def _taken(self, keys: Sequence[ObjectKey] | None) -> _Waiting | None:
-        entry = _Entry(keys, asyncio.get_running_loop().create_future())
+        entry = _Announced(keys, asyncio.get_running_loop().create_future())
         self._outbox.append(entry)
         self._wake.set()
         if not self._running:
@@ -282,7 +282,7 @@ class Announcer:
                 await self._stopped.wait()
         return True
 
-    def _next_batch(self) -> list[_Entry]:
+    def _next_batch(self) -> list[_Announced]:
         batch = [self._outbox.popleft()]
         size = len(batch[0].keys or ())
         while self._outbox and size + len(self._outbox[0].keys or ()) <= _BATCH:
@@ -290,7 +290,7 @@ class Announcer:
             size += len(batch[-1].keys or ())
         return batch
 
-    async def _carry(self, batch: list[_Entry]) -> None:
+    async def _carry(self, batch: list[_Announced]) -> None:
         waiting = _Waiting(next(self._numbers))
         self._waiting[waiting.number] = waiting
         everything = any(entry.keys is None for entry in batch)
@@ -312,7 +312,7 @@ class Announcer:
             return
         _resolve(batch, waiting)
 
-    def _give_up(self, batch: list[_Entry]) -> None:
+    def _give_up(self, batch: list[_Announced]) -> None:
         batch = [*batch, *self._outbox]
         self._outbox.clear()
         _resolve(batch, None)
@@ -323,7 +323,7 @@ class Announcer:
         return await self.say(FORGET, message)
 
 
-def _resolve(batch: list[_Entry], carried: _Waiting | None) -> None:
+def _resolve(batch: list[_Announced], carried: _Waiting | None) -> None:
     for entry in batch:
         if not entry.carried.done():
             entry.carried.set_result(carried)

@@ -53,7 +53,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedRegistration:
     """An entry: the content's tag, what tells this registration from others of its name, and a node that has it."""
 
     tag: str
@@ -62,7 +62,7 @@ class Listed:
 
 
 _NAME = Document[Name](Name)
-_LISTED = Document[Listed](Listed)
+_LISTED = Document[ListedRegistration](ListedRegistration)
 
 
 class DatasetTable:
@@ -85,7 +85,7 @@ class DatasetTable:
         epoch, version = await self._look(keys=self._keys, args=[_new_epoch()])
         return State(_text(epoch), int(version))
 
-    async def all(self) -> tuple[State, dict[Name, Listed]]:
+    async def all(self) -> tuple[State, dict[Name, ListedRegistration]]:
         """All entries that can be read, with the state of the table."""
         epoch, version, flat = await self._all(keys=self._keys, args=[_new_epoch()])
         entries = {}
@@ -95,7 +95,7 @@ class DatasetTable:
                 entries[name] = listed
         return State(_text(epoch), int(version)), entries
 
-    async def put(self, name: Name, listed: Listed, *, only_new: bool) -> str:
+    async def put(self, name: Name, listed: ListedRegistration, *, only_new: bool) -> str:
         """Write an entry, or only if the name has none; returns the epoch that it was written in."""
         args = [_new_epoch(), _field(name), _LISTED.text(listed), "1" if only_new else "0"]
         return _text(await self._put(keys=self._keys, args=args))

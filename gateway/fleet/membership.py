@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.connection import NOT_REACHABLE, why_down
-from gateway.fleet.register import Entry, Heard, Register
+from gateway.fleet.register import Heard, NodeEntry, Register
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.ring import Ring
 from gateway.tasks import Tasks, repeat
@@ -348,7 +348,7 @@ class Membership:
             _LOG.info("this node can join the fleet now")
         self.conflict = conflict
 
-    def _take(self, entries: Iterable[Entry], now: float) -> None:
+    def _take(self, entries: Iterable[NodeEntry], now: float) -> None:
         """Make what was heard, and what is still believed of what was heard before, the fleet."""
         strangers = {}
         for entry in entries:

@@ -34,7 +34,7 @@ from gateway.fleet.peer_gate import REFUSED
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.objects import Header
-from gateway.model.peer_auth import Signer
+from gateway.model.peer_auth import PeerSigner
 from gateway.model.wire import WireRequest
 
 _CONNECT = 0.5
@@ -66,7 +66,7 @@ class Suspecting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PeerCall:
     method: str
     url: URL
     headers: tuple[Header, ...]
@@ -163,7 +163,7 @@ class Peers:
 
     def __init__(self, membership: Suspecting, secret: str) -> None:
         self._members = membership
-        self._signer = Signer(secret, membership.me)
+        self._signer = PeerSigner(secret, membership.me)
         self._session = ClientSession(
             # Not limited: waiting for a free connection would look like a node that is slow.
             connector=TCPConnector(limit=0, keepalive_timeout=_KEEP_IDLE),
@@ -203,7 +203,7 @@ class Peers:
         url = URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, query_string=query, encoded=True)
         raw = [(name.lower().encode(), value.encode()) for name, value in headers]
         signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
-        call = _Call(method, url, (*headers, *signed, *_OWN_HEADERS), body, timeout)
+        call = _PeerCall(method, url, (*headers, *signed, *_OWN_HEADERS), body, timeout)
         began = time.perf_counter()
         try:
             async with asyncio.timeout(timeout):
@@ -222,13 +222,13 @@ class Peers:
         """Close every connection; answers still coming break off."""
         await self._session.close()
 
-    async def _twice(self, call: _Call) -> ClientResponse:
+    async def _twice(self, call: _PeerCall) -> ClientResponse:
         try:
             return await self._once(call)
         except (ServerDisconnectedError, ConnectionResetError, BrokenPipeError):
             return await self._once(call)
 
-    async def _once(self, call: _Call) -> ClientResponse:
+    async def _once(self, call: _PeerCall) -> ClientResponse:
         return await self._session.request(
             call.method,
             call.url,

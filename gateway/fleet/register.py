@@ -34,7 +34,7 @@ from gateway.policies.membership import NO_START, NodeClaim, RegisterEntry, clai
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NodeEntry:
     """A live node as Redis has it: ``left`` seconds until it expires, ready for ``ready_for`` seconds (-1: it is not)."""
 
     node: Node
@@ -50,7 +50,7 @@ class Heard:
     that an operator wants this node to be home of nothing.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[NodeEntry]
     conflict: str = ""
     unproven: Mapping[str, str] = field(default_factory=dict)
     drained: bool = False
@@ -136,7 +136,7 @@ class Register:
     def _heard(
         self, me: str, alive: Mapping[bytes, RegisterEntry], others: Mapping[bytes, RegisterEntry], now: int
     ) -> Heard:
-        entries: list[Entry] = []
+        entries: list[NodeEntry] = []
         strangers = list(others.items())
         for name, one in alive.items():
             if not self._proven(name, one.document, me):
@@ -187,13 +187,13 @@ def _live(found: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
     return {name: entry for name, entry in entries if entry is not None and entry.expires > now}
 
 
-def _entry(one: RegisterEntry, now: int) -> Entry | None:
+def _entry(one: RegisterEntry, now: int) -> NodeEntry | None:
     try:
         node = Node.from_json({**json.loads(one.document), "state": one.state})
     except (ValueError, KeyError, TypeError):
         # Another version's; it cannot be a member of this fleet.
         return None
-    return Entry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
+    return NodeEntry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
 
 
 def _name(name: bytes) -> str:

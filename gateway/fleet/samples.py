@@ -125,14 +125,14 @@ return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), redi
 """
 
 
-class Told(NamedTuple):
+class NodeSample(NamedTuple):
     """What a node said of itself last: ``age`` seconds ago, by Redis's clock."""
 
     age: float
     document: Mapping[str, Any]
 
 
-class Held(NamedTuple):
+class HeldChunk(NamedTuple):
     """A chunk that was held in the cache, from when until when (``None``: it still is), in seconds of Redis's clock."""
 
     chunk: int
@@ -149,7 +149,7 @@ class Statuses:
     """
 
     now: float
-    nodes: Mapping[str, Told]
+    nodes: Mapping[str, NodeSample]
     counted: Mapping[str, Sample]
     retired: Counters
 
@@ -217,7 +217,7 @@ class Samples:
             at, _, document = text_of(text).partition(" ")
             try:
                 told = json.loads(document)
-                nodes[text_of(name)] = Told(max(0.0, (int(now) - int(at)) / 1000), dict(told))
+                nodes[text_of(name)] = NodeSample(max(0.0, (int(now) - int(at)) / 1000), dict(told))
             except _UNREADABLE:
                 continue  # another version's
         last = {text_of(name): _sample(text) for name, text in _pairs(counted)}
@@ -252,7 +252,7 @@ class Samples:
         names = [f"{dataset}/{chunk}" for dataset, those in chunks.items() for chunk in those]
         await self._timeline(keys=[f"{self._prefix}timeline"], args=[fence, version, _MOST_CLOSED, _KEPT, *names])
 
-    async def timeline(self, since: float) -> dict[str, list[Held]]:
+    async def timeline(self, since: float) -> dict[str, list[HeldChunk]]:
         """Which chunks were held, by dataset, in the order of time; what ended before ``since`` (seconds) is left out."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hgetall(f"{self._prefix}timeline:open")
@@ -261,11 +261,11 @@ class Samples:
         rows = [f"{text_of(name)} {text_of(start)} -" for name, start in opened.items()] + [
             text_of(row) for row in closed
         ]
-        found: dict[str, list[Held]] = {}
+        found: dict[str, list[HeldChunk]] = {}
         for row in rows:
             place, start, end = row.split(" ")
             dataset, _, chunk = place.rpartition("/")
-            one = Held(int(chunk), int(start) / 1000, None if end == "-" else int(end) / 1000)
+            one = HeldChunk(int(chunk), int(start) / 1000, None if end == "-" else int(end) / 1000)
             if one.end is None or one.end >= since:
                 found.setdefault(dataset, []).append(one)
         return {dataset: sorted(those, key=lambda one: (one.start, one.chunk)) for dataset, those in found.items()}

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import lru_cache
 
 
-class Verdict(Enum):
+class ConditionVerdict(Enum):
     """What the preconditions of a GET or HEAD come to."""
 
     PASS = "pass"  # noqa: S105
@@ -49,20 +49,24 @@ class Conditions:
         """The header that decides whether a read fails with ``PRECONDITION_FAILED``."""
         return "If-Unmodified-Since" if self.if_match is None else "If-Match"
 
-    def evaluate(self, etag: str, last_modified: str) -> Verdict:
+    def evaluate(self, etag: str, last_modified: str) -> ConditionVerdict:
         """The verdict for an object with this ETag (quoted) and Last-Modified (an HTTP date)."""
         modified = http_date(last_modified)
         if self.if_match is not None:
             if not tag_listed(self.if_match, etag, weak=False):
-                return Verdict.PRECONDITION_FAILED
+                return ConditionVerdict.PRECONDITION_FAILED
         elif _later(modified, self.if_unmodified_since):
-            return Verdict.PRECONDITION_FAILED
+            return ConditionVerdict.PRECONDITION_FAILED
         if self.if_none_match is not None:
-            return Verdict.NOT_MODIFIED if tag_listed(self.if_none_match, etag, weak=True) else Verdict.PASS
+            return (
+                ConditionVerdict.NOT_MODIFIED
+                if tag_listed(self.if_none_match, etag, weak=True)
+                else ConditionVerdict.PASS
+            )
         since = http_date(self.if_modified_since)
         if since is not None and modified is not None and modified <= since:
-            return Verdict.NOT_MODIFIED
-        return Verdict.PASS
+            return ConditionVerdict.NOT_MODIFIED
+        return ConditionVerdict.PASS
 
 
 _NAMES = (b"if-match", b"if-unmodified-since", b"if-none-match", b"if-modified-since")

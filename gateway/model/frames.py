@@ -58,7 +58,7 @@ class ItemFlag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FrameEntry:
     """One delivered item of the index form: ``position`` in the request, ``length`` in bytes, ``crc32`` of the bytes."""
 
     position: int
@@ -68,7 +68,7 @@ class Entry:
     flags: ItemFlag = ItemFlag.HIT
 
 
-def index_head(entries: Iterable[Entry]) -> tuple[bytes, bytes, int]:
+def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
     """Preamble and entries; the end record; and how many bytes of items come between them."""
     offset, packed = 0, []
     for entry in entries:
@@ -95,7 +95,7 @@ class FrameSequence:
         """What an answer in frames begins with."""
         return PREAMBLE.pack(FRAMES_MAGIC, VERSION, 0, 0, 0)
 
-    def item(self, entry: Entry) -> bytes:
+    def item(self, entry: FrameEntry) -> bytes:
         """The header of an item whose bytes follow; a streamed one counts only when ``trailer`` says that it is right."""
         streamed = ItemFlag.STREAMED in entry.flags
         if not streamed:
@@ -112,7 +112,7 @@ class FrameSequence:
             )
         )
 
-    def trailer(self, entry: Entry, crc: int, status: ItemStatus) -> bytes:
+    def trailer(self, entry: FrameEntry, crc: int, status: ItemStatus) -> bytes:
         """What follows the bytes of a streamed item: its CRC, and whether it was what it should be."""
         if status is ItemStatus.OK:
             self.delivered += 1

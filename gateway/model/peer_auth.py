@@ -49,7 +49,7 @@ class PeerRefused(LarderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class PeerSigner:
     """Signs for the node ``node`` with the fleet's ``secret``."""
 
     secret: str

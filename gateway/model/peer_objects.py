@@ -60,7 +60,7 @@ def read_error(document: bytes) -> dict[str, str]:
     return extra
 
 
-class Told(NamedTuple):
+class CacheStatus(NamedTuple):
     """What a node says its cache did."""
 
     outcome: Outcome
@@ -70,7 +70,7 @@ class Told(NamedTuple):
         return self.outcome.value if self.reason is None else f"{self.outcome.value}; reason={self.reason.value}"
 
     @classmethod
-    def read(cls, text: str) -> Told:
+    def read(cls, text: str) -> CacheStatus:
         """Read what ``str`` made.
 
         Raises:

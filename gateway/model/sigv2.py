@@ -28,7 +28,7 @@ _CLAIM = (b"AWSAccessKeyId", b"Expires", b"Signature")
 _ACCEPTED = SUB_RESOURCES | PAGING | frozenset(_CLAIM)
 
 
-class QueryClaim(NamedTuple):
+class SigV2QueryClaim(NamedTuple):
     """What the parameters say; ``expires`` in seconds since the epoch, ``signature`` in base64."""
 
     access_key_id: str
@@ -36,7 +36,7 @@ class QueryClaim(NamedTuple):
     signature: bytes
 
 
-def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
+def parse_query_claim(pairs: Iterable[Pair]) -> SigV2QueryClaim:
     """The claim in decoded query parameters.
 
     Raises:
@@ -62,7 +62,7 @@ def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:
         raise S3Error(
             "AccessDenied", f"Invalid date (should be seconds since epoch): {expires.decode('utf-8', 'replace')}"
         )
-    return QueryClaim(fields[b"AWSAccessKeyId"].decode("utf-8", "replace"), int(expires), fields[b"Signature"])
+    return SigV2QueryClaim(fields[b"AWSAccessKeyId"].decode("utf-8", "replace"), int(expires), fields[b"Signature"])
 
 
 def string_to_sign(

@@ -42,7 +42,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from gateway.policies.plan import Chunks
+from gateway.policies.plan import ChunkRotation
 
 ENDING = 2
 """A job that has at most so many chunks left is at the end of its epoch."""
@@ -143,7 +143,7 @@ def _times(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def rotate(
-    chunks: Chunks,
+    chunks: ChunkRotation,
     memory: RotationMemory,
     jobs: Sequence[JobView],
     *,
@@ -151,7 +151,7 @@ def rotate(
     units: int,
     now: float,
     force_after: float,
-) -> tuple[Chunks, RotationMemory, tuple[ChunkEvent, ...]]:
+) -> tuple[ChunkRotation, RotationMemory, tuple[ChunkEvent, ...]]:
     """One step of the rotation.
 
     Args:
@@ -191,15 +191,15 @@ def _going_on(job: JobView, after: Mapping[int, tuple[int, ...]]) -> JobView:
     return replace(job, upcoming=(*left, *after.get(left[-1], ())) if left else ())
 
 
-def _within(chunks: Chunks, units: int) -> Chunks:
+def _within(chunks: ChunkRotation, units: int) -> ChunkRotation:
     """At most two, of those that exist: whatever a plan says that was written by somebody else."""
     complete = tuple(chunk for chunk in dict.fromkeys(chunks.complete) if 0 <= chunk < units)[-2:]
     full = len(complete) == 2 or chunks.loading in complete or chunks.loading >= units
     return _named(complete, -1 if full else chunks.loading)
 
 
-def _named(complete: tuple[int, ...], loading: int) -> Chunks:
-    return Chunks(complete, loading, active=complete[-1] if complete else loading, marked=complete[:-1])
+def _named(complete: tuple[int, ...], loading: int) -> ChunkRotation:
+    return ChunkRotation(complete, loading, active=complete[-1] if complete else loading, marked=complete[:-1])
 
 
 def _remember(memory: RotationMemory, jobs: Sequence[JobView], held: Collection[int], now: float) -> RotationMemory:
@@ -259,7 +259,7 @@ def _still_lost(
 class _Turn:
     """The values of one step while it is being taken."""
 
-    def __init__(self, chunks: Chunks, memory: RotationMemory, jobs: Sequence[JobView]) -> None:
+    def __init__(self, chunks: ChunkRotation, memory: RotationMemory, jobs: Sequence[JobView]) -> None:
         self.chunks = chunks
         self.memory = memory
         self._jobs = jobs
@@ -301,7 +301,7 @@ class _Turn:
             self.chunks = _named(self.chunks.complete, chunk)
             self.events.append(ChunkEvent(ChunkReason.STARTED, chunk))
 
-    def aimed(self, now: float) -> Chunks:
+    def aimed(self, now: float) -> ChunkRotation:
         """The chunks, with the active one where a job that begins now is in the company of others."""
         used = {job.current for job in self._jobs if job.current >= 0}
         in_company = [chunk for chunk in self.chunks.complete if chunk in used]

@@ -32,7 +32,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EntryState:
     """What is known of a cached object and a reader, in seconds since the epoch; ``granted_at`` is ``None`` without a grant."""
 
     confirmed_at: float
@@ -41,7 +41,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Good:
+class Validity:
     """How long a standing is good for: from ``since`` on and before ``until``, while the channel was whole since ``vouched``."""
 
     since: float
@@ -53,18 +53,18 @@ class Good:
         return self.since <= now < self.until and trusted_since <= self.vouched
 
 
-def good(standing: Standing, rule: Caching) -> Good:
+def good(standing: EntryState, rule: Caching) -> Validity:
     """What a standing is good for under a rule; it may be kept until the standing, the rule or the grant changes."""
     granted = -IMMUTABLE if standing.granted_at is None else standing.granted_at
     immutable = rule.freshness == IMMUTABLE
-    return Good(
+    return Validity(
         since=(granted if immutable else max(granted, standing.confirmed_at)) - AHEAD,
         until=min(granted + rule.grant, standing.confirmed_at + rule.freshness),
         vouched=IMMUTABLE if immutable else standing.confirmed_at,
     )
 
 
-def decide(standing: Standing, rule: Caching, now: float, *, forced: bool = False) -> Verdict:
+def decide(standing: EntryState, rule: Caching, now: float, *, forced: bool = False) -> Verdict:
     """Serve from the cache, or check with the origin first.
 
     Args:
@@ -77,7 +77,7 @@ def decide(standing: Standing, rule: Caching, now: float, *, forced: bool = Fals
     return Verdict.SERVE if holds else Verdict.CHECK
 
 
-def may_serve_stale(standing: Standing, rule: Caching, now: float, *, forced: bool = False) -> bool:
+def may_serve_stale(standing: EntryState, rule: Caching, now: float, *, forced: bool = False) -> bool:
     """Whether the bytes may be served although the origin could not be asked."""
     granted = standing.granted_at
     if forced or granted is None or rule.stale_if_error <= 0:

@@ -52,7 +52,7 @@ class LoadLimits:
 
 
 @dataclass(slots=True)
-class _Queue(Generic[L]):
+class _ClassQueue(Generic[L]):
     """The loads of one class; ``free_at`` is when the bytes that were read are paid for."""
 
     kind: LoadClass
@@ -80,7 +80,9 @@ class LoadScheduler(Generic[L]):
     """
 
     def __init__(self, limits: Mapping[LoadClass, LoadLimits]) -> None:
-        self._queues: dict[LoadClass, _Queue[L]] = {kind: _Queue(kind, limits[kind]) for kind in sorted(limits)}
+        self._queues: dict[LoadClass, _ClassQueue[L]] = {
+            kind: _ClassQueue(kind, limits[kind]) for kind in sorted(limits)
+        }
 
     @property
     def loads(self) -> list[L]:

@@ -29,9 +29,9 @@ from typing import Any
 from gateway.policies.allocation import Allocation, Candidate, allocate
 from gateway.policies.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
-from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
-from gateway.policies.remembered import Known, Memory
+from gateway.policies.remembered import ManagerMemory, RememberedJob
 
 CHUNKED_SHARE = 0.5
 """Share of the gain of a dataset held whole that two chunks are taken to bring, until it is known."""
@@ -95,7 +95,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class ManagerSettings:
+class ManagerParams:
     """How decisions are made; times in seconds."""
 
     probe: ProbeSettings = field(default_factory=ProbeSettings)
@@ -109,7 +109,7 @@ class ManagerSettings:
     """How long the fleet may be smaller (a node restarts) before datasets lose their space."""
 
 
-def decide(before: Plan, facts: Facts, now: float, settings: ManagerSettings) -> Plan:
+def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> Plan:
     """The plan after ``before``: its version is higher by one if nodes or jobs see any difference.
 
     Args:
@@ -118,7 +118,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerSettings) ->
         now: seconds of a clock that all leaders share.
         settings: how to decide.
     """
-    memory = Memory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
+    memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
     jobs = _probed(before, memory.jobs, facts, now, settings.probe)
     spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
     datasets, rotations, events = _rotated(before, facts, spaces.orders(), memory.rotations, jobs, now, settings)
@@ -135,13 +135,13 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerSettings) ->
     )
 
 
-def _told(fact: JobFacts, known: Known) -> JobOrder:
+def _told(fact: JobFacts, known: RememberedJob) -> JobOrder:
     if fact.wants == "auto":
         return known.probe.order
     return JobOrder(fact.wants == "on", Phase.STEADY)
 
 
-def _uses_cache(fact: JobFacts, known: Known) -> bool:
+def _uses_cache(fact: JobFacts, known: RememberedJob) -> bool:
     """Whether chunks are held for it: also while it is refused hits, as it will soon have them."""
     if fact.wants != "auto":
         return fact.wants == "on"
@@ -159,8 +159,8 @@ def _by_dataset(facts: Facts) -> dict[str, list[str]]:
 
 
 def _probed(
-    before: Plan, memory: Mapping[str, Known], facts: Facts, now: float, settings: ProbeSettings
-) -> dict[str, Known]:
+    before: Plan, memory: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings
+) -> dict[str, RememberedJob]:
     """What is known of each job after its last report. One job of a dataset is refused hits at a time."""
     jobs = {}
     for dataset, names in _by_dataset(facts).items():
@@ -181,16 +181,16 @@ def _probed(
                 )
                 jobs[name] = _noted(replace(known[name], probe=probe), known[name].probe.measurements, held)
             else:
-                jobs[name] = Known(dataset)
+                jobs[name] = RememberedJob(dataset)
     return jobs
 
 
-def _remembered(memory: Mapping[str, Known], name: str, dataset: str) -> Known:
+def _remembered(memory: Mapping[str, RememberedJob], name: str, dataset: str) -> RememberedJob:
     known = memory.get(name)
-    return known if known is not None and known.dataset == dataset else Known(dataset)
+    return known if known is not None and known.dataset == dataset else RememberedJob(dataset)
 
 
-def _next_turn(known: Mapping[str, Known], facts: Facts, now: float, settings: ProbeSettings) -> str:
+def _next_turn(known: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings) -> str:
     """The job that may be probed now: new ones first, in the order of their coming."""
     if any(one.probe.stage is Stage.REFUSING for one in known.values()):
         return ""
@@ -202,7 +202,7 @@ def _next_turn(known: Mapping[str, Known], facts: Facts, now: float, settings: P
     )
 
 
-def _noted(known: Known, measurements: int, held: CachingMode) -> Known:
+def _noted(known: RememberedJob, measurements: int, held: CachingMode) -> RememberedJob:
     """With a new measurement written down under the mode that it was made in."""
     if known.probe.measurements == measurements:
         return known
@@ -218,7 +218,7 @@ class _Spaces:
     """The allocation, from what the jobs gain to what the datasets get."""
 
     def __init__(
-        self, before: Plan, facts: Facts, jobs: Mapping[str, Known], capacity: int, settings: ManagerSettings
+        self, before: Plan, facts: Facts, jobs: Mapping[str, RememberedJob], capacity: int, settings: ManagerParams
     ) -> None:
         self._before = before
         self._facts = facts
@@ -292,7 +292,7 @@ class _Spaces:
             minimum=allocation.granted if pinned else 0,
         )
 
-    def _gain_of(self, dataset: str, jobs: Mapping[str, Known]) -> tuple[float, float]:
+    def _gain_of(self, dataset: str, jobs: Mapping[str, RememberedJob]) -> tuple[float, float]:
         """What a dataset brings whole, and in two chunks: the GPUs that its jobs would need on top without it."""
         order = self._before.of(dataset)
         weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
@@ -305,7 +305,7 @@ class _Spaces:
         return full, chunked
 
 
-def _gains(fact: JobFacts, known: Known, assumed: float) -> tuple[float, float]:
+def _gains(fact: JobFacts, known: RememberedJob, assumed: float) -> tuple[float, float]:
     """t_miss / t_hit - 1 of one job, with its dataset held whole and with two chunks of it."""
     if fact.wants == "off":
         return 0.0, 0.0
@@ -334,9 +334,9 @@ def _rotated(
     facts: Facts,
     orders: Mapping[str, PoolOrder],
     memory: Mapping[str, RotationMemory],
-    jobs: Mapping[str, Known],
+    jobs: Mapping[str, RememberedJob],
     now: float,
-    settings: ManagerSettings,
+    settings: ManagerParams,
 ) -> tuple[dict[str, PoolOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
     """The orders with the chunks of those datasets that are held in part; what must be remembered of them; what happened."""
     named = _by_dataset(facts)
@@ -345,7 +345,7 @@ def _rotated(
     events: list[dict[str, Any]] = []
     for dataset, order in orders.items():
         if order.caching is not CachingMode.CHUNKED:
-            found[dataset] = replace(order, chunks=Chunks())
+            found[dataset] = replace(order, chunks=ChunkRotation())
             continue
         last = before.of(dataset)
         same = last is not None and (last.caching, last.units) == (order.caching, order.units)
@@ -355,7 +355,7 @@ def _rotated(
             if _uses_cache(facts.jobs[name], jobs[name])
         ]
         chunks, rotations[dataset], happened = rotate(
-            last.chunks if last is not None and same else Chunks(),
+            last.chunks if last is not None and same else ChunkRotation(),
             memory.get(dataset, RotationMemory()) if same else RotationMemory(),
             views,
             loaded=facts.datasets[dataset].loaded and same,

@@ -46,7 +46,7 @@ class WhyCaching(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class ChunkRotation:
     """The chunks of a rotated dataset: at most two take space at any time.
 
     ``complete`` are loaded, oldest first; ``loading`` is being loaded, -1 for none; ``active`` is where a new job begins, -1 for
@@ -81,7 +81,7 @@ class PoolOrder:
     units: int
     why: WhyCaching
     target: int = 0
-    chunks: Chunks = Chunks()
+    chunks: ChunkRotation = ChunkRotation()
     minimum: int = 0
 
     @property
@@ -194,7 +194,7 @@ def _pool(document: Mapping[str, Any]) -> PoolOrder:
         int(document["units"]),
         WhyCaching(document["why"]),
         int(document["target"]),
-        Chunks(
+        ChunkRotation(
             tuple(map(int, chunks["complete"])),
             int(chunks["loading"]),
             int(chunks["active"]),

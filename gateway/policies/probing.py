@@ -87,7 +87,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReportWindow:
     """The reports that count since a stage began: ``steps`` that took ``seconds``, of which ``waited`` for data.
 
     ``last``: the totals up to which reports were read; ``skip``: steps that are yet to be ignored; ``seen``: all steps, whether
@@ -102,7 +102,7 @@ class Window:
     seen: int = 0
     moved_at: float = 0.0
 
-    def read(self, totals: PhaseTotals, now: float, least_hits: float, skip: int) -> Window:
+    def read(self, totals: PhaseTotals, now: float, least_hits: float, skip: int) -> ReportWindow:
         """Take note of a report. Totals that went down are those of a job that was started again: its ``skip`` steps are due."""
         steps, seconds = totals.steps - self.last.steps, totals.seconds - self.last.seconds
         waited, items = totals.waited - self.last.waited, totals.items - self.last.items
@@ -137,7 +137,7 @@ class ProbeState:
 
     stage: Stage = Stage.WAITING
     held: CachingMode = CachingMode.NONE
-    window: Window = Window()
+    window: ReportWindow = ReportWindow()
     cache: bool = True
     benefit: float = 0.0
     measurements: int = 0
@@ -173,7 +173,7 @@ class ProbeState:
         """
         window = document["window"]
         last = PhaseTotals(**_typed(PhaseTotals, window["last"]))
-        read = Window(**_typed(Window, window), last=last)
+        read = ReportWindow(**_typed(ReportWindow, window), last=last)
         stage, held = Stage(document["stage"]), CachingMode(document["held"])
         return cls(**_typed(cls, document), stage=stage, held=held, window=read)
 
@@ -202,20 +202,20 @@ def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
     return found.seconds / found.steps if found.steps else 0.0
 
 
-def _numbers(kind: type[PhaseTotals | Window | ProbeState]) -> dict[str, type[int | float]]:
+def _numbers(kind: type[PhaseTotals | ReportWindow | ProbeState]) -> dict[str, type[int | float]]:
     """The fields of a value that are numbers, each with its type."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(kind)}
     return {name: type(default) for name, default in defaults.items() if isinstance(default, (int, float))}
 
 
-_NUMBERS = {kind.__name__: _numbers(kind) for kind in (PhaseTotals, Window, ProbeState)}
+_NUMBERS = {kind.__name__: _numbers(kind) for kind in (PhaseTotals, ReportWindow, ProbeState)}
 
 
-def _written(value: PhaseTotals | Window | ProbeState) -> dict[str, Any]:
+def _written(value: PhaseTotals | ReportWindow | ProbeState) -> dict[str, Any]:
     return {name: getattr(value, name) for name in _NUMBERS[type(value).__name__]}
 
 
-def _typed(kind: type[PhaseTotals | Window | ProbeState], document: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(kind: type[PhaseTotals | ReportWindow | ProbeState], document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: number(document[name]) for name, number in _NUMBERS[kind.__name__].items()}
 
 
@@ -289,7 +289,7 @@ def _enter(
     state: ProbeState, stage: Stage, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings
 ) -> ProbeState:
     phase = {Stage.REFUSING: Phase.PROBE_MISS, Stage.MEASURING: Phase.MEASURE}.get(stage, Phase.STEADY)
-    window = Window(last=totals.get(phase, PhaseTotals()), skip=_skip(settings), moved_at=now)
+    window = ReportWindow(last=totals.get(phase, PhaseTotals()), skip=_skip(settings), moved_at=now)
     return replace(state, stage=stage, window=window)
 
 

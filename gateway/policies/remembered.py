@@ -18,7 +18,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RememberedJob:
     """A job. ``full`` and ``chunked``: its benefit as measured while its dataset was held so, 0 unknown."""
 
     dataset: str
@@ -31,7 +31,7 @@ class Known:
         return {"dataset": self.dataset, "probe": self.probe.to_json(), "full": self.full, "chunked": self.chunked}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Known:
+    def from_json(cls, document: Mapping[str, Any]) -> RememberedJob:
         """Read what ``to_json`` wrote.
 
         Raises:
@@ -42,7 +42,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ManagerMemory:
     """All of it.
 
     ``capacity``: the bytes that are believed in, 0 if none yet; ``below``: since when there have been fewer, in seconds.
@@ -50,10 +50,10 @@ class Memory:
 
     capacity: int = 0
     below: float | None = None
-    jobs: Mapping[str, Known] = field(default_factory=dict)
+    jobs: Mapping[str, RememberedJob] = field(default_factory=dict)
     rotations: Mapping[str, RotationMemory] = field(default_factory=dict)
 
-    def believing(self, capacity: int, now: float, patience: float) -> Memory:
+    def believing(self, capacity: int, now: float, patience: float) -> ManagerMemory:
         """The same, of a fleet that has ``capacity`` now. More is believed at once, less after ``patience`` seconds."""
         if capacity >= self.capacity:
             return replace(self, capacity=capacity, below=None)
@@ -72,14 +72,14 @@ class Memory:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Memory:
+    def from_json(cls, document: Mapping[str, Any]) -> ManagerMemory:
         """As much of it as can be read; raises nothing."""
         try:
             capacity = int(document["capacity"])
             below = None if document["below"] is None else float(document["below"])
         except _UNREADABLE:
             capacity, below = 0, None
-        jobs = _readable(document.get("jobs"), Known.from_json)
+        jobs = _readable(document.get("jobs"), RememberedJob.from_json)
         return cls(capacity, below, jobs, _readable(document.get("rotations"), RotationMemory.from_json))
 
 

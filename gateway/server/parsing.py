@@ -25,7 +25,7 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 
 
-class Refused(Exception):
+class BadRequest(Exception):
     """The input cannot be read as a request; ``code`` is a key of ``S3_CODES``, ``explain`` follows its sentence."""
 
     def __init__(self, code: str, explain: str = "") -> None:
@@ -99,18 +99,18 @@ class RequestParser:
                     self._parse_head_again()
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if isinstance(cause, Refused):
+            if isinstance(cause, BadRequest):
                 raise cause from None
             unknown = isinstance(error, httptools.HttpParserInvalidMethodError) and not (was_in_head or self._advanced)
             if unknown and _REQUEST_LINE.match(data):
-                raise Refused("MethodNotAllowed") from None
-            raise Refused("InvalidRequest", "The request is not valid HTTP/1.1.") from None
+                raise BadRequest("MethodNotAllowed") from None
+            raise BadRequest("InvalidRequest", "The request is not valid HTTP/1.1.") from None
         if self._advanced or self.in_head != was_in_head:
             self._unfinished = 0
         else:
             self._unfinished = size
             if size > MAX_HEAD:
-                raise Refused("RequestHeaderSectionTooLarge")
+                raise BadRequest("RequestHeaderSectionTooLarge")
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -163,21 +163,21 @@ class RequestParser:
             self._measure
             and len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD
         ):
-            raise Refused("RequestHeaderSectionTooLarge")
+            raise BadRequest("RequestHeaderSectionTooLarge")
         method = llhttp.get_method()
         if llhttp.should_upgrade():
             if method == b"CONNECT":
-                raise Refused("MethodNotAllowed")
+                raise BadRequest("MethodNotAllowed")
             self._upgrading = True
             return
         version = _VERSIONS.get(llhttp.get_http_version())
         if version is None:
-            raise Refused("InvalidRequest", "This server speaks HTTP/1.1.")
+            raise BadRequest("InvalidRequest", "This server speaks HTTP/1.1.")
         headers = self._headers
         if self._as_sent is not None:
             headers, self._as_sent = self._as_sent, None
         if len(self._hosts) != 1 and (self._hosts or version == "1.1"):
-            raise Refused("InvalidRequest", "A request must have one Host header.")
+            raise BadRequest("InvalidRequest", "A request must have one Host header.")
         target = self._url if self._url.startswith(b"/") else _origin_form(self._url, self._hosts)
         raw_path, _, query = target.partition(b"?")
         name = _METHODS.get(method) or method.decode("ascii")
@@ -201,9 +201,9 @@ def _origin_form(target: bytes, hosts: list[bytes]) -> bytes:
     """The path and query of an absolute-form request target, as sent to a proxy (RFC 9112 section 3.2.2)."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
-        raise Refused("InvalidURI")
+        raise BadRequest("InvalidURI")
     authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
     if hosts and hosts[0].strip() != rest[:authority_end].lower():
-        raise Refused("InvalidRequest", "The request target and the Host header name different hosts.")
+        raise BadRequest("InvalidRequest", "The request target and the Host header name different hosts.")
     path = rest[authority_end:]
     return path if path.startswith(b"/") else b"/" + path

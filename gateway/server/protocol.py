@@ -28,7 +28,7 @@ from gateway import metrics
 from gateway.server.channel import Channel
 from gateway.server.cycle import FILES, PIECES, Cycle
 from gateway.server.deadlines import NEVER, watch
-from gateway.server.parsing import Refused, RequestHead, RequestParser
+from gateway.server.parsing import BadRequest, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
 
@@ -83,7 +83,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._active: Cycle | None = None
         self._parsing: Cycle | None = None
         self._pipeline: deque[Cycle] = deque()
-        self._refused: Refused | None = None
+        self._refused: BadRequest | None = None
         self._reading = True
         self._linger: int | None = None
 
@@ -140,7 +140,7 @@ class GatewayProtocol(asyncio.Protocol):
         was_in_head = parser.in_head
         try:
             parser.feed(data)
-        except Refused as refused:
+        except BadRequest as refused:
             self._refuse(refused)
         if parser.in_head and not was_in_head and self._active is None:
             self.deadline = self.loop.time() + self.head_timeout
@@ -249,7 +249,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.write_eof()
         self.resume_reading()
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: BadRequest) -> None:
         """Note that the input is unreadable from here on, and answer as soon as those before are answered."""
         self._refused = refused
         broken, self._parsing = self._parsing, None
@@ -266,7 +266,7 @@ class GatewayProtocol(asyncio.Protocol):
             if self._active is None and not self._pipeline:
                 self._send_refusal(refused)
 
-    def _send_refusal(self, refused: Refused) -> None:
+    def _send_refusal(self, refused: BadRequest) -> None:
         self.transport.write(refusal(refused.code, refused.explain))
         self._begin_linger()
 
@@ -289,7 +289,7 @@ class GatewayProtocol(asyncio.Protocol):
         if self._active is not None and not self._active.waiting:
             return
         if self._active is not None or (self._in_head() and self._linger is None):
-            self._refuse(Refused("RequestTimeout"))
+            self._refuse(BadRequest("RequestTimeout"))
         else:
             self.hang_up()
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.policies.plan import Phase
 from gateway.sim.clock import Clock
-from gateway.sim.items import Items, Numbers, Space
+from gateway.sim.items import Numbers, SimulatedItems, SimulatedSpace
 from gateway.sim.job import JobRun, shuffled
 from larder.planner import EpochOrder
 
@@ -31,10 +31,10 @@ class NoCache:
         """Never."""
         return False
 
-    def keep(self, items: Items, numbers: Numbers) -> None:
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Nothing is kept."""
 
-    def touch(self, items: Items, numbers: Numbers) -> None:
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Nothing is hit."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
@@ -57,14 +57,14 @@ class NeverEvict(NoCache):
 
     shares = True
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: SimulatedSpace) -> None:
         self._space = space
 
     def serves(self, job: JobRun) -> bool:
         """Always."""
         return True
 
-    def keep(self, items: Items, numbers: Numbers) -> None:
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Store as many as still fit."""
         self._space.add(items, numbers[: self._space.room(items)])
 
@@ -80,7 +80,9 @@ class Evicting(NoCache):
 
     shares = True
 
-    def __init__(self, space: Space, clock: Clock, rank: Callable[[Items, Numbers], NDArray[np.float64]]) -> None:
+    def __init__(
+        self, space: SimulatedSpace, clock: Clock, rank: Callable[[SimulatedItems, Numbers], NDArray[np.float64]]
+    ) -> None:
         self._space = space
         self._clock = clock
         self._rank = rank
@@ -89,11 +91,11 @@ class Evicting(NoCache):
         """Always."""
         return True
 
-    def touch(self, items: Items, numbers: Numbers) -> None:
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Remember when."""
         items.used[numbers] = self._clock.now
 
-    def keep(self, items: Items, numbers: Numbers) -> None:
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Store, and make room."""
         self._space.add(items, numbers)
         self.touch(items, numbers)
@@ -114,15 +116,15 @@ class Evicting(NoCache):
             start += len(numbers)
 
 
-def lru(space: Space, clock: Clock) -> Evicting:
+def lru(space: SimulatedSpace, clock: Clock) -> Evicting:
     """Evicts what was used least recently."""
     return Evicting(space, clock, lambda items, numbers: -items.used[numbers])
 
 
-def belady(space: Space, clock: Clock, jobs: Sequence[JobRun]) -> Evicting:
+def belady(space: SimulatedSpace, clock: Clock, jobs: Sequence[JobRun]) -> Evicting:
     """Evicts what will be used last (Belady 1966), by the true orders of all jobs and their pace so far."""
 
-    def next_use(items: Items, numbers: Numbers) -> NDArray[np.float64]:
+    def next_use(items: SimulatedItems, numbers: Numbers) -> NDArray[np.float64]:
         uses = [job.next_uses()[numbers] for job in jobs if job.running and job.items is items]
         return np.min(uses, axis=0) if uses else np.full(len(numbers), np.inf)
 

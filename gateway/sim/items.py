@@ -26,7 +26,7 @@ class Fetch:
         """What to call when somebody waits for it."""
 
 
-class Items:
+class SimulatedItems:
     """One dataset's items, by number."""
 
     def __init__(self, spec: DatasetSpec, link: Link) -> None:
@@ -72,25 +72,25 @@ def dataset_id(name: str) -> str:
     return sha256(name.encode()).hexdigest()
 
 
-class Space:
+class SimulatedSpace:
     """The bytes of the cache, shared by all datasets."""
 
-    def __init__(self, capacity: float, datasets: Mapping[str, Items]) -> None:
+    def __init__(self, capacity: float, datasets: Mapping[str, SimulatedItems]) -> None:
         self.capacity = capacity
         self.used = 0.0
         self.datasets = datasets
 
-    def room(self, items: Items) -> int:
+    def room(self, items: SimulatedItems) -> int:
         """How many more items of a dataset fit."""
         return max(0, int((self.capacity - self.used) / items.size + 1e-6))
 
-    def add(self, items: Items, numbers: Numbers) -> None:
+    def add(self, items: SimulatedItems, numbers: Numbers) -> None:
         """They are in the cache now; those that were there before count once."""
         new = numbers[~items.resident[numbers]]
         items.resident[new] = True
         self.used += len(new) * items.size
 
-    def remove(self, items: Items, numbers: Numbers) -> None:
+    def remove(self, items: SimulatedItems, numbers: Numbers) -> None:
         """They are no longer in the cache."""
         old = numbers[items.resident[numbers]]
         items.resident[old] = False

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gateway.policies.batch import choose
 from gateway.policies.plan import Phase
 from gateway.sim.clock import Clock
-from gateway.sim.items import Items, Numbers
+from gateway.sim.items import Numbers, SimulatedItems
 from gateway.sim.scenario import JobSpec
 from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Progress, Shard
 from larder.planner.upcoming import Outlook, Upcoming
@@ -50,10 +50,10 @@ class Way(Protocol):
     def serves(self, job: JobRun) -> bool:
         """Whether this job gets hits, and what it fetches may be kept."""
 
-    def keep(self, items: Items, numbers: Numbers) -> None:
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """These have come from the origin: store what should be."""
 
-    def touch(self, items: Items, numbers: Numbers) -> None:
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
         """These were hit."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
@@ -125,7 +125,7 @@ class _Epoch:
 class JobRun:
     """A job of a run. ``number`` tells it from the others of the run, and with the seed decides the order of its data."""
 
-    def __init__(self, spec: JobSpec, number: int, index: int, items: Items, around: Surroundings) -> None:
+    def __init__(self, spec: JobSpec, number: int, index: int, items: SimulatedItems, around: Surroundings) -> None:
         self.spec = spec
         self.name = f"{spec.name}-{index}" if spec.count > 1 else spec.name
         self.items = items

@@ -15,12 +15,12 @@ import numpy as np
 
 from gateway.policies.chunk_order import ChunkNumbers, Opening, OrderState, Place, open_epoch
 from gateway.policies.datasets import CachingMode, decide
-from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings
+from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerParams
 from gateway.policies.manager import decide as decide_plan
 from gateway.policies.plan import JobOrder, Phase, Plan
 from gateway.policies.probing import PhaseTotals
 from gateway.sim.clock import Clock
-from gateway.sim.items import Items, Numbers, Space, chunk_numbers, dataset_id
+from gateway.sim.items import Numbers, SimulatedItems, SimulatedSpace, chunk_numbers, dataset_id
 from gateway.sim.job import JobRun
 from larder.planner import EpochOrder, Layout
 
@@ -33,7 +33,7 @@ LUMP = 4
 class Managing:
     """How the manager of a run works. ``preload`` in bytes per second; 0 has no limit."""
 
-    settings: ManagerSettings
+    settings: ManagerParams
     interval: float
     preload: float
     requested: Mapping[str, str]
@@ -46,7 +46,7 @@ class Managed:
     substitutes = True
     shares = True
 
-    def __init__(self, clock: Clock, space: Space, managing: Managing, jobs: Sequence[JobRun]) -> None:
+    def __init__(self, clock: Clock, space: SimulatedSpace, managing: Managing, jobs: Sequence[JobRun]) -> None:
         self.plan = Plan()
         self.spans: dict[str, dict[int, list[list[float]]]] = {name: {} for name in space.datasets}
         """By dataset and chunk: when items of it were in the cache, as pairs of times."""
@@ -80,7 +80,7 @@ class Managed:
         order = self.job_order(job)
         return Phase.STEADY if order is None else order.phase
 
-    def keep(self, items: Items, numbers: Numbers) -> None:
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Store what the plan has room for."""
         caching = self._caching(items)
         if caching is CachingMode.CHUNKED:
@@ -90,7 +90,7 @@ class Managed:
             return
         self._space.add(items, numbers[: self._space.room(items)])
 
-    def touch(self, items: Items, numbers: Numbers) -> None:
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
         """The plan does not ask when something was used."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
@@ -110,7 +110,7 @@ class Managed:
             self.starts.setdefault(job.name, opened.order[0])
         return EpochOrder(layout, seed=job.seed, epoch=epoch, chunks=opened.order)
 
-    def _layout(self, items: Items) -> Layout:
+    def _layout(self, items: SimulatedItems) -> Layout:
         return Layout(items.count, *self._cut(items), order_seed=int(dataset_id(items.spec.name)[:16], 16))
 
     def joined(self, job: JobRun) -> None:
@@ -172,7 +172,7 @@ class Managed:
 
     # --- what nodes do
 
-    def _evict(self, items: Items) -> None:
+    def _evict(self, items: SimulatedItems) -> None:
         caching = self._caching(items)
         if caching is CachingMode.NONE:
             self._space.remove(items, np.flatnonzero(items.resident))
@@ -181,7 +181,7 @@ class Managed:
             chunks = self._chunk_of(items)[resident]
             self._space.remove(items, resident[~np.isin(chunks, self._held(items))])
 
-    def _preload(self, items: Items) -> None:
+    def _preload(self, items: SimulatedItems) -> None:
         name = items.spec.name
         order = self.plan.of(name)
         if name in self._preloading or order is None or order.chunks.loading < 0:
@@ -204,7 +204,7 @@ class Managed:
         transfer = items.link.send(len(lump) * items.size, came, cap=cap, background=True)
         fetch.hurry = lambda: items.link.hurry(transfer)
 
-    def _observe(self, items: Items) -> None:
+    def _observe(self, items: SimulatedItems) -> None:
         """Write down which chunks have items in the cache."""
         name = items.spec.name
         if self._caching(items) is not CachingMode.CHUNKED:
@@ -221,7 +221,7 @@ class Managed:
 
     # --- looking things up
 
-    def _caching(self, items: Items) -> CachingMode:
+    def _caching(self, items: SimulatedItems) -> CachingMode:
         order = self.plan.of(items.spec.name)
         if order is not None:
             return order.caching
@@ -231,24 +231,24 @@ class Managed:
         """What the plan says of a job."""
         return self.plan.jobs.get(f"{TENANT}/{job.name}")
 
-    def _held(self, items: Items) -> tuple[int, ...]:
+    def _held(self, items: SimulatedItems) -> tuple[int, ...]:
         order = self.plan.of(items.spec.name)
         return () if order is None else order.chunks.held
 
-    def _loaded(self, items: Items) -> bool:
+    def _loaded(self, items: SimulatedItems) -> bool:
         order = self.plan.of(items.spec.name)
         if order is None or order.chunks.loading < 0:
             return False
         return bool(items.resident[self._chunk_of(items) == order.chunks.loading].all())
 
-    def _cut(self, items: Items) -> tuple[int, int]:
+    def _cut(self, items: SimulatedItems) -> tuple[int, int]:
         order = self.plan.of(items.spec.name)
         if order is not None:
             return order.partitions, order.units
         plan = decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity))
         return plan.partitions, plan.units
 
-    def _chunk_of(self, items: Items) -> Numbers:
+    def _chunk_of(self, items: SimulatedItems) -> Numbers:
         cut = self._cut(items)
         known = self._cuts.get(items.spec.name)
         if known is None or known[0] != cut:

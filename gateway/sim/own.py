@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from gateway.model.errors import ConfigError
 from gateway.sim.clock import Clock
-from gateway.sim.items import Space
+from gateway.sim.items import SimulatedSpace
 from gateway.sim.job import JobRun, Way
 
-MakeWay = Callable[[Space, Clock, Sequence[JobRun]], Way]
+MakeWay = Callable[[SimulatedSpace, Clock, Sequence[JobRun]], Way]
 """Makes a way of caching, for one run: of its space, its time and its jobs, which are added to the list afterwards."""
 
 

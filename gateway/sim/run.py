@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from gateway.policies.manager import ManagerSettings
+from gateway.policies.manager import ManagerParams
 from gateway.policies.probing import ProbeSettings
 from gateway.sim.baselines import NeverEvict, NoCache, belady, lru
 from gateway.sim.clock import Clock
-from gateway.sim.items import Items, Space
+from gateway.sim.items import SimulatedItems, SimulatedSpace
 from gateway.sim.job import JobRun, Surroundings, Way
 from gateway.sim.link import NO_LIMIT, Link
 from gateway.sim.managed import Managed, Managing
@@ -90,8 +90,10 @@ class _Run:
         self._shared = self._link(scenario.origin.bandwidth)
         kinds = scenario.jobs_of(run)
         used = {kind.dataset for kind in kinds}
-        self._datasets = {spec.name: Items(spec, self._road(spec)) for spec in scenario.datasets if spec.name in used}
-        self._space = Space(run.capacity or scenario.fleet.capacity, self._datasets)
+        self._datasets = {
+            spec.name: SimulatedItems(spec, self._road(spec)) for spec in scenario.datasets if spec.name in used
+        }
+        self._space = SimulatedSpace(run.capacity or scenario.fleet.capacity, self._datasets)
         self._jobs: list[JobRun] = []
         self._way = self._make_way(seed)
         around = Surroundings(self._clock, self._way, scenario.fleet.bandwidth, seed)
@@ -133,7 +135,7 @@ class _Run:
         batches = scenario.manager.probe_batches if run.probe_batches is None else run.probe_batches
         preload = scenario.fleet.preload if run.preload is None else run.preload
         probe = ProbeSettings(batches=batches, every=scenario.manager.probe_every)
-        settings = ManagerSettings(probe=probe, force_after=scenario.manager.force_eviction)
+        settings = ManagerParams(probe=probe, force_after=scenario.manager.force_eviction)
         requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
         return Managing(
             settings,

@@ -30,7 +30,7 @@ from sqlalchemy import Connection
 from gateway.policies.breaker import FailureKind
 from gateway.store.failures import DiskFault, disk_fault
 from gateway.store.schema import driver_of, open_engine, prepare_connection, rollback
-from gateway.store.threads import HUNG_AFTER, LONG, Watch
+from gateway.store.threads import HUNG_AFTER, LONG, HangWatch
 
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
@@ -43,12 +43,12 @@ Check = Callable[[], None]
 
 
 @dataclass(slots=True)
-class _Job:
+class _QueuedOperation:
     operation: Operation[Any]
     future: asyncio.Future[Any]
 
 
-Outcome = tuple["_Job", Any, BaseException | None]
+Outcome = tuple["_QueuedOperation", Any, BaseException | None]
 
 
 class _Session:
@@ -94,20 +94,22 @@ class _Session:
 class _Lane:
     """A thread that takes operations in groups and reports them done, a whole group in one wake-up of the event loop."""
 
-    def __init__(self, session: _Session, name: str, watch: Watch, *, writes: bool = False, long: bool = False) -> None:
+    def __init__(
+        self, session: _Session, name: str, watch: HangWatch, *, writes: bool = False, long: bool = False
+    ) -> None:
         self._session = session
         self._writes = writes
         self._patience = LONG if long else HUNG_AFTER
         self._watch = watch
         self._station = watch.station()
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_QueuedOperation | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._watch.future()
-        self._jobs.put(_Job(operation, future))
+        self._jobs.put(_QueuedOperation(operation, future))
         return future
 
     def stop(self) -> asyncio.Future[None]:
@@ -119,21 +121,21 @@ class _Lane:
     def _run(self) -> None:
         going = True
         while going:
-            group: list[_Job] = []
+            group: list[_QueuedOperation] = []
             going = self._collect(group)
             if group:
                 self._report(self._do(group))
         self._session.close()
         self._call(_end, self._ended)
 
-    def _do(self, group: list[_Job]) -> list[Outcome]:
+    def _do(self, group: list[_QueuedOperation]) -> list[Outcome]:
         self._station.begin(self._patience)
         try:
             return self._write(group) if self._writes else [self._try(job) for job in group]
         finally:
             self._station.end()
 
-    def _collect(self, group: list[_Job]) -> bool:
+    def _collect(self, group: list[_QueuedOperation]) -> bool:
         job = self._jobs.get()
         while job is not None:
             group.append(job)
@@ -145,7 +147,7 @@ class _Lane:
                 return True
         return False
 
-    def _write(self, group: list[_Job]) -> list[Outcome]:
+    def _write(self, group: list[_QueuedOperation]) -> list[Outcome]:
         try:
             connection = self._session.connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -165,7 +167,7 @@ class _Lane:
                 return [outcome for job in group for outcome in self._write([job])]
             return [(group[0], None, judged)]
 
-    def _try(self, job: _Job) -> Outcome:
+    def _try(self, job: _QueuedOperation) -> Outcome:
         try:
             return job, job.operation(self._session.connection()), None
         except Exception as error:
@@ -188,7 +190,7 @@ class _Lane:
 class Database:
     """The index as the event loop sees it. ``on_fault`` hears of faults of operations that nobody waits for."""
 
-    def __init__(self, path: Path, check: Check, watch: Watch, on_fault: Callable[[DiskFault], None]) -> None:
+    def __init__(self, path: Path, check: Check, watch: HangWatch, on_fault: Callable[[DiskFault], None]) -> None:
         self._on_fault = on_fault
         self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, writes=True)
         self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, long=True)

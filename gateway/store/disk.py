@@ -20,7 +20,7 @@ from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.generations import TWINS, Generations, remove_dead
 from gateway.store.index_file import Identity, ensure_index, identity_of
-from gateway.store.threads import HUNG_AFTER, LONG, Threads, Watch
+from gateway.store.threads import HUNG_AFTER, LONG, HangWatch, Threads
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Disk:
         self.now = now
         self.audit_due = False
         """Whether the keeper must compare everything: after the index was made anew, blobs of before have no rows."""
-        self._watch = Watch(self.failed)
+        self._watch = HangWatch(self.failed)
         self._database = Database(directory.index, directory.require, self._watch, self.failed)
         self._files = Threads(FILE_THREADS, "larder-file", self._watch)
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)

@@ -75,7 +75,7 @@ class RecoveryReport:
     size: int = 0
 
 
-class Keeper:
+class Evictor:
     """One keeper; harmless in a worker that does not hold the lock, which simply should not call it."""
 
     def __init__(

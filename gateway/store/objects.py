@@ -62,7 +62,7 @@ class Recorded:
     loose: tuple[bytes, ...] = ()
 
 
-class Known(NamedTuple):
+class CachedObject(NamedTuple):
     """All that serving an object takes: its row, its grants by identity, and the blobs of its blocks by number."""
 
     record: ObjectRecord
@@ -98,12 +98,14 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
     return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
 
 
-def known(connection: Connection, key: ObjectKey, most: int) -> Known | None:
+def known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | None:
     """The row of a key with its grants and its first blocks, at most ``most``."""
     row = lookup(connection, key)
     if row is None:
         return None
-    return Known(row, grants(connection, row.row_id), blocks(connection, row.row_id, 0, min(row.block_count, most) - 1))
+    return CachedObject(
+        row, grants(connection, row.row_id), blocks(connection, row.row_id, 0, min(row.block_count, most) - 1)
+    )
 
 
 def record(

@@ -9,7 +9,7 @@ from gateway.policies.pools import Pool
 from gateway.store import pool_rows
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
-from gateway.store.keeper import Keeper
+from gateway.store.keeper import Evictor
 from gateway.store.pool_rows import PoolRow
 
 _AT_ONCE = 10_000
@@ -19,7 +19,7 @@ _AT_ONCE = 10_000
 class Pools:
     """For the worker that has the node lock; ``usage`` and ``of`` for any. On an ill disk nothing happens."""
 
-    def __init__(self, disk: Disk, keeper: Keeper) -> None:
+    def __init__(self, disk: Disk, keeper: Evictor) -> None:
         self._disk = disk
         self._keeper = keeper
 

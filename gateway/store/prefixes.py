@@ -13,15 +13,15 @@ _LAST = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
 
-class Held(NamedTuple):
+class PrefixTotals(NamedTuple):
     """How many objects, and how many bytes of them are in the cache; blobs that objects share count for each."""
 
     objects: int = 0
     bytes: int = 0
 
-    def plus(self, other: Held) -> Held:
+    def plus(self, other: PrefixTotals) -> PrefixTotals:
         """Both together."""
-        return Held(self.objects + other.objects, self.bytes + other.bytes)
+        return PrefixTotals(self.objects + other.objects, self.bytes + other.bytes)
 
 
 class Prefixes:
@@ -30,15 +30,15 @@ class Prefixes:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    async def held(self, origin: str, bucket: str, prefix: str) -> Held:
+    async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
         """What is stored of an origin's bucket below a prefix; nothing while the disk is down."""
         try:
             return await self._disk.read(partial(held, origin=origin, bucket=bucket, prefix=prefix))
         except DiskFault:
-            return Held()
+            return PrefixTotals()
 
 
-def held(connection: Connection, origin: str, bucket: str, prefix: str) -> Held:
+def held(connection: Connection, origin: str, bucket: str, prefix: str) -> PrefixTotals:
     """``Prefixes.held``, on a connection."""
     statement = (
         "SELECT count(DISTINCT o.id), coalesce(sum(blobs.size), 0) FROM objects o "
@@ -50,7 +50,7 @@ def held(connection: Connection, origin: str, bucket: str, prefix: str) -> Held:
         statement += " AND o.key < ?"
         arguments.append(end)
     row = connection.execute(statement, arguments).fetchone()
-    return Held(int(row[0]), int(row[1]))
+    return PrefixTotals(int(row[0]), int(row[1]))
 
 
 def after(prefix: str) -> str | None:

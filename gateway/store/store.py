@@ -35,7 +35,7 @@ from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
 from gateway.store.forgetting import Forgetter
 from gateway.store.items import ItemBlobs
-from gateway.store.keeper import Keeper, RecoveryReport
+from gateway.store.keeper import Evictor, RecoveryReport
 from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
 from gateway.store.pool_rows import Entering
@@ -76,7 +76,7 @@ class Store:
         self._open = OpenBlobs(min(settings.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
         self._opener = Opener(disk, self._open)
         self.items = ItemBlobs(disk, self._opener)
-        self._keeper = Keeper(disk, self._space, self._uses.take, self.items.gone)
+        self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone)
         self.pools = Pools(disk, self._keeper)
         self.prefixes = Prefixes(disk)
         self.purged = AppliedPurges(disk)
@@ -132,7 +132,7 @@ class Store:
         except DiskFault:
             return None
 
-    async def known(self, key: ObjectKey, most: int) -> objects.Known | None:
+    async def known(self, key: ObjectKey, most: int) -> objects.CachedObject | None:
         """``lookup``, with the object's grants and its first blocks, at most ``most``, in one look."""
         if not self.generations.trusts(key):
             return None

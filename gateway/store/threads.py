@@ -50,7 +50,7 @@ class Station:
         self.deadline = math.inf
 
 
-class Watch:
+class HangWatch:
     """Ends waits for a disk that does not answer.
 
     Args:
@@ -117,7 +117,7 @@ class _Job:
 class Threads:
     """At most ``limit`` threads, started when they are needed; ``watch`` is ``None`` for work that may take any time."""
 
-    def __init__(self, limit: int, name: str, watch: Watch | None) -> None:
+    def __init__(self, limit: int, name: str, watch: HangWatch | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit = limit
         self._name = name

@@ -62,7 +62,7 @@ class WriterHost(Protocol):
         """Whether verified bytes of this blob are open here already; called in threads."""
 
 
-class _State(Enum):
+class _WriterState(Enum):
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -89,7 +89,7 @@ class BlobWriter:
         self._clock = clock
         self._sha256 = hashlib.sha256()
         self._crc32 = 0
-        self._state = _State.OPEN
+        self._state = _WriterState.OPEN
         self._holders = 0
         self._closed = False
         self._using = threading.Lock()
@@ -103,7 +103,7 @@ class BlobWriter:
         Raises:
             DiskUnavailable: the disk did not take it all; the writer can then only be aborted.
         """
-        assert self._state is _State.OPEN
+        assert self._state is _WriterState.OPEN
         began = self._clock()
         await self._do(partial(self._append, data))
         self.written += len(data)
@@ -135,7 +135,7 @@ class BlobWriter:
             DiskUnavailable: the file could not be written or renamed; it has been removed.
             WrongDigest: the bytes have another digest; the file has been removed.
         """
-        assert self._state is _State.OPEN
+        assert self._state is _WriterState.OPEN
         began = self._clock()
         try:
             ref, mtime_ns = await self._do(partial(self._complete, last, digest))
@@ -147,7 +147,7 @@ class BlobWriter:
             self._host.note(Wrote(self._clock() - began))
         if mtime_ns is not None:
             self._host.published(ref, OpenBlob(os.dup(self.fd), ref, mtime_ns))
-        self._end(_State.COMMITTED)
+        self._end(_WriterState.COMMITTED)
         return ref
 
     def _complete(self, last: bytes | memoryview, digest: bytes | None) -> tuple[BlobRef, int | None]:
@@ -167,10 +167,10 @@ class BlobWriter:
 
     def abort(self) -> None:
         """Throw away what was written. Idempotent, never fails, does not wait; does nothing after ``commit``."""
-        if self._state is not _State.OPEN:
+        if self._state is not _WriterState.OPEN:
             return
         # The keeper removes what is left in tmp/; a file that is gone already is what was wanted.
-        self._end(_State.ABORTED)
+        self._end(_WriterState.ABORTED)
 
     def hold(self) -> None:
         """Keep ``fd`` open until ``release`` is called as often."""
@@ -188,7 +188,7 @@ class BlobWriter:
 
         def step() -> T:
             with self._using:
-                if self._state is not _State.OPEN:
+                if self._state is not _WriterState.OPEN:
                     raise DiskFault(FailureKind.IO, "the blob was given up")
                 return work()
 
@@ -200,15 +200,15 @@ class BlobWriter:
             self._host.note(Failed(fault.kind))
             raise fault from error
 
-    def _end(self, state: _State) -> None:
+    def _end(self, state: _WriterState) -> None:
         self._state = state
         self._host.settled(self._expected)
-        if state is _State.ABORTED:
+        if state is _WriterState.ABORTED:
             closer.submit(self._remove)
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._state is not _State.OPEN and not self._holders and not self._closed:
+        if self._state is not _WriterState.OPEN and not self._holders and not self._closed:
             self._closed = True
             closer.submit(self._close)
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from gateway.testing.origin_auth import Asked, Refused, User, authenticate
+from gateway.testing.origin_auth import OriginRefusal, OriginRequest, User, authenticate
 from gateway.testing.origin_faults import (
     ChangedEtag,
     DieAfter,
@@ -29,8 +29,8 @@ from gateway.testing.origin_faults import (
     Trickle,
     WrongContentRange,
 )
-from gateway.testing.origin_pace import PIECE, Pace
-from gateway.testing.origin_s3 import Answer, Buckets, Stored, error
+from gateway.testing.origin_pace import PIECE, SendingPace
+from gateway.testing.origin_s3 import Buckets, OriginAnswer, Stored, error
 
 _LONGEST = 128 * 1024
 ALICE = User("origin-key-a", "origin-secret-a")
@@ -40,7 +40,7 @@ _F = TypeVar("_F", bound=Fault)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRequest:
     """One request that the origin received; ``access_key_id`` is empty when it was unsigned or refused."""
 
     method: str
@@ -68,9 +68,9 @@ class FakeOrigin:
         self.users = list(users)
         self.buckets = Buckets()
         self.port = 0
-        self.seen: list[Seen] = []
+        self.seen: list[SeenRequest] = []
         self.public: list[str] = []
-        self.paces: dict[str, Pace] = {}
+        self.paces: dict[str, SendingPace] = {}
         """How fast bodies below a raw path prefix are sent; faults inside a body are for those without a pace."""
         self._denied: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
@@ -138,10 +138,10 @@ class FakeOrigin:
             (name.decode("latin-1").lower(), value.decode("utf-8").strip()) for name, value in request.raw_headers
         )
         body = await self._body(request)
-        asked = Asked(request.method, raw_path, query, headers, body)
+        asked = OriginRequest(request.method, raw_path, query, headers, body)
         faults = [fault for fault in self._faults if fault.take(asked.method, raw_path)]
         access_key_id, answer = self._answer(asked, faults)
-        self.seen.append(Seen(asked.method, raw_path, query, headers, answer.status, access_key_id, len(body)))
+        self.seen.append(SeenRequest(asked.method, raw_path, query, headers, answer.status, access_key_id, len(body)))
         pace = next((pace for prefix, pace in self.paces.items() if raw_path.startswith(prefix)), None)
         return await _send(request, answer, faults, pace)
 
@@ -155,18 +155,18 @@ class FakeOrigin:
             pieces.append(piece)
         return b"".join(pieces)
 
-    def _answer(self, asked: Asked, faults: list[Fault]) -> tuple[str, Answer]:
+    def _answer(self, asked: OriginRequest, faults: list[Fault]) -> tuple[str, OriginAnswer]:
         access_key_id = ""
         try:
             access_key_id = authenticate(asked, self.users)
             self._authorize(asked, access_key_id)
             for fault in faults:
                 if isinstance(fault, Refuse):
-                    raise Refused(fault.status, fault.code)
+                    raise OriginRefusal(fault.status, fault.code)
                 if isinstance(fault, ErrorIn200):
-                    raise Refused(200, fault.code)
+                    raise OriginRefusal(200, fault.code)
             answer = self.buckets.answer(asked)
-        except Refused as refused:
+        except OriginRefusal as refused:
             answer = error(refused.status, refused.code, refused.message)
         except ValueError:
             answer = error(400, "InvalidArgument")
@@ -174,15 +174,15 @@ class FakeOrigin:
             _distort(answer, fault)
         return access_key_id, answer
 
-    def _authorize(self, asked: Asked, access_key_id: str) -> None:
+    def _authorize(self, asked: OriginRequest, access_key_id: str) -> None:
         path = unquote(asked.raw_path[1:])
         if any(who == access_key_id and fnmatchcase(path, pattern) for who, pattern in self._denied):
-            raise Refused(403, "AccessDenied")
+            raise OriginRefusal(403, "AccessDenied")
         if not access_key_id and not any(fnmatchcase(path, pattern) for pattern in self.public):
-            raise Refused(403, "AccessDenied")
+            raise OriginRefusal(403, "AccessDenied")
 
 
-def _distort(answer: Answer, fault: Fault) -> None:
+def _distort(answer: OriginAnswer, fault: Fault) -> None:
     changes = {}
     if isinstance(fault, WrongContentRange) and answer.status == 206:
         changes = {"content-range": fault.value}
@@ -191,7 +191,9 @@ def _distort(answer: Answer, fault: Fault) -> None:
     answer.headers = [(name, changes.get(name.lower(), value)) for name, value in answer.headers]
 
 
-async def _send(request: web.BaseRequest, answer: Answer, faults: list[Fault], pace: Pace | None) -> web.StreamResponse:
+async def _send(
+    request: web.BaseRequest, answer: OriginAnswer, faults: list[Fault], pace: SendingPace | None
+) -> web.StreamResponse:
     if pace is not None:
         await pace.before_answer()
     for fault in faults:
@@ -216,7 +218,7 @@ async def _send(request: web.BaseRequest, answer: Answer, faults: list[Fault], p
     return response
 
 
-async def _send_paced(response: web.StreamResponse, body: bytes, pace: Pace) -> None:
+async def _send_paced(response: web.StreamResponse, body: bytes, pace: SendingPace) -> None:
     for start in range(0, len(body), PIECE):
         piece = body[start : start + PIECE]
         await pace.send(len(piece))

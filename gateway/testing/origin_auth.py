@@ -13,7 +13,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 _SKEW = timedelta(minutes=15)
 
 
-class Refused(Exception):
+class OriginRefusal(Exception):
     """The request is answered with this S3 error."""
 
     def __init__(self, status: int, code: str, message: str = "") -> None:
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class OriginRequest:
     """One request as it arrived; header names in lower case, values stripped."""
 
     method: str
@@ -60,7 +60,7 @@ class User:
     session_token: str = ""
 
 
-def authenticate(asked: Asked, users: Sequence[User]) -> str:
+def authenticate(asked: OriginRequest, users: Sequence[User]) -> str:
     """The access key that signed the request, or ``""`` for an unsigned one. Raises Refused for a bad signature."""
     parameters = asked.parameters
     authorization = asked.header("authorization")
@@ -71,35 +71,35 @@ def authenticate(asked: Asked, users: Sequence[User]) -> str:
     return ""
 
 
-def _check_header(asked: Asked, authorization: str, users: Sequence[User]) -> str:
+def _check_header(asked: OriginRequest, authorization: str, users: Sequence[User]) -> str:
     algorithm, _, rest = authorization.partition(" ")
     fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     if algorithm != _ALGORITHM or not {"Credential", "SignedHeaders", "Signature"} <= set(fields):
-        raise Refused(400, "AuthorizationHeaderMalformed")
+        raise OriginRefusal(400, "AuthorizationHeaderMalformed")
     stamp = asked.header("x-amz-date")
     payload_hash = asked.header("x-amz-content-sha256")
     signed = fields["SignedHeaders"].split(";")
     must = {"host"} | {name for name, _ in asked.headers if name.startswith("x-amz-")}
     if not must <= set(signed):
-        raise Refused(403, "AccessDenied", "There were headers present in the request which were not signed")
+        raise OriginRefusal(403, "AccessDenied", "There were headers present in the request which were not signed")
     user = _user(fields["Credential"], users)
     if user.session_token != asked.header("x-amz-security-token"):
-        raise Refused(400, "InvalidToken")
+        raise OriginRefusal(400, "InvalidToken")
     _check_time(stamp)
     _compare(asked, asked.query, fields["Credential"], signed, (stamp, payload_hash), fields["Signature"], user)
     if len(payload_hash) == 64 and payload_hash != hashlib.sha256(asked.body).hexdigest():
-        raise Refused(400, "XAmzContentSHA256Mismatch")
+        raise OriginRefusal(400, "XAmzContentSHA256Mismatch")
     if payload_hash.startswith("STREAMING-"):
-        raise Refused(411, "MissingContentLength")
+        raise OriginRefusal(411, "MissingContentLength")
     return user.access_key_id
 
 
-def _check_query(asked: Asked, parameters: dict[str, str], users: Sequence[User]) -> str:
+def _check_query(asked: OriginRequest, parameters: dict[str, str], users: Sequence[User]) -> str:
     user = _user(parameters["X-Amz-Credential"], users)
     stamp = parameters["X-Amz-Date"]
     signed_at = _parse(stamp)
     if datetime.now(UTC) > signed_at + timedelta(seconds=int(parameters["X-Amz-Expires"])):
-        raise Refused(403, "AccessDenied", "Request has expired")
+        raise OriginRefusal(403, "AccessDenied", "Request has expired")
     query = "&".join(part for part in asked.query.split("&") if not part.startswith("X-Amz-Signature="))
     signed = parameters["X-Amz-SignedHeaders"].split(";")
     told = (stamp, "UNSIGNED-PAYLOAD")
@@ -111,23 +111,29 @@ def _user(credential: str, users: Sequence[User]) -> User:
     for user in users:
         if credential.partition("/")[0] == user.access_key_id:
             return user
-    raise Refused(403, "InvalidAccessKeyId")
+    raise OriginRefusal(403, "InvalidAccessKeyId")
 
 
 def _parse(stamp: str) -> datetime:
     try:
         return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
-        raise Refused(403, "AccessDenied", "no valid date") from None
+        raise OriginRefusal(403, "AccessDenied", "no valid date") from None
 
 
 def _check_time(stamp: str) -> None:
     if abs(datetime.now(UTC) - _parse(stamp)) > _SKEW:
-        raise Refused(403, "RequestTimeTooSkewed")
+        raise OriginRefusal(403, "RequestTimeTooSkewed")
 
 
 def _compare(
-    asked: Asked, query: str, credential: str, signed: list[str], told: tuple[str, str], signature: str, user: User
+    asked: OriginRequest,
+    query: str,
+    credential: str,
+    signed: list[str],
+    told: tuple[str, str],
+    signature: str,
+    user: User,
 ) -> None:
     stamp, payload_hash = told
     pairs = sorted(part.partition("=")[::2] for part in query.split("&") if part)
@@ -149,7 +155,7 @@ def _compare(
     for step in (day, region, service, end):
         key = hmac.digest(key, step.encode(), "sha256")
     if not hmac.compare_digest(hmac.digest(key, to_sign.encode(), "sha256").hex(), signature):
-        raise Refused(403, "SignatureDoesNotMatch")
+        raise OriginRefusal(403, "SignatureDoesNotMatch")
 
 
 def _sha256(text: str) -> str:

@@ -8,7 +8,7 @@ PIECE = 16 * 1024
 """Bytes that are sent at a time; readers take turns piece by piece, so each gets a fair share."""
 
 
-class Pace:
+class SendingPace:
     """The sending side of a narrow road.
 
     Args:

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from defusedxml.ElementTree import fromstring
 
-from gateway.testing.origin_auth import Asked, Refused
+from gateway.testing.origin_auth import OriginRefusal, OriginRequest
 
 Header = tuple[str, str]
 
@@ -45,7 +45,7 @@ class _Upload:
 
 
 @dataclass
-class Answer:
+class OriginAnswer:
     """What goes back: ``length`` counts the body that a HEAD does not send."""
 
     status: int
@@ -53,13 +53,13 @@ class Answer:
     body: bytes = b""
 
 
-def xml(body: str, status: int = 200, headers: Sequence[Header] = ()) -> Answer:
+def xml(body: str, status: int = 200, headers: Sequence[Header] = ()) -> OriginAnswer:
     """An XML answer."""
     document = f'<?xml version="1.0" encoding="UTF-8"?>\n{body}'.encode()
-    return Answer(status, [("Content-Type", "application/xml"), *headers], document)
+    return OriginAnswer(status, [("Content-Type", "application/xml"), *headers], document)
 
 
-def error(status: int, code: str, message: str = "", headers: Sequence[Header] = ()) -> Answer:
+def error(status: int, code: str, message: str = "", headers: Sequence[Header] = ()) -> OriginAnswer:
     """An S3 error document."""
     return xml(f"<Error><Code>{code}</Code><Message>{escape(message or code)}</Message></Error>", status, headers)
 
@@ -76,7 +76,7 @@ class Buckets:
         etag = f'"{hashlib.md5(body).hexdigest()}"'
         return self._store(bucket, key, body, etag, headers)
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: OriginRequest) -> OriginAnswer:
         """Perform one authenticated request. Raises Refused."""
         if not asked.bucket:
             return self._list_buckets()
@@ -95,19 +95,19 @@ class Buckets:
         self.objects.setdefault(bucket, {})[key] = stored
         return stored
 
-    def _for_bucket(self, asked: Asked) -> Answer:
+    def _for_bucket(self, asked: OriginRequest) -> OriginAnswer:
         method, parameters = asked.method, asked.parameters
         if method == "PUT" and not parameters:
             self.objects.setdefault(asked.bucket, {})
-            return Answer(200, [("Location", f"/{asked.bucket}")])
+            return OriginAnswer(200, [("Location", f"/{asked.bucket}")])
         objects = self._bucket(asked.bucket)
         if method == "HEAD":
-            return Answer(200, [])
+            return OriginAnswer(200, [])
         if method == "DELETE" and not parameters:
             if objects:
-                raise Refused(409, "BucketNotEmpty")
+                raise OriginRefusal(409, "BucketNotEmpty")
             del self.objects[asked.bucket]
-            return Answer(204, [])
+            return OriginAnswer(204, [])
         if method == "POST" and "delete" in parameters:
             return self._delete_many(asked, objects)
         if method == "GET" and "location" in parameters:
@@ -115,10 +115,10 @@ class Buckets:
         if method == "GET" and parameters.get("list-type") == "2":
             return _list(asked.bucket, objects, parameters)
         if method in ("PUT", "DELETE") and parameters.keys() <= _RIGHTS:
-            return Answer(204, [])  # taken, and without effect: tests say who is refused by ``FakeOrigin.deny``
-        raise Refused(501, "NotImplemented")
+            return OriginAnswer(204, [])  # taken, and without effect: tests say who is refused by ``FakeOrigin.deny``
+        raise OriginRefusal(501, "NotImplemented")
 
-    def _for_object(self, asked: Asked) -> Answer:
+    def _for_object(self, asked: OriginRequest) -> OriginAnswer:
         objects = self._bucket(asked.bucket)
         method, parameters = asked.method, asked.parameters
         meaning = {name for name in parameters if not name.startswith(("X-Amz-", "response-")) and name != "x-id"}
@@ -130,28 +130,28 @@ class Buckets:
             return self._put(asked, objects)
         if method == "DELETE" and not meaning:
             objects.pop(asked.key, None)
-            return Answer(204, [])
+            return OriginAnswer(204, [])
         if method == "POST" and meaning == {"uploads"}:
             return self._begin(asked)
         if "uploadId" in meaning:
             return self._multipart(asked, parameters)
-        raise Refused(501, "NotImplemented")
+        raise OriginRefusal(501, "NotImplemented")
 
     def _bucket(self, name: str) -> dict[str, Stored]:
         if name not in self.objects:
-            raise Refused(404, "NoSuchBucket")
+            raise OriginRefusal(404, "NoSuchBucket")
         return self.objects[name]
 
-    def _list_buckets(self) -> Answer:
+    def _list_buckets(self) -> OriginAnswer:
         names = "".join(f"<Bucket><Name>{escape(name)}</Name></Bucket>" for name in sorted(self.objects))
         return xml(f"<ListAllMyBucketsResult {_NAMESPACE}><Buckets>{names}</Buckets></ListAllMyBucketsResult>")
 
-    def _put(self, asked: Asked, objects: dict[str, Stored]) -> Answer:
+    def _put(self, asked: OriginRequest, objects: dict[str, Stored]) -> OriginAnswer:
         if asked.header("if-none-match") == "*" and asked.key in objects:
-            raise Refused(412, "PreconditionFailed")
+            raise OriginRefusal(412, "PreconditionFailed")
         wanted = asked.header("if-match")
         if wanted and (asked.key not in objects or objects[asked.key].etag != wanted):
-            raise Refused(412, "PreconditionFailed")
+            raise OriginRefusal(412, "PreconditionFailed")
         if asked.header("x-amz-copy-source"):
             source = self._copy_source(asked)
             keep = asked.header("x-amz-metadata-directive").upper() != "REPLACE"
@@ -161,18 +161,18 @@ class Buckets:
             return xml(_copied("CopyObjectResult", stored.etag, stored.modified))
         _check_md5(asked)
         stored = self._store(asked.bucket, asked.key, asked.body, _etag(asked.body), asked.headers)
-        return Answer(200, [("ETag", stored.etag), *stored.checksums])
+        return OriginAnswer(200, [("ETag", stored.etag), *stored.checksums])
 
-    def _copy_source(self, asked: Asked) -> Stored:
+    def _copy_source(self, asked: OriginRequest) -> Stored:
         source = unquote(asked.header("x-amz-copy-source")).removeprefix("/").partition("?")[0]
         bucket, _, key = source.partition("/")
         stored = _existing(self._bucket(bucket), key)
         wanted = asked.header("x-amz-copy-source-if-match")
         if wanted and wanted != stored.etag:
-            raise Refused(412, "PreconditionFailed")
+            raise OriginRefusal(412, "PreconditionFailed")
         return stored
 
-    def _begin(self, asked: Asked) -> Answer:
+    def _begin(self, asked: OriginRequest) -> OriginAnswer:
         upload_id = uuid.uuid4().hex
         self._uploads[upload_id] = _Upload(asked.bucket, asked.key, asked.headers)
         return xml(
@@ -180,15 +180,15 @@ class Buckets:
             f"<Key>{escape(asked.key)}</Key><UploadId>{upload_id}</UploadId></InitiateMultipartUploadResult>"
         )
 
-    def _multipart(self, asked: Asked, parameters: dict[str, str]) -> Answer:
+    def _multipart(self, asked: OriginRequest, parameters: dict[str, str]) -> OriginAnswer:
         upload = self._uploads.get(parameters["uploadId"])
         if upload is None or (upload.bucket, upload.key) != (asked.bucket, asked.key):
-            raise Refused(404, "NoSuchUpload")
+            raise OriginRefusal(404, "NoSuchUpload")
         if asked.method == "PUT":
             return self._put_part(asked, upload, int(parameters["partNumber"]))
         if asked.method == "DELETE":
             del self._uploads[parameters["uploadId"]]
-            return Answer(204, [])
+            return OriginAnswer(204, [])
         if asked.method == "POST":
             answer = self._complete(asked, upload)
             del self._uploads[parameters["uploadId"]]
@@ -199,11 +199,11 @@ class Buckets:
         )
         return xml(f"<ListPartsResult {_NAMESPACE}>{rows}</ListPartsResult>")
 
-    def _put_part(self, asked: Asked, upload: _Upload, number: int) -> Answer:
+    def _put_part(self, asked: OriginRequest, upload: _Upload, number: int) -> OriginAnswer:
         if not asked.header("x-amz-copy-source"):
             _check_md5(asked)
             upload.parts[number] = asked.body
-            return Answer(200, [("ETag", _etag(asked.body))])
+            return OriginAnswer(200, [("ETag", _etag(asked.body))])
         body = self._copy_source(asked).body
         if span := asked.header("x-amz-copy-source-range"):
             first, _, last = span.removeprefix("bytes=").partition("-")
@@ -211,19 +211,19 @@ class Buckets:
         upload.parts[number] = body
         return xml(_copied("CopyPartResult", _etag(body), int(time.time())))
 
-    def _complete(self, asked: Asked, upload: _Upload) -> Answer:
+    def _complete(self, asked: OriginRequest, upload: _Upload) -> OriginAnswer:
         bodies: list[bytes] = []
         last = 0
         for part in _elements(asked.body, "Part"):
             number, etag = int(_text(part, "PartNumber")), _text(part, "ETag").strip('"')
             if number not in upload.parts or _etag(upload.parts[number]).strip('"') != etag:
-                raise Refused(400, "InvalidPart")
+                raise OriginRefusal(400, "InvalidPart")
             if number <= last:
-                raise Refused(400, "InvalidPartOrder")
+                raise OriginRefusal(400, "InvalidPartOrder")
             last = number
             bodies.append(upload.parts[number])
         if not bodies:
-            raise Refused(400, "MalformedXML")
+            raise OriginRefusal(400, "MalformedXML")
         digest = hashlib.md5(b"".join(hashlib.md5(body).digest() for body in bodies)).hexdigest()
         stored = self._store(upload.bucket, upload.key, b"".join(bodies), f'"{digest}-{len(bodies)}"', upload.headers)
         return xml(
@@ -231,7 +231,7 @@ class Buckets:
             f"<Key>{escape(upload.key)}</Key><ETag>{stored.etag}</ETag></CompleteMultipartUploadResult>"
         )
 
-    def _delete_many(self, asked: Asked, objects: dict[str, Stored]) -> Answer:
+    def _delete_many(self, asked: OriginRequest, objects: dict[str, Stored]) -> OriginAnswer:
         keys = [_text(element, "Key") for element in _elements(asked.body, "Object")]
         for key in keys:
             objects.pop(key, None)
@@ -241,15 +241,15 @@ class Buckets:
 
 def _existing(objects: dict[str, Stored], key: str) -> Stored:
     if key not in objects:
-        raise Refused(404, "NoSuchKey")
+        raise OriginRefusal(404, "NoSuchKey")
     return objects[key]
 
 
-def _read(asked: Asked, stored: Stored) -> Answer:
+def _read(asked: OriginRequest, stored: Stored) -> OriginAnswer:
     headers = [("ETag", stored.etag), ("Last-Modified", formatdate(stored.modified, usegmt=True))]
     status = _condition(asked, stored)
     if status == 304:
-        return Answer(304, headers + [pair for pair in stored.headers if pair[0].lower() in _OF_304])
+        return OriginAnswer(304, headers + [pair for pair in stored.headers if pair[0].lower() in _OF_304])
     if status == 412:
         return error(412, "PreconditionFailed")
     headers += [("Accept-Ranges", "bytes"), *stored.headers]
@@ -261,15 +261,15 @@ def _read(asked: Asked, stored: Stored) -> Answer:
     if span is None:
         if asked.header("x-amz-checksum-mode").upper() == "ENABLED":
             headers += stored.checksums
-        return Answer(200, headers, stored.body)
+        return OriginAnswer(200, headers, stored.body)
     first, last = span
     if first > last:
         return error(416, "InvalidRange", headers=[("Content-Range", f"bytes */{len(stored.body)}")])
     headers.append(("Content-Range", f"bytes {first}-{last}/{len(stored.body)}"))
-    return Answer(206, headers, stored.body[first : last + 1])
+    return OriginAnswer(206, headers, stored.body[first : last + 1])
 
 
-def _condition(asked: Asked, stored: Stored) -> int:
+def _condition(asked: OriginRequest, stored: Stored) -> int:
     """The status that RFC 9110, section 13.2.2 gives for the conditionals: 200, 304 or 412."""
     match, none_match = asked.header("if-match"), asked.header("if-none-match")
     since, unmodified = asked.header("if-modified-since"), asked.header("if-unmodified-since")
@@ -312,7 +312,7 @@ def _span(value: str, size: int) -> tuple[int, int] | None:
     return int(first), min(int(last) if last else size - 1, size - 1)
 
 
-def _list(bucket: str, objects: dict[str, Stored], parameters: dict[str, str]) -> Answer:
+def _list(bucket: str, objects: dict[str, Stored], parameters: dict[str, str]) -> OriginAnswer:
     prefix, delimiter = parameters.get("prefix", ""), parameters.get("delimiter", "")
     limit = min(int(parameters.get("max-keys", "1000")), 1000)
     after = parameters.get("continuation-token") or parameters.get("start-after", "")
@@ -366,21 +366,21 @@ def _etag(body: bytes) -> str:
     return f'"{hashlib.md5(body).hexdigest()}"'
 
 
-def _check_md5(asked: Asked) -> None:
+def _check_md5(asked: OriginRequest) -> None:
     told = asked.header("content-md5")
     if told and b64decode(told) != hashlib.md5(asked.body).digest():
-        raise Refused(400, "BadDigest")
+        raise OriginRefusal(400, "BadDigest")
 
 
 def _elements(document: bytes, name: str) -> list[object]:
     try:
         return [element for element in fromstring(document).iter() if element.tag.rpartition("}")[2] == name]
     except SyntaxError:
-        raise Refused(400, "MalformedXML") from None
+        raise OriginRefusal(400, "MalformedXML") from None
 
 
 def _text(element: object, name: str) -> str:
     for child in element:  # type: ignore[attr-defined]
         if child.tag.rpartition("}")[2] == name:
             return child.text or ""
-    raise Refused(400, "MalformedXML")
+    raise OriginRefusal(400, "MalformedXML")

@@ -15,7 +15,7 @@ from gateway.model.wire import RawHeader, WireRequest
 
 
 @dataclass(frozen=True)
-class Signer:
+class ClientSigner:
     """One client of the gateway."""
 
     access_key_id: str = "AK"

@@ -23,7 +23,7 @@ from gateway.admin.catalog.database import PATIENCE, was_begun
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
-from gateway.admin.reach import Reach
+from gateway.admin.reach import RuleProbe
 from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
@@ -51,7 +51,7 @@ class Administration:
         forgetting: of the node, for what was purged.
     """
 
-    def __init__(self, settings: Settings, live: Live, reach: Reach, forgetting: Forgetting) -> None:
+    def __init__(self, settings: Settings, live: Live, reach: RuleProbe, forgetting: Forgetting) -> None:
         self.catalog = Catalog(
             settings.catalog_url, settings.database.encryption_key, time.time, Path(settings.cache.dir)
         )

@@ -10,19 +10,19 @@ from gateway.engine.registrations import Registrations, Shared
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
 from gateway.store.datasets.registry import Registry
-from gateway.wiring.fleet import Fleet
+from gateway.wiring.fleet import FleetServices
 
 _PATIENCE = 2.0
 """Seconds for one command to Redis about the table of datasets."""
 
 
-def others_of(fleet: Fleet) -> homes.Fleet | None:
+def others_of(fleet: FleetServices) -> homes.PeerNodes | None:
     """The other nodes, as the engine asks them; ``None`` for a node that is in no fleet."""
-    return None if fleet.gate is None else homes.Fleet(fleet.membership, fleet.patient)
+    return None if fleet.gate is None else homes.PeerNodes(fleet.membership, fleet.patient)
 
 
 def share(
-    settings: Settings, redis_url: str, registry: Registry, fleet: homes.Fleet | None, stack: AsyncExitStack
+    settings: Settings, redis_url: str, registry: Registry, fleet: homes.PeerNodes | None, stack: AsyncExitStack
 ) -> Registrations:
     """The registrations of a node and of its fleet; the stack lets go of them."""
     if fleet is None:

@@ -36,7 +36,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetServices:
     """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet: nobody may ask it as a node."""
 
     membership: Membership
@@ -66,7 +66,7 @@ async def _kept_id(cache: Path, boot: str) -> str:
         return id_of_boot(boot)
 
 
-async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet:
+async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> FleetServices:
     """Join the fleet, as a node that is not ready yet; the stack leaves it again.
 
     A node that is told to stop says at once that it leaves, so that the others ask it for nothing new while it finishes.
@@ -101,4 +101,6 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     before_stop(leave, settings.server.drain_notice)
     stack.push_async_callback(left)
     log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
-    return Fleet(membership, PatientPeers(peers, membership), PeerGate(chosen.secret) if settings.in_fleet else None)
+    return FleetServices(
+        membership, PatientPeers(peers, membership), PeerGate(chosen.secret) if settings.in_fleet else None
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.api.v1.jobs import Find, JobParts
 from gateway.config import Settings
-from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
+from gateway.engine.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
 from gateway.engine.engine import Engine
 from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
 from gateway.engine.planned import Planned
@@ -68,11 +68,11 @@ def job_parts(settings: Settings, management: Management, find: Find) -> JobPart
 
 
 def keep_chunks(
-    settings: Settings, management: Management, engine: Engine, shelves: Shelves, stack: AsyncExitStack
+    settings: Settings, management: Management, engine: Engine, shelves: OpenDatasets, stack: AsyncExitStack
 ) -> None:
     """Perform the plan on this node, in the worker whose turn it is; the stack ends it."""
     parts = management.parts
     preloader = Preloader(engine.fetches, engine.lane)
-    told = Told(management.planned, parts.jobs, parts.reports, management.membership)
+    told = PlanExchange(management.planned, parts.jobs, parts.reports, management.membership)
     keeper = ChunkKeeper(engine.services.store, preloader, shelves, told, settings.cache.eviction)
     keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)

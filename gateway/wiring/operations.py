@@ -13,7 +13,7 @@ from gateway.admin.board import Board, BoardParts
 from gateway.admin.operations import Operations
 from gateway.admin.overrides import Overrides
 from gateway.admin.warmup_runner import WarmupRunner
-from gateway.admin.warmups import Warmups, Workshop
+from gateway.admin.warmups import WarmupFactory, Warmups
 from gateway.api.peer.operations import PeerOperations
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
@@ -23,21 +23,21 @@ from gateway.engine.explain import Explainer
 from gateway.engine.purge import Purges
 from gateway.engine.registrations import Registrations
 from gateway.engine.verifying import Verifications
-from gateway.engine.warm_dataset import Shelf
+from gateway.engine.warm_dataset import DatasetAccess
 from gateway.engine.warm_objects import WarmObjects
-from gateway.engine.watch import Itself, Seen, Watch
+from gateway.engine.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
-from gateway.fleet.errands import Errands
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.samples import Samples
+from gateway.fleet.verifications import VerificationQueue
 from gateway.model.keys import Principal
 from gateway.origin.client import OriginClient
 from gateway.policies.datasets import USABLE
 from gateway.tasks import keep_running
 from gateway.wiring.admin import Administration
-from gateway.wiring.fleet import Fleet, Start
+from gateway.wiring.fleet import FleetServices, Start
 from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
 from gateway.wiring.problems import redis_problem, sources
@@ -49,12 +49,12 @@ _LEASE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class WorkerServices:
     """The worker's services that operations stand on."""
 
     settings: Settings
     start: Start
-    fleet: Fleet
+    fleet: FleetServices
     management: Management
     engine: Engine
     channel: Invalidations
@@ -82,7 +82,7 @@ class Fleetwide:
         return PeerOperations(self.purges, self.explainer, self.objects)
 
 
-def fleetwide(ground: Ground) -> Fleetwide:
+def fleetwide(ground: WorkerServices) -> Fleetwide:
     """The parts that other nodes ask for."""
     engine = ground.engine
     services = engine.services
@@ -94,24 +94,26 @@ def fleetwide(ground: Ground) -> Fleetwide:
     )
 
 
-def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations, stack: AsyncExitStack) -> Operations:
+def operate(
+    ground: WorkerServices, everywhere: Fleetwide, registrations: Registrations, stack: AsyncExitStack
+) -> Operations:
     """Watch this node, do what operators ask of it, and show what the fleet says; the stack ends it."""
     membership, parts = ground.fleet.membership, ground.management.parts
     redis = commands(ground.start.redis, _PATIENCE)
     stack.push_async_callback(redis.aclose)
     worker = f"{ground.me}/{uuid.uuid4().hex}"
     samples = Samples(redis, membership.prefix)
-    watch = Watch(
-        samples, Itself(ground.me, ground.start.boot, worker, membership.address), _seen(ground, registrations)
+    watch = NodeWatch(
+        samples, NodeIdentity(ground.me, ground.start.boot, worker, membership.address), _seen(ground, registrations)
     )
     verifications = Verifications(
-        Errands(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
+        VerificationQueue(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
     )
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
     board = Board(BoardParts(samples, parts, membership, watch, table, registrations.registry.folders))
     find = _finder(ground.authenticator)
-    shelf = Shelf(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
-    workshop = Workshop(
+    shelf = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
+    workshop = WarmupFactory(
         find, ground.origin, everywhere.objects, shelf, lambda: ground.engine.services.rules, _capacity(ground)
     )
     warmups = Warmups(ground.admin.catalog, workshop)
@@ -136,10 +138,10 @@ def operate(ground: Ground, everywhere: Fleetwide, registrations: Registrations,
     )
 
 
-def _seen(ground: Ground, registrations: Registrations) -> Seen:
+def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:
     channel, fleet, store = ground.channel, ground.fleet, ground.engine.services.store
     known = sources(ground.engine.services, channel, fleet, ground.live, ground.admin)
-    return Seen(
+    return NodeView(
         store=store,
         contents=registrations.registry.contents,
         plan=lambda: ground.management.parts.plans.plan,
@@ -157,5 +159,5 @@ def _finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
     return find
 
 
-def _capacity(ground: Ground) -> Callable[[], int]:
+def _capacity(ground: WorkerServices) -> Callable[[], int]:
     return lambda: int(USABLE * ground.management.planned.capacity)

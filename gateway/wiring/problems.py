@@ -8,14 +8,14 @@ from gateway.engine.services import Services
 from gateway.fleet.invalidations import Invalidations
 from gateway.policies.troubles import Trouble, disk_troubles
 from gateway.wiring.admin import Administration
-from gateway.wiring.fleet import Fleet
+from gateway.wiring.fleet import FleetServices
 from gateway.wiring.live import Live
 
 Source = Callable[[], Iterable[Trouble]]
 
 
 def sources(
-    services: Services, channel: Invalidations, fleet: Fleet, live: Live, admin: Administration
+    services: Services, channel: Invalidations, fleet: FleetServices, live: Live, admin: Administration
 ) -> tuple[Source, ...]:
     """Who is asked what is wrong; each answers at once, without waiting for anything."""
 
@@ -38,7 +38,7 @@ def sources(
     return disk, origin, redis, fleet.problems, admin.problems, reload
 
 
-def redis_problem(channel: Invalidations, fleet: Fleet) -> str:
+def redis_problem(channel: Invalidations, fleet: FleetServices) -> str:
     """Why Redis is of no use now; empty while it is."""
     if not channel.healthy:
         return f"{channel.unreachable}; cached objects are checked with the origin"

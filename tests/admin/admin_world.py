@@ -20,7 +20,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.config import Credential, Origin, Rule, Settings
 from gateway.config_catalog import AdminSettings
 from gateway.model.errors import S3Error
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.live import Changing, Live
 
 KEY = "b3VyLW93bi10ZXN0LWtleS1vZi0zMi1ieXRlcy0hISE="
@@ -111,7 +111,7 @@ class AdminWorld:
 
     def refusal(self, key: str, secret: str, way: str = "header") -> str:
         """The S3 code with which a request that is signed so is refused; empty when it is accepted."""
-        request = getattr(Signer(key, secret), way)("GET", ADDRESS)
+        request = getattr(ClientSigner(key, secret), way)("GET", ADDRESS)
         try:
             self.authenticator.authenticate(request, self.clock())
         except S3Error as error:

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from gateway.admin.reach import Reach
+from gateway.admin.reach import RuleProbe
 from gateway.config import Origin, Rule
-from gateway.engine.warm_prefix import Listed, read_page
+from gateway.engine.warm_prefix import ListedObject, read_page
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.policies.covering import covers, hidden_by
@@ -129,7 +129,7 @@ async def test_what_rules_match_at_the_origin() -> None:
             origin.put("data", key, b"x")
         named = Origin(endpoint=origin.endpoint, access_key_id="OK", secret_access_key="origin-secret")
         client = OriginClient((named,), (), now=time.time)
-        reach = Reach(client)
+        reach = RuleProbe(client)
         try:
             verdicts = {
                 glob: (await reach.of(glob, named)).verdict
@@ -169,7 +169,7 @@ async def test_an_origin_that_is_away_leaves_it_open(world: AdminWorld) -> None:
             """Nobody there."""
             raise OriginUnavailable("refused")
 
-    world.app.api.state.reach = Reach(Away())  # type: ignore[arg-type]
+    world.app.api.state.reach = RuleProbe(Away())  # type: ignore[arg-type]
     checked = await world.ask("POST", "/rules/check", 200, {"items": [{"match": "data/x/**"}, {"match": "data/x/y"}]})
     assert [item["verdict"] for item in checked["items"]] == ["unknown", "hidden", "unknown"]
     assert "cannot be reached" in checked["items"][0]["why"]
@@ -188,9 +188,9 @@ async def test_keys_are_read_as_stores_list_them(listed: str, encoding: str, key
     item = f"<Contents><Key>{listed}</Key><Size>1</Size></Contents>"
     page = f"<ListBucketResult>{encoding}<IsTruncated>false</IsTruncated>{item}</ListBucketResult>".encode()
     origin = Origin(endpoint="http://127.0.0.1:1", access_key_id="OK", secret_access_key="origin-secret")
-    found = await Reach(cast(OriginClient, _Listing(page))).of("data/my data/**", origin)
+    found = await RuleProbe(cast(OriginClient, _Listing(page))).of("data/my data/**", origin)
     assert (found.verdict, found.example) == ("matches", f"data/{key}")
-    assert read_page(page) == ([Listed(key, 1)], False)
+    assert read_page(page) == ([ListedObject(key, 1)], False)
 
 
 class _Listing:

@@ -386,7 +386,7 @@ async def test_those_who_write_take_turns(tmp_path: Path, monkeypatch: pytest.Mo
     url = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
     async with AdminWorld.opened(url, ""):
         monkeypatch.setattr(database, "PATIENCE", 0.0)
-        impatient = database.Database(url)
+        impatient = database.CatalogDatabase(url)
 
         async def nothing(_withdrawn: object) -> None:
             return

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.board import Reading
+from gateway.admin.board import FleetReading
 from gateway.admin.fleet_problems import problems_of
 from gateway.admin.fleet_view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs import JobRecord, KnownJob
-from gateway.fleet.samples import Told
+from gateway.fleet.samples import NodeSample
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
@@ -34,13 +34,13 @@ def job(name: str) -> KnownJob:
     return KnownJob(record, AT - 500, 1.0)
 
 
-def reading(**parts: Any) -> Reading:
+def reading(**parts: Any) -> FleetReading:
     """A zone of one node that is well."""
-    given = {"at": AT, "nodes": {"a": node("a")}, "told": {"a": Told(1.0, {"version": "1"})}, **parts}
-    return Reading(**given)
+    given = {"at": AT, "nodes": {"a": node("a")}, "told": {"a": NodeSample(1.0, {"version": "1"})}, **parts}
+    return FleetReading(**given)
 
 
-def whats(found: Reading) -> list[str]:
+def whats(found: FleetReading) -> list[str]:
     """What is wrong."""
     problems = problems_of(found, 0.0)
     assert all(each.remedy for each in problems)
@@ -55,27 +55,29 @@ def test_a_zone_that_is_well_has_no_problems() -> None:
 def test_what_nodes_say_of_themselves_is_told_with_their_name() -> None:
     """Rule: a node's own words, since when it says; words of another version are left out."""
     own = {"kind": "churn", "severity": "warning", "what": "<b>What.</b>", "remedy": "R.", "since": AT - 60}
-    told = {"a": Told(1.0, {"problems": [own, {"text": "of another version"}, 7]})}
+    told = {"a": NodeSample(1.0, {"problems": [own, {"text": "of another version"}, 7]})}
     [problem] = problems_of(reading(told=told), 0.0)
     assert (problem.node, problem.what, problem.since) == ("a", "<b>What.</b>", "2027-01-15T07:59:00.000Z")
 
 
 def test_a_node_that_is_gone_or_silent_is_missed() -> None:
     """Rule: who is there and says nothing is silent; who is not there and did not say goodbye is gone ten seconds later."""
-    assert "has said nothing" in whats(reading(told={"a": Told(30.0, {})}))[0]
+    assert "has said nothing" in whats(reading(told={"a": NodeSample(30.0, {})}))[0]
     for age in (11.0, 60.0):
-        assert "is gone" in whats(reading(told={"a": Told(1.0, {}), "b": Told(age, {})}))[0]
-    assert whats(reading(told={"a": Told(1.0, {}), "b": Told(10.0, {})})) == []
+        assert "is gone" in whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(age, {})}))[0]
+    assert whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(10.0, {})})) == []
 
 
 def test_a_node_that_is_gone_stays_listed() -> None:
     """Rule: for as long as it takes it is a node in the state GONE, with what it said last, unless another has its address."""
     said = {"address": "http://127.0.0.1/b", "capacity": 7, "bytes": 5, "version": "1"}
-    gone = reading(told={"a": Told(1.0, {}), "b": Told(1e6, said)})
+    gone = reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(1e6, said)})
     [_, listed] = nodes_of(gone)
     assert (listed.id, listed.state, listed.capacity, listed.bytes, listed.silent_seconds) == ("b", "GONE", 7, 5, 1e6)
     assert "is gone" in whats(gone)[0]
-    replaced = reading(nodes={"c": replace(node("b"), id="c")}, told={"b": Told(1e6, said), "c": Told(1.0, {})})
+    replaced = reading(
+        nodes={"c": replace(node("b"), id="c")}, told={"b": NodeSample(1e6, said), "c": NodeSample(1.0, {})}
+    )
     assert [each.id for each in nodes_of(replaced)] == ["c"]
     assert whats(replaced) == []
 
@@ -101,15 +103,15 @@ WHOLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, target=9 * 10**8
 def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], why: str) -> None:
     """Rule: what is to be kept whole, and does not fit, may not, or has lost a node, is a problem, and says so itself."""
     given = {"plan": Plan(pools=dataset_pools({DATASET: WHOLE})), **parts}
-    told = {"a": Told(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, "cd" * 32)}})}
+    told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, "cd" * 32)}})}
     if given.pop("gone", False):
-        told["b"] = Told(100.0, {})
+        told["b"] = NodeSample(100.0, {})
     found = reading(told=told, **given)
     [shown] = [each for each in datasets_of(found) if each.id == DATASET[:12]]
     assert shown.caching == "full"
     assert why in shown.shortfall
     assert [each for each in whats(found) if why in each and "is to be kept whole" in each] != []
-    fits = {"a": Told(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
+    fits = {"a": NodeSample(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
     assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(pools=dataset_pools({DATASET: WHOLE})))))
 
 
@@ -137,7 +139,7 @@ def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
 def test_redis_lost_is_said_once() -> None:
     """Rule: what every node says of Redis is not repeated when this gateway knows it."""
     own = {"kind": "redis", "severity": "warning", "what": "W.", "remedy": "R.", "since": AT}
-    found = problems_of(reading(lost="Redis is not reachable", told={"a": Told(1.0, {"problems": [own]})}), 30.0)
+    found = problems_of(reading(lost="Redis is not reachable", told={"a": NodeSample(1.0, {"problems": [own]})}), 30.0)
     assert [each.severity for each in found] == ["error"]
     assert found[0].since == "2027-01-15T07:59:30.000Z"
 
@@ -181,7 +183,7 @@ def test_a_dataset_is_known_by_whoever_speaks_of_it() -> None:
         ("cd" * 6, [], None),
         ("ab" * 6, ["one", "two"], None),
     ]
-    told = {"a": Told(1.0, {"datasets": {DATASET: [100, 10**6, 40]}})}
+    told = {"a": NodeSample(1.0, {"datasets": {DATASET: [100, 10**6, 40]}})}
     [known] = datasets_of(reading(datasets={("t", "one"): DATASET}, told=told))
     assert (known.items, known.bytes, known.resident_share, known.caching, known.why) == (
         100,

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Double, MetaData
 
 from gateway.admin.catalog.records import KEPT, KEY, SECRET, Record
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.documents import Answer, Name
+from gateway.admin.documents import Name, ResponseModel
 from tests.admin.admin_world import KEY as VAULT_KEY
 
 
@@ -26,7 +26,7 @@ class Bucket(Record):
     used: Annotated[int, KEPT] = Field(0, examples=[3])
 
 
-class BucketState(Answer):
+class BucketState(ResponseModel):
     """A bucket."""
 
     etag: str = Field(examples=['"1"'])

@@ -30,7 +30,7 @@ from gateway.api.v1.homes import add_homes
 from gateway.api.v1.jobs import add_jobs
 from gateway.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.admin.operations_world import ADMIN, TOKEN
 from tests.effort import same_each_time
 from tests.gateways import Running, Settings, gateway
@@ -82,7 +82,7 @@ class Signed(requests.auth.AuthBase):
         content = body.encode() if isinstance(body, str) else body
         assert prepared.method is not None
         assert prepared.url is not None
-        signed = Signer("GWA", "gateway-secret-a").header(prepared.method, prepared.url, {}, body=content)
+        signed = ClientSigner("GWA", "gateway-secret-a").header(prepared.method, prepared.url, {}, body=content)
         prepared.headers.update({name.decode(): value.decode() for name, value in signed.headers})
         return prepared
 

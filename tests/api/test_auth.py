@@ -14,7 +14,7 @@ from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import ConfigError, S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.wire import WireRequest
-from gateway.testing.signed_requests import Signer, with_headers
+from gateway.testing.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b%2Bc"
 
@@ -69,7 +69,7 @@ def changed(request: WireRequest, name: bytes, value: bytes | None) -> WireReque
 )
 def test_botocore_signature_is_accepted(url: str) -> None:
     """What botocore signs is accepted, whatever the path and query."""
-    found = authenticate(Signer().header("GET", url))
+    found = authenticate(ClientSigner().header("GET", url))
     assert found.principal.access_key_id == "AK"
     assert not found.presigned
     assert found.signature_parameters == frozenset()
@@ -78,7 +78,7 @@ def test_botocore_signature_is_accepted(url: str) -> None:
 def test_extra_signed_headers_are_accepted() -> None:
     """Clients choose what they sign: accept-encoding, expect, content-length and amz-sdk-* occur."""
     headers = {"Accept-Encoding": "gzip,  br", "Range": "bytes=0-9", "amz-sdk-request": "attempt=1; max=3"}
-    request = Signer().header("GET", URL, headers)
+    request = ClientSigner().header("GET", URL, headers)
     assert authenticate(request).principal.access_key_id == "AK"
 
 
@@ -93,26 +93,26 @@ def test_extra_signed_headers_are_accepted() -> None:
 )
 def test_changed_header_is_refused(name: bytes, value: bytes) -> None:
     """A signed header that was changed on the way does not match."""
-    request = Signer().header("PUT", URL, {"Range": "bytes=0-9", "x-amz-meta-a": "b"})
+    request = ClientSigner().header("PUT", URL, {"Range": "bytes=0-9", "x-amz-meta-a": "b"})
     assert refusal(changed(request, name, value)).code == "SignatureDoesNotMatch"
 
 
 @pytest.mark.parametrize("part", ["method", "raw_path", "query"])
 def test_changed_request_line_is_refused(part: str) -> None:
     """Method, path and query are covered by the signature."""
-    request = Signer().header("GET", URL + "?a=1")
+    request = ClientSigner().header("GET", URL + "?a=1")
     setattr(request, part, {"method": "PUT", "raw_path": b"/bucket/other", "query": b"a=2"}[part])
     assert refusal(request).code == "SignatureDoesNotMatch"
 
 
 def test_wrong_secret_is_refused() -> None:
     """A signature made with another secret does not match."""
-    assert refusal(Signer(secret_access_key="guess").header("GET", URL)).code == "SignatureDoesNotMatch"
+    assert refusal(ClientSigner(secret_access_key="guess").header("GET", URL)).code == "SignatureDoesNotMatch"
 
 
 def test_garbage_signature_is_refused() -> None:
     """A right claim with a junk signature, even not ASCII, is refused."""
-    request = Signer().header("GET", URL)
+    request = ClientSigner().header("GET", URL)
     value = request.header(b"authorization") or b""
     for junk in (b"0" * 64, b"", b"\xff" * 64):
         forged = changed(request, b"authorization", value[: value.rindex(b"=") + 1] + junk)
@@ -121,12 +121,12 @@ def test_garbage_signature_is_refused() -> None:
 
 def test_unknown_access_key_is_refused() -> None:
     """An access key that nobody knows is InvalidAccessKeyId."""
-    assert refusal(Signer("nobody").header("GET", URL)).code == "InvalidAccessKeyId"
+    assert refusal(ClientSigner("nobody").header("GET", URL)).code == "InvalidAccessKeyId"
 
 
 def test_unsigned_amz_header_is_refused() -> None:
     """An x-amz-* header that was added after signing could change the meaning of the request."""
-    request = changed(Signer().header("GET", URL), b"x-amz-copy-source", b"/b/secret")
+    request = changed(ClientSigner().header("GET", URL), b"x-amz-copy-source", b"/b/secret")
     error = refusal(request)
     assert error.code == "AccessDenied"
     assert error.extra == {"HeadersNotSigned": "x-amz-copy-source"}
@@ -134,20 +134,20 @@ def test_unsigned_amz_header_is_refused() -> None:
 
 def test_unsigned_ordinary_header_is_ignored() -> None:
     """Other headers may be added on the way."""
-    request = changed(Signer().header("GET", URL), b"x-forwarded-for", b"10.0.0.1")
+    request = changed(ClientSigner().header("GET", URL), b"x-forwarded-for", b"10.0.0.1")
     assert authenticate(request).principal.access_key_id == "AK"
 
 
 def test_white_space_in_values_is_collapsed() -> None:
     """Runs of spaces in a signed value are signed as one space, and verified so."""
-    request = Signer().header("GET", URL, {"x-amz-meta-a": "one   two"})
+    request = ClientSigner().header("GET", URL, {"x-amz-meta-a": "one   two"})
     assert (b"x-amz-meta-a", b"one   two") in request.headers
     assert authenticate(request).principal.access_key_id == "AK"
 
 
 def test_repeated_signed_header() -> None:
     """A header that comes several times is signed as its values joined by commas."""
-    request = Signer().header("GET", URL, {"x-amz-meta-a": "one,two"})
+    request = ClientSigner().header("GET", URL, {"x-amz-meta-a": "one,two"})
     headers = [pair for pair in request.headers if pair[0] != b"x-amz-meta-a"]
     headers += [(b"x-amz-meta-a", b"one "), (b"x-amz-meta-a", b" two")]
     request = WireRequest("GET", request.raw_path, b"", headers)
@@ -157,7 +157,7 @@ def test_repeated_signed_header() -> None:
 @pytest.mark.parametrize("name", [b"authorization", b"host", b"x-amz-content-sha256"])
 def test_repeated_single_header_is_refused(name: bytes) -> None:
     """Two Host or Authorization headers could be read differently by router and verifier."""
-    request = Signer().header("GET", URL)
+    request = ClientSigner().header("GET", URL)
     request = with_headers(request, (name, request.header(name) or b""))
     assert refusal(request).code == "InvalidArgument"
 
@@ -165,7 +165,7 @@ def test_repeated_single_header_is_refused(name: bytes) -> None:
 @pytest.mark.parametrize("path", [b"/bucket/dir/a b+c", b"/bucket/dir/%61%20b%2bc"])
 def test_unusual_escaping_is_accepted(path: bytes) -> None:
     """Clients that escape less, or in lower case, on the wire still sign the canonical path."""
-    request = Signer().header("GET", URL)
+    request = ClientSigner().header("GET", URL)
     request.raw_path = path
     assert authenticate(request).principal.access_key_id == "AK"
 
@@ -188,18 +188,18 @@ def test_path_signed_as_sent_is_accepted() -> None:
 @pytest.mark.parametrize("off", [-901, 901])
 def test_skewed_clock_is_refused(off: float) -> None:
     """More than 15 minutes apart, in either direction, is RequestTimeTooSkewed."""
-    assert refusal(Signer().header("GET", URL), now=time.time() + off).code == "RequestTimeTooSkewed"
+    assert refusal(ClientSigner().header("GET", URL), now=time.time() + off).code == "RequestTimeTooSkewed"
 
 
 @pytest.mark.parametrize("off", [-890, 890])
 def test_some_skew_is_accepted(off: float) -> None:
     """Up to 15 minutes apart is accepted."""
-    assert authenticate(Signer().header("GET", URL), now=time.time() + off).principal.access_key_id == "AK"
+    assert authenticate(ClientSigner().header("GET", URL), now=time.time() + off).principal.access_key_id == "AK"
 
 
 def test_credential_of_another_day_is_refused() -> None:
     """The day in the credential is the day of the request."""
-    request = Signer().header("GET", URL)
+    request = ClientSigner().header("GET", URL)
     value = (request.header(b"authorization") or b"").replace(
         time.strftime("%Y%m%d", time.gmtime()).encode(), b"20130524"
     )
@@ -208,32 +208,35 @@ def test_credential_of_another_day_is_refused() -> None:
 
 def test_any_region_is_accepted() -> None:
     """The gateway is in no region: clients keep theirs."""
-    assert authenticate(Signer(region="eu-north-1").header("GET", URL)).principal.access_key_id == "AK"
+    assert authenticate(ClientSigner(region="eu-north-1").header("GET", URL)).principal.access_key_id == "AK"
 
 
 def test_missing_content_hash_is_refused() -> None:
     """SigV4 in the header needs x-amz-content-sha256, as S3 does."""
-    request = changed(Signer().header("GET", URL), b"x-amz-content-sha256", None)
+    request = changed(ClientSigner().header("GET", URL), b"x-amz-content-sha256", None)
     assert refusal(request).code == "InvalidRequest"
 
 
 def test_sigv2_header_is_told_to_change() -> None:
     """SigV2 in the header is refused with a hint."""
-    error = refusal(changed(Signer().header("GET", URL), b"authorization", b"AWS AK:c2lnbmF0dXJl"))
+    error = refusal(changed(ClientSigner().header("GET", URL), b"authorization", b"AWS AK:c2lnbmF0dXJl"))
     assert error.code == "InvalidRequest"
     assert "AWS4-HMAC-SHA256" in error.message
 
 
 def test_two_mechanisms_are_refused() -> None:
     """A request is signed in the header or in the query, not in both."""
-    request = Signer().header("GET", URL)
+    request = ClientSigner().header("GET", URL)
     request.query = b"X-Amz-Algorithm=AWS4-HMAC-SHA256"
     assert refusal(request).code == "InvalidArgument"
 
 
 def test_session_token_is_accepted() -> None:
     """Temporary credentials come with their token."""
-    assert authenticate(Signer(session_token="tok/en==").header("GET", URL), TEMPORARY).principal.access_key_id == "AK"
+    assert (
+        authenticate(ClientSigner(session_token="tok/en==").header("GET", URL), TEMPORARY).principal.access_key_id
+        == "AK"
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,21 +244,21 @@ def test_session_token_is_accepted() -> None:
 )
 def test_wrong_session_token_is_refused(sent: str | None, credential: Credential) -> None:
     """A missing, wrong or superfluous token is InvalidToken, although the signature is right."""
-    assert refusal(Signer(session_token=sent).header("GET", URL), credential).code == "InvalidToken"
+    assert refusal(ClientSigner(session_token=sent).header("GET", URL), credential).code == "InvalidToken"
 
 
 def test_token_is_not_looked_at_before_the_signature() -> None:
     """Without the secret nobody learns whether a token is right."""
-    request = Signer(secret_access_key="guess", session_token="other").header("GET", URL)
+    request = ClientSigner(secret_access_key="guess", session_token="other").header("GET", URL)
     assert refusal(request, TEMPORARY).code == "SignatureDoesNotMatch"
 
 
 def test_expired_credential_is_refused() -> None:
     """After its expiry a credential is ExpiredToken; before, it is good."""
     credential = PLAIN.model_copy(update={"expires": "2013-05-24T00:00:00Z"})
-    assert refusal(Signer().header("GET", URL), credential).code == "ExpiredToken"
+    assert refusal(ClientSigner().header("GET", URL), credential).code == "ExpiredToken"
     later = PLAIN.model_copy(update={"expires": "2999-01-01T00:00:00+02:00"})
-    assert authenticate(Signer().header("GET", URL), later).principal.access_key_id == "AK"
+    assert authenticate(ClientSigner().header("GET", URL), later).principal.access_key_id == "AK"
 
 
 def test_unreadable_expiry_is_a_configuration_error() -> None:
@@ -266,7 +269,7 @@ def test_unreadable_expiry_is_a_configuration_error() -> None:
 
 def test_principal_of_a_plain_credential() -> None:
     """Without a tenant the access key is the tenant; the origin's own key is the identity."""
-    principal = authenticate(Signer().header("GET", URL)).principal
+    principal = authenticate(ClientSigner().header("GET", URL)).principal
     assert principal == Principal("AK", "AK", OriginIdentity("default", "OK"))
 
 
@@ -281,7 +284,7 @@ def test_principal_of_a_tenant_with_own_keys() -> None:
             "read_only": True,
         }
     )
-    principal = authenticate(Signer().header("GET", URL), credential).principal
+    principal = authenticate(ClientSigner().header("GET", URL), credential).principal
     assert principal == Principal("AK", "vision", OriginIdentity("default", "TK"), ("bucket/**",), True)
 
 
@@ -295,7 +298,7 @@ def test_anonymous_request() -> None:
 
 def test_payload_form_and_hash_are_carried() -> None:
     """The claimed hash of the body goes on to whoever reads the body."""
-    found = authenticate(Signer().header("PUT", URL, body=b"hello"))
+    found = authenticate(ClientSigner().header("PUT", URL, body=b"hello"))
     assert found.payload_form is PayloadForm.HASHED
     assert found.payload_hash == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
     assert found.chunk_signer is None
@@ -319,7 +322,7 @@ def test_signed_chunks_come_with_their_signer() -> None:
 def test_replaced_credentials_count_from_the_next_request() -> None:
     """After a reload the old key is unknown, and a rotated secret does not verify under the old one."""
     authenticator = Authenticator(settings(PLAIN))
-    request = Signer().header("GET", URL)
+    request = ClientSigner().header("GET", URL)
     assert authenticator.authenticate(request, time.time()).principal.access_key_id == "AK"
     authenticator.replace(settings(PLAIN.model_copy(update={"secret_access_key": "rotated"})))
     with pytest.raises(S3Error, match="SignatureDoesNotMatch"):
@@ -334,7 +337,7 @@ def test_bad_reload_keeps_the_old_credentials() -> None:
     authenticator = Authenticator(settings(PLAIN))
     with pytest.raises(ConfigError):
         authenticator.replace(settings(PLAIN.model_copy(update={"expires": "never"})))
-    assert authenticator.authenticate(Signer().header("GET", URL), time.time()).principal.access_key_id == "AK"
+    assert authenticator.authenticate(ClientSigner().header("GET", URL), time.time()).principal.access_key_id == "AK"
 
 
 def test_accounts_from_elsewhere() -> None:
@@ -344,12 +347,12 @@ def test_accounts_from_elsewhere() -> None:
     authenticator = Authenticator(
         settings(PLAIN), lambda name: Account(principal, secrets[name]) if name in secrets else None
     )
-    assert authenticator.authenticate(Signer("DB", "one").header("GET", URL), time.time()).principal is principal
+    assert authenticator.authenticate(ClientSigner("DB", "one").header("GET", URL), time.time()).principal is principal
     secrets["DB"] = "two"
     with pytest.raises(S3Error, match="SignatureDoesNotMatch"):
-        authenticator.authenticate(Signer("DB", "one").header("GET", URL), time.time())
+        authenticator.authenticate(ClientSigner("DB", "one").header("GET", URL), time.time())
     with pytest.raises(S3Error, match="InvalidAccessKeyId"):
-        authenticator.authenticate(Signer("XX", "one").header("GET", URL), time.time())
+        authenticator.authenticate(ClientSigner("XX", "one").header("GET", URL), time.time())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.wire import WireRequest
-from gateway.testing.signed_requests import Signer, with_headers
+from gateway.testing.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b"
 HOST = (b"host", b"127.0.0.1:9000")
@@ -111,7 +111,7 @@ def test_changed_presigned_request_is_refused(version: str) -> None:
 
 def test_added_parameter_is_refused_by_sigv4() -> None:
     """SigV4 covers every parameter."""
-    request = Signer().presigned("GET", URL)
+    request = ClientSigner().presigned("GET", URL)
     request.query += b"&response-content-type=text%2Fhtml"
     assert refusal(request).code == "SignatureDoesNotMatch"
 
@@ -121,7 +121,7 @@ def test_added_parameter_is_refused_by_sigv4() -> None:
 )
 def test_added_sub_resource_is_refused_by_sigv2(added: bytes) -> None:
     """SigV2 covers every sub-resource and x-amz-* parameter, those newer than botocore's list included."""
-    request = Signer().presigned_v2("GET", URL)
+    request = ClientSigner().presigned_v2("GET", URL)
     request.query += b"&" + added
     assert refusal(request).code == "SignatureDoesNotMatch"
 
@@ -129,7 +129,7 @@ def test_added_sub_resource_is_refused_by_sigv2(added: bytes) -> None:
 @pytest.mark.parametrize("added", [b"%61cl", b"%76ersionId=1", b"%72esponse-content-type=text%2Fhtml", b"ac%6C="])
 def test_an_escaped_sub_resource_is_a_sub_resource(added: bytes) -> None:
     """SigV2 is verified over the decoded names, the ones that the store reads."""
-    request = Signer().presigned_v2("GET", URL)
+    request = ClientSigner().presigned_v2("GET", URL)
     request.query += b"&" + added
     assert refusal(request).code == "SignatureDoesNotMatch"
 
@@ -137,15 +137,17 @@ def test_an_escaped_sub_resource_is_a_sub_resource(added: bytes) -> None:
 @pytest.mark.parametrize("added", [b"usage", b"taging", b"rgwx-stat=1", b"append"])
 def test_a_parameter_that_sigv2_does_not_sign_is_refused(added: bytes) -> None:
     """A store may know what the scheme does not; the parameters of a listing are known and harmless."""
-    request = Signer().presigned_v2("GET", URL)
+    request = ClientSigner().presigned_v2("GET", URL)
     request.query += b"&" + added
     assert refusal(request).code == "AccessDenied"
-    request = Signer().presigned_v2("GET", URL)
+    request = ClientSigner().presigned_v2("GET", URL)
     request.query += b"&prefix=a&x-id=ListObjects"
     assert authenticate(request).presigned
 
 
-@pytest.mark.parametrize("sign", [Signer().presigned, Signer().presigned_v2, Signer("nobody").presigned])
+@pytest.mark.parametrize(
+    "sign", [ClientSigner().presigned, ClientSigner().presigned_v2, ClientSigner("nobody").presigned]
+)
 def test_a_preflight_is_nobodys(sign: Any) -> None:
     """Whatever address it is for: it is let in unverified, without a right, and its signature is dropped."""
     request = sign("PUT", URL)
@@ -161,63 +163,63 @@ def test_a_preflight_goes_to_the_origin_of_the_key_it_names() -> None:
     origins = (Origin(endpoint="http://127.0.0.1:5000"), Origin(name="other", endpoint="http://127.0.0.1:5001"))
     known = Credential(access_key_id="AK", secret_access_key="secret", origin="other")
     both = Authenticator(Settings(origins=origins, credentials=(known,)))
-    for request in (Signer().presigned("PUT", URL), Signer().presigned_v2("PUT", URL)):
+    for request in (ClientSigner().presigned("PUT", URL), ClientSigner().presigned_v2("PUT", URL)):
         assert both.preflight(request).principal.identity == OriginIdentity("other", "")
     assert both.preflight(WireRequest("OPTIONS", b"/b/k", b"", [HOST])).principal.identity.origin == origins[0].name
 
 
 def test_unsigned_amz_header_is_refused() -> None:
     """An x-amz-* header beside a presigned address must have been signed."""
-    request = Signer().presigned("GET", URL)
+    request = ClientSigner().presigned("GET", URL)
     request = with_headers(request, (b"x-amz-copy-source", b"/b/secret"))
     assert refusal(request).code == "AccessDenied"
-    request = Signer().presigned_v2("GET", URL)
+    request = ClientSigner().presigned_v2("GET", URL)
     request = with_headers(request, (b"x-amz-copy-source", b"/b/secret"))
     assert refusal(request).code == "SignatureDoesNotMatch"
 
 
 def test_content_hash_header_may_be_unsigned() -> None:
     """A client may say how its body travels without having signed that."""
-    request = Signer().presigned("PUT", URL)
+    request = ClientSigner().presigned("PUT", URL)
     request = with_headers(request, (b"x-amz-content-sha256", b"STREAMING-UNSIGNED-PAYLOAD-TRAILER"))
     assert authenticate(request).payload_form is PayloadForm.UNSIGNED_CHUNKS_TRAILER
 
 
 def test_presigned_payload_is_unsigned() -> None:
     """A presigned request says nothing about its body."""
-    found = authenticate(Signer().presigned("PUT", URL))
+    found = authenticate(ClientSigner().presigned("PUT", URL))
     assert found.payload_form is PayloadForm.UNSIGNED
 
 
 @pytest.mark.parametrize("later", [61, 7200])
 def test_expired_sigv4(later: float) -> None:
     """After X-Amz-Expires seconds: AccessDenied, "Request has expired"."""
-    error = refusal(Signer().presigned("GET", URL, expires=60), later=later)
+    error = refusal(ClientSigner().presigned("GET", URL, expires=60), later=later)
     assert (error.code, error.message) == ("AccessDenied", "Request has expired")
 
 
 def test_expired_sigv2() -> None:
     """After the Expires time: AccessDenied, "Request has expired"."""
-    error = refusal(Signer().presigned_v2("GET", URL, expires=60), later=62)
+    error = refusal(ClientSigner().presigned_v2("GET", URL, expires=60), later=62)
     assert (error.code, error.message) == ("AccessDenied", "Request has expired")
 
 
 def test_long_lived_sigv4_is_good_for_its_whole_life() -> None:
     """The 15 minutes of skew do not apply to presigned requests."""
-    assert authenticate(Signer().presigned("GET", URL, expires=604800), later=604000).presigned
+    assert authenticate(ClientSigner().presigned("GET", URL, expires=604800), later=604000).presigned
 
 
 def test_presigned_for_later_is_refused() -> None:
     """A presigned request from the future is not valid yet."""
-    assert refusal(Signer().presigned("GET", URL), later=-1000).code == "AccessDenied"
+    assert refusal(ClientSigner().presigned("GET", URL), later=-1000).code == "AccessDenied"
 
 
 def test_changed_expiry_is_refused() -> None:
     """The expiry is covered by both signatures."""
-    request = Signer().presigned("GET", URL, expires=60)
+    request = ClientSigner().presigned("GET", URL, expires=60)
     request.query = request.query.replace(b"X-Amz-Expires=60", b"X-Amz-Expires=600")
     assert refusal(request).code == "SignatureDoesNotMatch"
-    request = Signer().presigned_v2("GET", URL, expires=60)
+    request = ClientSigner().presigned_v2("GET", URL, expires=60)
     request.query = request.query.replace(b"Expires=", b"Expires=9")
     assert refusal(request).code == "SignatureDoesNotMatch"
 
@@ -243,14 +245,14 @@ def test_signature_parameters_are_named(version: str) -> None:
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
 def test_unknown_access_key(version: str) -> None:
     """An access key that nobody knows is InvalidAccessKeyId."""
-    signer = Signer("nobody")
+    signer = ClientSigner("nobody")
     request = signer.presigned("GET", URL) if version == "s3v4" else signer.presigned_v2("GET", URL)
     assert refusal(request).code == "InvalidAccessKeyId"
 
 
 def test_two_mechanisms_in_the_query() -> None:
     """A query signed twice is refused."""
-    request = Signer().presigned("GET", URL)
+    request = ClientSigner().presigned("GET", URL)
     request.query += b"&AWSAccessKeyId=AK&Signature=x&Expires=9999999999"
     assert refusal(request).code == "InvalidArgument"
 
@@ -259,8 +261,8 @@ def test_sigv2_can_be_switched_off() -> None:
     """With server.sigv2 = false SigV2 is refused, and SigV4 goes on."""
     strict = authenticator(sigv2=False)
     with pytest.raises(S3Error, match="InvalidRequest"):
-        strict.authenticate(Signer().presigned_v2("GET", URL), time.time())
-    assert strict.authenticate(Signer().presigned("GET", URL), time.time()).presigned
+        strict.authenticate(ClientSigner().presigned_v2("GET", URL), time.time())
+    assert strict.authenticate(ClientSigner().presigned("GET", URL), time.time()).presigned
 
 
 @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ def test_malformed_sigv2(query: bytes) -> None:
 
 def test_sigv2_with_virtual_host() -> None:
     """SigV2 signs the bucket of a virtual host in front of the path."""
-    request = Signer().presigned_v2("GET", "http://bucket.s3.local/k", auth_path="/bucket/k")
+    request = ClientSigner().presigned_v2("GET", "http://bucket.s3.local/k", auth_path="/bucket/k")
     virtual = authenticator(domain="s3.local")
     assert virtual.authenticate(request, time.time()).presigned
     elsewhere = WireRequest("GET", request.raw_path, request.query, [(b"host", b"other.s3.local")])
@@ -308,7 +310,7 @@ def test_malformed_sigv4_query() -> None:
 @pytest.mark.parametrize("date", [b"20130524", b"19990101T000000Z"])
 def test_wrong_date_in_the_query(date: bytes) -> None:
     """X-Amz-Date is readable and of the day in the credential."""
-    request = Signer().presigned("GET", URL)
+    request = ClientSigner().presigned("GET", URL)
     pieces = [piece for piece in request.query.split(b"&") if not piece.startswith(b"X-Amz-Date=")]
     request.query = b"&".join([*pieces, b"X-Amz-Date=" + date])
     assert refusal(request).code == "AuthorizationQueryParametersError"

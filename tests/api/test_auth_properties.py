@@ -13,7 +13,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.config import Credential, Origin, Settings
 from gateway.model.errors import S3Error
 from gateway.model.wire import WireRequest
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 
 AUTHENTICATOR = Authenticator(
     Settings(
@@ -39,7 +39,7 @@ def signed(way: str, key: str, parameters: dict[str, str], metadata: dict[str, s
     """A PUT of a key, signed in one of the ways botocore knows."""
     query = "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in parameters.items())
     url = f"http://127.0.0.1:9000/bucket/{quote(key, safe='/~')}" + (f"?{query}" if query else "")
-    signer = Signer()
+    signer = ClientSigner()
     if way == "header":
         return signer.header("PUT", url, metadata)
     return signer.presigned("PUT", url, metadata) if way == "sigv4" else signer.presigned_v2("PUT", url)

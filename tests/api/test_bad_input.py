@@ -32,7 +32,7 @@ def ask(
     target: World, method: str, path: str, query: str = "", headers: dict[str, str] | None = None, body: bytes = b""
 ) -> bytes:
     """The whole answer to a request that is signed exactly as it is."""
-    return target.send([raw(sign(target, method, path, query, headers or {}), body)])
+    return target.send([raw(sign(target, method, path, query, headers or {}), body)], complete=True)
 
 
 def unsigned(target: World, method: str, path: str, *headers: str, body: bytes = b"") -> bytes:

@@ -13,12 +13,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.api.peer.app import PeerApp
-from gateway.api.peer.items import MOST_DIGESTS, PeerItems
+from gateway.api.peer.items import MOST_DIGESTS, PeerItemsEdge
 from gateway.engine.registrations import Registrations
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_auth import Signer
+from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
 from gateway.model.wire import WireRequest
 from gateway.testing.origin import ALICE
@@ -44,7 +44,7 @@ class Home:
         self.shelf = shelf
         self.bodies = 0
         bench = shelf.bench
-        items = PeerItems(Registrations(shelf.registry), bench.engine.batches, bench.store)
+        items = PeerItemsEdge(Registrations(shelf.registry), bench.engine.batches, bench.store)
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
         self.app = PeerApp(gate, bench.engine.services.origin.has, items.addresses(), 100)
 
@@ -64,7 +64,7 @@ class Home:
         told = principal_header(tenant, OriginIdentity("default", who))[1] if principal is None else principal
         raw = [(b"x-larder-principal", told.encode())]
         request = WireRequest(method, f"/-/peer/v1/{path}".encode(), query.encode(), list(raw))
-        signed = Signer(secret, "other").headers(request, body, self.shelf.bench.now[0])
+        signed = PeerSigner(secret, "other").headers(request, body, self.shelf.bench.now[0])
         raw += [(name.encode(), value.encode()) for name, value in signed]
         scope = {
             "type": "http", "method": method, "raw_path": request.raw_path, "path": f"/peer/v1/{path}",

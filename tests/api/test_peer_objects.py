@@ -14,7 +14,7 @@ from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.objects import ObjectReads
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.peer_auth import Signer
+from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_objects import object_path, read_error
 from gateway.model.peer_principal import principal_header
 from gateway.model.wire import WireRequest
@@ -59,7 +59,7 @@ class Home:
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         raw = [(name.encode(), value.encode()) for name, value in told.items()]
         request = WireRequest(method, path.encode(), b"", raw)
-        signed = Signer(secret, "other").headers(request, b"", self.bench.now[0])
+        signed = PeerSigner(secret, "other").headers(request, b"", self.bench.now[0])
         raw += [(name.encode(), value.encode()) for name, value in signed]
         scope = {
             "type": "http", "method": method, "raw_path": path.encode(), "path": path, "query_string": b"",

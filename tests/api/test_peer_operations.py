@@ -15,7 +15,7 @@ from gateway.engine.purge import Forgetting, Purges
 from gateway.engine.warm_objects import WarmObjects
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_auth import Signer
+from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
 from gateway.model.wire import WireRequest
 from gateway.testing.origin import ALICE
@@ -42,7 +42,7 @@ class Asked:
         told = principal_header("t", OriginIdentity("default", ALICE.access_key_id))
         raw = [(name.encode(), value.encode()) for name, value in (told,)]
         request = WireRequest("POST", path.encode(), b"", raw)
-        signed = Signer(secret, "other").headers(request, content, self.bench.now[0])
+        signed = PeerSigner(secret, "other").headers(request, content, self.bench.now[0])
         raw += [(name.encode(), value.encode()) for name, value in signed]
         scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "path": path, "query_string": b""}
         scope |= {"headers": raw, "scheme": "http", "extensions": {}}

@@ -18,7 +18,7 @@ import pytest
 from gateway.model.frames import END, ENTRY, FRAME, PREAMBLE
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_faults import Refuse
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from larder.batch import BatchReader
 from larder.client import Client
 from larder.credentials import Credentials
@@ -471,7 +471,7 @@ def test_no_digest_is_logged_or_counted(running: Running, mixed: Stock, cold: St
     assert ask(running, "GET", f"/v1/blobs/{large}").status in (200, 404)
     assert ask(running, "GET", f"/v1/blobs/{target}", body=b"unwanted").status == 413
     connection = running.connection()
-    made = Signer(*GWA).header("GET", f"{running.endpoint}/-/v1/blobs/{target}", {})
+    made = ClientSigner(*GWA).header("GET", f"{running.endpoint}/-/v1/blobs/{target}", {})
     connection.request("GET", f"/-/v1/blobs/{target}", headers={n.decode(): v.decode() for n, v in made.headers})
     connection.sock.close()
     connection.close()

@@ -15,7 +15,7 @@ from gateway.model.frames import (
     FRAME,
     PREAMBLE,
     TRAILER,
-    Entry,
+    FrameEntry,
     FrameSequence,
     ItemFlag,
     ItemStatus,
@@ -42,7 +42,7 @@ def test_the_index_form_is_that_of_the_golden_vector() -> None:
     bodies = [bytes.fromhex(item["data"]) for item in document["items"]]
     crcs = [ENTRY.unpack_from(expected, 16 + 32 * number)[4] for number in range(len(bodies))]
     head, end, size = index_head(
-        Entry(item["position"], item["index"], len(body), crc, ItemFlag(item["flags"]))
+        FrameEntry(item["position"], item["index"], len(body), crc, ItemFlag(item["flags"]))
         for item, body, crc in zip(document["items"], bodies, crcs, strict=True)
     )
     assert head + b"".join(bodies) + end == expected
@@ -65,7 +65,7 @@ def test_frames_are_those_of_the_golden_vector() -> None:
                 position, index, ItemStatus(status), failure["bucket"], failure["key"], failure["detail"]
             )
             continue
-        entry = Entry(position, index, length, crc, ItemFlag(flags))
+        entry = FrameEntry(position, index, length, crc, ItemFlag(flags))
         made += frames.item(entry) + body
         if flags & ItemFlag.STREAMED:
             crc, verdict, _ = TRAILER.unpack_from(expected, at)

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_faults import DieAfter, Refuse
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.digests import Row, id_of, rows_of, sha, write
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
@@ -270,7 +270,7 @@ def test_too_large_files(running: Running, name: str) -> None:
 
 def signed(running: Running, method: str, path: str, body: bytes = b"", key: Key = GWA) -> dict[str, str]:
     """Signed headers as botocore would send them, to be tampered with."""
-    request = Signer(*key).header(method, f"{running.endpoint}/-{path}", body=body)
+    request = ClientSigner(*key).header(method, f"{running.endpoint}/-{path}", body=body)
     return {name.decode(): value.decode() for name, value in request.headers}
 
 

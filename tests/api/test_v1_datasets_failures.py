@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.digests import rows_of, write
 from tests.gateways import Running, Settings, gateway, start
 from tests.origins.processes import wait_until
@@ -129,7 +129,7 @@ def test_a_restart(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
 
 def half_sent(running: Running, name: str, file: bytes) -> socket.socket:
     """A connection over which the first half of a digest file was sent."""
-    signed = Signer(*GWA).header("PUT", f"{running.endpoint}/-/v1/datasets/{name}", body=file)
+    signed = ClientSigner(*GWA).header("PUT", f"{running.endpoint}/-/v1/datasets/{name}", body=file)
     lines = [f"PUT /-/v1/datasets/{name} HTTP/1.1", f"Content-Length: {len(file)}"]
     lines += [f"{key.decode()}: {value.decode()}" for key, value in signed.headers if key != b"content-length"]
     connection = socket.create_connection(("127.0.0.1", running.port))

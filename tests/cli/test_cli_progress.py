@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.commands.connection import Refused, Unreachable
-from gateway.commands.progress import EVERY, OUTAGE, Step, Time, amounts, watch
+from gateway.commands.progress import EVERY, OUTAGE, ProgressStep, Time, amounts, watch
 from tests.cli.commands import at_terminal
 
 WARMUP: dict[str, Any] = {
@@ -54,7 +54,10 @@ def answers(*given: Any) -> Callable[[], Any]:
 def follow(ask: Callable[[], Any], clock: Clock) -> Any:
     """Watch until the state says that it is over."""
     return watch(
-        ask, lambda state: Step(state["at"], 100, f"{state['at']} of 100"), lambda state: state["at"] == 100, clock.time
+        ask,
+        lambda state: ProgressStep(state["at"], 100, f"{state['at']} of 100"),
+        lambda state: state["at"] == 100,
+        clock.time,
     )
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gateway.testing.origin import FakeOrigin
-from gateway.testing.origin_pace import PIECE, Pace
+from gateway.testing.origin_pace import PIECE, SendingPace
 from tests.contracts.test_origin_fake import ask
 
 BODY = bytes(range(256)) * 512
@@ -24,7 +24,7 @@ async def test_readers_share_the_bandwidth():
     """Rule: together they take as long as all their bytes need, at least."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", BODY)
-        origin.paces["/b/"] = Pace(2_000_000)
+        origin.paces["/b/"] = SendingPace(2_000_000)
         assert await seconds(origin, 3) >= 0.99 * 3 * len(BODY) / 2_000_000
 
 
@@ -32,7 +32,7 @@ async def test_an_answer_begins_after_the_latency():
     """Rule: the latency comes on top, once per answer."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", BODY)
-        origin.paces["/b/"] = Pace(1e9, latency=0.2)
+        origin.paces["/b/"] = SendingPace(1e9, latency=0.2)
         assert await seconds(origin, 2) >= 0.2
 
 
@@ -40,15 +40,15 @@ async def test_only_what_lies_below_the_prefix_is_limited(monkeypatch: pytest.Mo
     """Rule: another path knows nothing of the limit."""
     waits: list[float] = []
 
-    async def note(self: Pace, size: int) -> None:
+    async def note(self: SendingPace, size: int) -> None:
         waits.append(size)
 
-    monkeypatch.setattr(Pace, "send", note)
+    monkeypatch.setattr(SendingPace, "send", note)
     async with FakeOrigin() as origin:
         origin.put("b", "k", BODY)
-        origin.paces["/other/"] = Pace(1)
+        origin.paces["/other/"] = SendingPace(1)
         await seconds(origin, 1)
         assert waits == []
-        origin.paces["/b/"] = Pace(1)
+        origin.paces["/b/"] = SendingPace(1)
         await seconds(origin, 1)
         assert waits == [PIECE] * (len(BODY) // PIECE)

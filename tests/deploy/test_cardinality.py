@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.testing.origin import OriginThread
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.gateways import Running, Settings, gateway
 
 TENANTS = 100
@@ -49,7 +49,7 @@ def hostile(connection: http.client.HTTPConnection, endpoint: str, number: int) 
     method, key, headers = METHODS[number // 8 % 8], f"telltale-key-{number}", {}
     path = f"/telltale-bucket/{tenant}/{key}"
     if number % 40 == 0:
-        signer = Signer(f"telltale{tenant}", "secret")
+        signer = ClientSigner(f"telltale{tenant}", "secret")
         path = f"/telltale-bucket/{tenant}/{'there' if number % 80 else key}"
         headers = {name.decode(): value.decode() for name, value in signer.header("GET", endpoint + path).headers}
         method = "GET"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from gateway.model.wire import WireRequest
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 
 Header = tuple[str, str]
 Keys = tuple[str, str]
@@ -87,7 +87,7 @@ class Door:
         self, endpoint: str, keys: Mapping[str, Keys], *, domain: str = "", forms: tuple[str, ...] = ("presigned",)
     ) -> None:
         self._authority = urlsplit(endpoint).netloc
-        self._signers = {who: Signer(*pair) for who, pair in keys.items()}
+        self._signers = {who: ClientSigner(*pair) for who, pair in keys.items()}
         self._domain = domain
         self._forms = ("header", "anonymous", *forms)
         self._connection = http.client.HTTPConnection(self._authority, timeout=_TIMEOUT)

@@ -16,7 +16,7 @@ import numpy as np
 
 from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.batch import Batches
-from gateway.engine.wanted import FailedItem, LargeItem, LooseItem, StoredItem
+from gateway.engine.wanted import FailedItem, InMemoryItem, LargeItem, StoredItem
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.dataset_quota import Limit
@@ -24,7 +24,7 @@ from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.columns import BadFile
 from gateway.store.datasets.content import RESIDENT, VERIFIED
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded
-from gateway.store.datasets.convert import Job, convert
+from gateway.store.datasets.convert import ConversionJob, convert
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.items import ItemFile
@@ -186,7 +186,7 @@ class NearRegistry(Registry):
 
     async def _convert(self, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
         try:
-            return Converted(**convert(parquet, draft, Job(grant.allow, 0, grant.items, grant.output)))
+            return Converted(**convert(parquet, draft, ConversionJob(grant.allow, 0, grant.items, grant.output)))
         except BadFile as bad:
             raise GrantExceeded(Limit(bad.code)) if bad.code in (Limit.ITEMS, Limit.BYTES) else bad from None
 
@@ -198,7 +198,7 @@ def _came(ask: BatchAsk, arrival: Arrival) -> Came:
         return Came(position, index, None, content.status)
     if isinstance(content, LargeItem):
         return Came(position, index, None, streamed=content.length)
-    if isinstance(content, LooseItem):
+    if isinstance(content, InMemoryItem):
         return Came(position, index, content.data, flags=content.flags)
     if isinstance(content, StoredItem):
         data = os.pread(content.blob.fd, content.blob.size, 0)

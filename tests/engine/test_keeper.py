@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import CacheSettings
-from gateway.engine.keeper import Keeper
+from gateway.engine.keeper import SweepLoop
 from gateway.store.store import Store
 from gateway.testing.faults import FaultyDirectory
 from tests.engine.conftest import Bench
@@ -21,7 +21,7 @@ async def test_a_shortage_is_told_of_once(bench: Bench, tmp_path: Path, caplog: 
     directory.free_bytes = 100_000_000
     settings = CacheSettings(dir=str(tmp_path / "other"), capacity=50_000_000, reserve=5_000_000)
     store = await Store.open(settings, now=time.time, directory=directory)
-    keeper = Keeper(store, bench.engine.blocks)
+    keeper = SweepLoop(store, bench.engine.blocks)
     for free in (100_000_000, 10_000_000, 9_000_000, 51_000_000, 10_000_000, 100_000_000, 100_000_000):
         directory.free_bytes = free
         await keeper.turn()

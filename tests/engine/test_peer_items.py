@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from gateway.engine import peer_items
 from gateway.engine.batch import Batches
-from gateway.engine.homes import Fleet
+from gateway.engine.homes import PeerNodes
 from gateway.engine.items import ItemFetches
 from gateway.engine.neighbours import PAGE
-from gateway.engine.wanted import ItemStream, LargeItem, Memory, Wanted
+from gateway.engine.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
-from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
+from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
 from gateway.model.objects import Header
 from tests.engine.datasets import Data, Shelf, bodies_of, shelved, until
 
@@ -160,7 +160,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     async with shelved(tmp_path) as shelf:
         others = Others([A, B])
         services = shelf.bench.engine.services
-        services.fleet = Fleet(others, others)
+        services.fleet = PeerNodes(others, others)
         engine = shelf.bench.engine
         await engine.fetches.close()
         engine.fetches = ItemFetches(services)
@@ -173,7 +173,7 @@ def frames(data: Data, indices: Sequence[int], flag: ItemFlag = ItemFlag.HIT, *,
     sequence, pieces = FrameSequence(), [FrameSequence.preamble()]
     for position, index in enumerate(indices):
         body = data.bodies[index]
-        pieces += [sequence.item(Entry(position, index, len(body), crc32(body), flag)), body]
+        pieces += [sequence.item(FrameEntry(position, index, len(body), crc32(body), flag)), body]
     return b"".join([*pieces, sequence.end()] if end else pieces)
 
 
@@ -210,7 +210,7 @@ async def test_an_index_answer_is_read_too(place: Place) -> None:
     def handler(asked: Asked) -> Answer:
         bodies = [data.bodies[index] for index in asked.indices]
         indexed = enumerate(zip(asked.indices, bodies, strict=True))
-        entries = [Entry(at, index, len(body), crc32(body)) for at, (index, body) in indexed]
+        entries = [FrameEntry(at, index, len(body), crc32(body)) for at, (index, body) in indexed]
         head, end, _ = index_head(entries)
         return Answer(head + b"".join(bodies) + end)
 
@@ -328,7 +328,7 @@ async def test_what_finds_no_room_in_memory_is_streamed(place: Place, monkeypatc
     await until(lambda: peers.memory.used == 0)
 
 
-class _Full(Memory):
+class _Full(MemoryBudget):
     """Memory that readers who have stopped reading hold for good; counts how often somebody looks."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.engine import chunk_keeper, preload
-from gateway.engine.chunk_keeper import ChunkKeeper, Shelves, Told
+from gateway.engine.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
 from gateway.engine.lane import BESIDE
 from gateway.engine.planned import Planned
 from gateway.engine.preload import Preloader
@@ -21,7 +21,7 @@ from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
 from gateway.policies.chunk_cut import ChunkCut
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, PoolOrder, WhyCaching
+from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching
 from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
@@ -51,9 +51,13 @@ class Desk:
         """Make the keeper, with this object in place of Redis and of the membership."""
         self.planned = Planned(lambda: self.plan, lambda: self.shelf.bench.store.status().capacity)
         self.shelf.bench.engine.services.keeps = self.planned.keeps
-        shelves = Shelves(self.find, self.shelf.registry.contents, lambda identity: identity.access_key_id != "unknown")
+        shelves = OpenDatasets(
+            self.find, self.shelf.registry.contents, lambda identity: identity.access_key_id != "unknown"
+        )
         self.preloader = Preloader(self.shelf.bench.engine.fetches, self.shelf.bench.engine.lane)
-        self.keeper = ChunkKeeper(self.shelf.bench.store, self.preloader, shelves, Told(self.planned, self, self, self))
+        self.keeper = ChunkKeeper(
+            self.shelf.bench.store, self.preloader, shelves, PlanExchange(self.planned, self, self, self)
+        )
 
     async def find(self, tenant: str, name: str) -> Registration | None:
         """A dataset; one that is ``copied`` does not come."""
@@ -81,7 +85,7 @@ class Desk:
     def order(self, data: Data, caching: CachingMode = CachingMode.CHUNKED, **chunks: object) -> None:
         """Have the plan say something of a dataset."""
         why = WhyCaching.BENEFIT if caching is not CachingMode.NONE else WhyCaching.NO_BENEFIT
-        order = PoolOrder(caching, 2, UNITS, why, 0, Chunks(**chunks))  # type: ignore[arg-type]
+        order = PoolOrder(caching, 2, UNITS, why, 0, ChunkRotation(**chunks))  # type: ignore[arg-type]
         content = data.registration.content
         self.plan = replace(
             self.plan, version=self.plan.version + 1, pools={**self.plan.pools, dataset_pool(content.id): order}
@@ -220,8 +224,10 @@ async def test_what_the_plan_gives_space_is_spared_whichever_worker_serves_it(de
     async def find(tenant: str, name: str) -> Registration | None:
         return own.find(tenant, name)
 
-    shelves = Shelves(find, own.contents, lambda identity: True)
-    desk.keeper = ChunkKeeper(desk.shelf.bench.store, desk.preloader, shelves, Told(desk.planned, desk, desk, desk))
+    shelves = OpenDatasets(find, own.contents, lambda identity: True)
+    desk.keeper = ChunkKeeper(
+        desk.shelf.bench.store, desk.preloader, shelves, PlanExchange(desk.planned, desk, desk, desk)
+    )
     desk.order(data, complete=(0,), active=0)
     await desk.keeper.turn()
     assert all(whole.blob(index).exists() for index in range(2))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.lately import WITHIN, Lately
 from gateway.engine.moves import Moved
 from gateway.engine.ranged import ReaderRefused
 from gateway.engine.reads import Forward, Found, Relay
+from gateway.engine.recently_invalidated import WITHIN, RecentlyInvalidated
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.store.leases import FillLeases
@@ -203,7 +203,7 @@ async def test_an_object_that_changed_at_the_origin_is_not_taken_over_as_it_was(
 def test_what_was_forgotten_long_ago_may_be_taken_over_again() -> None:
     """Rule: it is remembered for as long as homes count as moved; while there is too much to remember, of everything."""
     now = [0.0]
-    lately = Lately(lambda: now[0])
+    lately = RecentlyInvalidated(lambda: now[0])
     first, second = (ObjectKey("default", "b", name) for name in ("first", "second"))
     lately.note([first])
     now[0] = WITHIN - 1

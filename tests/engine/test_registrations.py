@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.engine.homes import Fleet, Node
+from gateway.engine.homes import Node, PeerNodes
 from gateway.engine.registrations import Registrations, Shared
-from gateway.fleet.datasets import DatasetTable, Listed, Name, State
+from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.fleet import NodeState
 from gateway.model.objects import Header
@@ -36,9 +36,9 @@ class Elsewhere:
         """The table's state."""
         return State("epoch", self.version)
 
-    async def all(self) -> tuple[State, dict[Name, Listed]]:
+    async def all(self) -> tuple[State, dict[Name, ListedRegistration]]:
         """The table."""
-        return await self.look(), {NAME: Listed("1" * 64, f"stamp-{self.version}", "other")}
+        return await self.look(), {NAME: ListedRegistration("1" * 64, f"stamp-{self.version}", "other")}
 
     async def request(
         self,
@@ -66,7 +66,7 @@ def elsewhere() -> Elsewhere:
 @pytest.fixture
 def registrations(tmp_path: Path, elsewhere: Elsewhere) -> Registrations:
     """Those of a node that has none of its own."""
-    fleet = Fleet(cast("Any", elsewhere), elsewhere)
+    fleet = PeerNodes(cast("Any", elsewhere), elsewhere)
     return Registrations(
         Registry(tmp_path / "datasets", 1), Shared(fleet, cast("DatasetTable", elsewhere)), lambda: elsewhere.now
     )
@@ -111,8 +111,8 @@ async def test_what_has_expired_leaves_the_table(
     a copy that another node let go says nothing."""
     removed: list[Name] = []
 
-    async def listed() -> tuple[State, dict[Name, Listed]]:
-        return await elsewhere.look(), {NAME: Listed("1" * 64, "stamp", node)}
+    async def listed() -> tuple[State, dict[Name, ListedRegistration]]:
+        return await elsewhere.look(), {NAME: ListedRegistration("1" * 64, "stamp", node)}
 
     async def remove(name: Name) -> bool:
         removed.append(name)

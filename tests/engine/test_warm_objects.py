@@ -14,7 +14,7 @@ from gateway.engine.explain import expected
 from gateway.engine.lane import BESIDE
 from gateway.engine.warm_objects import Warmed, WarmObjects
 from gateway.engine.warm_prefix import Prefix, WarmPrefix, read_page
-from gateway.engine.warming import Progress, WarmupFailed
+from gateway.engine.warming import WarmupFailed, WarmupProgress
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.origin.client import OriginClient
@@ -132,18 +132,18 @@ async def test_what_is_explained_is_what_comes(bench: Bench) -> None:
 
 def test_progress_goes_back_to_its_mark() -> None:
     """Rule: what was counted after the last mark is counted again by whoever goes on, and travels through the catalog whole."""
-    progress = Progress(total=10, total_bytes=100)
+    progress = WarmupProgress(total=10, total_bytes=100)
     progress.loaded(5, True)
     progress.fail("k", "why")
     progress.mark("k")
     progress.loaded(7, False)
     progress.fail("l", "why")
-    again = Progress.from_json(json.loads(json.dumps(progress.to_json())))
+    again = WarmupProgress.from_json(json.loads(json.dumps(progress.to_json())))
     assert again == progress
     again.rewind()
     assert (again.done, again.done_bytes, again.there, again.failed, len(again.examples)) == (2, 5, 1, 1, 1)
     again.restart()
-    assert again == Progress()
+    assert again == WarmupProgress()
 
 
 def test_pages_that_are_none_are_refused() -> None:
@@ -186,4 +186,4 @@ async def test_a_list_without_an_end_ends_a_warm_up(bench: Bench) -> None:
     origin = cast(OriginClient, Repeating())
     work = WarmPrefix(Prefix("b", ""), lambda: reader, origin, objects, lambda: Rules([]), lambda: 10**9)
     with pytest.raises(WarmupFailed, match="again"):
-        await asyncio.wait_for(work.run(Progress()), 60)
+        await asyncio.wait_for(work.run(WarmupProgress()), 60)

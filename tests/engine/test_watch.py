@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from gateway.engine.watch import Itself, Seen, Watch
+from gateway.engine.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.policies.plan import Plan
 from gateway.policies.troubles import Trouble
 
@@ -26,11 +26,13 @@ class SpokenFor:
         return self.document
 
 
-def silent(document: Mapping[str, Any], *parts: Trouble) -> Watch:
+def silent(document: Mapping[str, Any], *parts: Trouble) -> NodeWatch:
     """A worker whose parts report these problems."""
     store: Any = SimpleNamespace(usable=False)
     samples: Any = SpokenFor(document)
-    return Watch(samples, Itself("node-1", "boot-1", "worker-2"), Seen(store, tuple, Plan, parts=lambda: parts))
+    return NodeWatch(
+        samples, NodeIdentity("node-1", "boot-1", "worker-2"), NodeView(store, tuple, Plan, parts=lambda: parts)
+    )
 
 
 async def test_a_silent_worker_reports_what_its_node_counted() -> None:

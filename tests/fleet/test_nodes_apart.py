@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_auth import Signer as PeerSigner
+from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
 from gateway.model.wire import WireRequest
 from tests.fleet.seen import WITHIN, await_problems, problems, sees

@@ -11,12 +11,12 @@ from redis.asyncio import Redis
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import HISTORY, NodeReport, Plans, Reports
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from tests.fleet.waiting import eventually
 
 Z = "larder:z:"
 LONG = 1000.0
-ORDER = PoolOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 200, Chunks((1, 2), -1, 2, (1,)))
+ORDER = PoolOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 200, ChunkRotation((1, 2), -1, 2, (1,)))
 PLAN = Plan(3, 0, dataset_pools({"d": ORDER}), {"t/j": JobOrder(False, Phase.PROBE_MISS)}, {"m": 1}, {"i": [1]})
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.gateways import Running, Settings, gateway
 
 KEY, SECRET = "GWA", "gateway-secret-a"
@@ -48,7 +48,7 @@ class World:
     gateway: Running
     top: Path
     elsewhere: socket.socket
-    signer: Signer = field(default_factory=lambda: Signer(KEY, SECRET))
+    signer: ClientSigner = field(default_factory=lambda: ClientSigner(KEY, SECRET))
 
     @property
     def host(self) -> str:
@@ -60,8 +60,12 @@ class World:
         """An address that must never be contacted."""
         return f"127.0.0.1:{self.elsewhere.getsockname()[1]}"
 
-    def send(self, pieces: Sequence[bytes], *, reset: bool = False, patient: bool = True) -> bytes:
+    def send(
+        self, pieces: Sequence[bytes], *, reset: bool = False, patient: bool = True, complete: bool = False
+    ) -> bytes:
         """Send the pieces on one connection, end it (at once, unless ``patient``), and return all that came back.
+
+        ``complete`` says that the pieces are a whole request: the connection is not ended before an answer has begun.
 
         Raises:
             Broken: the connection did not end.
@@ -74,6 +78,8 @@ class World:
                 if reset:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                     return b""
+                if complete:
+                    answer += sock.recv(1 << 16)
                 if patient:
                     _glance(sock, answer)
                 sock.shutdown(socket.SHUT_WR)

@@ -56,12 +56,13 @@ def test_constructors_take_at_most_six_arguments(shipped: Sources):
     assert wide == []
 
 
-def test_a_class_name_of_the_client_stands_in_one_module(shipped: Sources):
+@pytest.mark.parametrize("distribution", ["gateway/", "clients/"])
+def test_a_class_name_stands_in_one_module(shipped: Sources, distribution: str):
     """Rule: a reader of a name knows which class it is."""
     modules: dict[str, list[str]] = {}
     for path, tree in shipped.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and path.startswith("clients/"):
+            if isinstance(node, ast.ClassDef) and path.startswith(distribution):
                 modules.setdefault(node.name, []).append(path)
     assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.model.conditions import Conditions, Verdict, http_date, range_applies
+from gateway.model.conditions import Conditions, ConditionVerdict, http_date, range_applies
 
 ETAG = '"9b2cf535f27731c974343645a3985328"'
 OTHER = '"00000000000000000000000000000000"'
@@ -12,10 +12,10 @@ MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
 BEFORE = "Wed, 21 Oct 2015 07:27:59 GMT"
 AFTER = "Wed, 21 Oct 2015 07:28:01 GMT"
 
-PASS, NOT_MODIFIED, FAILED = Verdict.PASS, Verdict.NOT_MODIFIED, Verdict.PRECONDITION_FAILED
+PASS, NOT_MODIFIED, FAILED = ConditionVerdict.PASS, ConditionVerdict.NOT_MODIFIED, ConditionVerdict.PRECONDITION_FAILED
 
 
-def verdict(**headers: str) -> Verdict:
+def verdict(**headers: str) -> ConditionVerdict:
     """The verdict on the object of this test."""
     return Conditions(**headers).evaluate(ETAG, MODIFIED)
 
@@ -35,7 +35,7 @@ def verdict(**headers: str) -> Verdict:
         ('"a,b", "c', FAILED),
     ],
 )
-def test_if_match(value: str, expected: Verdict) -> None:
+def test_if_match(value: str, expected: ConditionVerdict) -> None:
     """If-Match compares strongly with a list or "*"; S3 accepts tags without quotes."""
     assert verdict(if_match=value) is expected
 
@@ -53,7 +53,7 @@ def test_if_match(value: str, expected: Verdict) -> None:
         ("W/", PASS),
     ],
 )
-def test_if_none_match(value: str, expected: Verdict) -> None:
+def test_if_none_match(value: str, expected: ConditionVerdict) -> None:
     """If-None-Match compares weakly with a list or "*"; S3 accepts tags without quotes."""
     assert verdict(if_none_match=value) is expected
 
@@ -68,7 +68,7 @@ def test_comma_within_a_tag() -> None:
     ("value", "expected"),
     [(BEFORE, PASS), (MODIFIED, NOT_MODIFIED), (AFTER, NOT_MODIFIED), ("soon", PASS)],
 )
-def test_if_modified_since(value: str, expected: Verdict) -> None:
+def test_if_modified_since(value: str, expected: ConditionVerdict) -> None:
     """Unchanged at that date or later is 304; a date that cannot be read is ignored."""
     assert verdict(if_modified_since=value) is expected
 
@@ -76,7 +76,7 @@ def test_if_modified_since(value: str, expected: Verdict) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [(BEFORE, FAILED), (MODIFIED, PASS), (AFTER, PASS), ("31 Smarch", PASS), ("", PASS)]
 )
-def test_if_unmodified_since(value: str, expected: Verdict) -> None:
+def test_if_unmodified_since(value: str, expected: ConditionVerdict) -> None:
     """Changed after that date is 412; a date that cannot be read is ignored."""
     assert verdict(if_unmodified_since=value) is expected
 

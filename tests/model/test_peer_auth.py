@@ -16,7 +16,7 @@ from gateway.model.peer_auth import (
     PEER_SIGNATURE,
     WINDOW,
     PeerRefused,
-    Signer,
+    PeerSigner,
     verify,
 )
 from gateway.model.wire import RawHeader, WireRequest
@@ -30,7 +30,7 @@ OTHERS = [(b"range", b"bytes=0-9"), (b"x-larder-principal", b'{"tenant":"a"}'), 
 def signed(secret: str = SECRET, now: float = NOW, body: bytes = BODY) -> WireRequest:
     """A request of the node "a" as it arrives."""
     request = WireRequest("POST", b"/-/peer/v1/datasets/x/batch", b"name=n&caching=full", list(OTHERS))
-    own = Signer(secret, "a").headers(request, body, now)
+    own = PeerSigner(secret, "a").headers(request, body, now)
     return replace(request, headers=[*request.headers, *((name.encode(), value.encode()) for name, value in own)])
 
 
@@ -130,8 +130,8 @@ def test_the_body_cannot_be_changed() -> None:
 
 def test_parts_cannot_be_moved_into_each_other() -> None:
     """Rule: a path with a query and a longer path are signed differently."""
-    one = Signer(SECRET, "a").headers(WireRequest("GET", b"/-/peer/v1/x", b"y", []), b"", NOW)
-    other = Signer(SECRET, "a").headers(WireRequest("GET", b"/-/peer/v1/", b"x\ny", []), b"", NOW)
+    one = PeerSigner(SECRET, "a").headers(WireRequest("GET", b"/-/peer/v1/x", b"y", []), b"", NOW)
+    other = PeerSigner(SECRET, "a").headers(WireRequest("GET", b"/-/peer/v1/", b"x\ny", []), b"", NOW)
     assert dict(one)[PEER_SIGNATURE] != dict(other)[PEER_SIGNATURE]
 
 
@@ -144,6 +144,6 @@ def test_other_headers_are_not_signed() -> None:
 def test_a_node_has_a_name(name: str) -> None:
     """Rule: what signs is a node, by its id."""
     request = WireRequest("GET", b"/-/peer/v1/x", b"", [])
-    own = Signer(SECRET, name).headers(request, b"", NOW)
+    own = PeerSigner(SECRET, name).headers(request, b"", NOW)
     arrived = replace(request, headers=[(key.encode(), value.encode()) for key, value in own])
     assert refused(arrived, body=b"") == "unsigned"

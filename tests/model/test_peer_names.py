@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_objects import OBJECTS, Told, error_document, object_of, object_path, read_error
+from gateway.model.peer_objects import OBJECTS, CacheStatus, error_document, object_of, object_path, read_error
 from gateway.model.peer_principal import principal_header, read_principal
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -45,14 +45,14 @@ def test_an_address_of_something_else_names_nothing() -> None:
 @pytest.mark.parametrize("reason", [None, *Reason])
 def test_what_a_cache_did_is_read_as_it_was_told(outcome: Outcome, reason: Reason | None) -> None:
     """Rule: every outcome and reason crosses."""
-    assert Told.read(str(Told(outcome, reason))) == Told(outcome, reason)
+    assert CacheStatus.read(str(CacheStatus(outcome, reason))) == CacheStatus(outcome, reason)
 
 
 @pytest.mark.parametrize("text", ["", "YES", "HIT; reason=", "HIT; reason=whim", "HIT;reason=cold", "hit"])
 def test_other_words_are_refused(text: str) -> None:
     """Rule: a word that is not known is no answer."""
     with pytest.raises(ValueError, match="not a valid"):
-        Told.read(text)
+        CacheStatus.read(text)
 
 
 @given(st.text(), st.text(), st.text())

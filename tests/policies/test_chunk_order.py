@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.policies.chunk_order import KEPT_ORDERS, Opened, Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Chunks, PoolOrder, WhyCaching
+from gateway.policies.plan import ChunkRotation, PoolOrder, WhyCaching
 
 OURS, THEIRS = (0, 1, 2, 3, 4), (4, 2, 0, 3, 1)
 
@@ -109,13 +109,13 @@ def test_a_late_heartbeat_moves_no_job_back() -> None:
 def test_the_plan_says_where_to_begin() -> None:
     """Rule: the active chunk, else the one being loaded; a dataset that is not rotated names none, and other cuts do not lead."""
 
-    def under(caching: CachingMode, chunks: Chunks, units: int = 5) -> Opening:
+    def under(caching: CachingMode, chunks: ChunkRotation, units: int = 5) -> Opening:
         return Opening.under(PoolOrder(caching, 10, units, WhyCaching.BENEFIT, 0, chunks), "a", 0, OURS)
 
-    assert under(CachingMode.CHUNKED, Chunks(active=3, loading=1)).begin == 3
-    assert under(CachingMode.CHUNKED, Chunks(loading=1)).begin == 1
-    assert under(CachingMode.FULL, Chunks(active=3)).begin is None
-    assert under(CachingMode.CHUNKED, Chunks(), units=4).leads is False
+    assert under(CachingMode.CHUNKED, ChunkRotation(active=3, loading=1)).begin == 3
+    assert under(CachingMode.CHUNKED, ChunkRotation(loading=1)).begin == 1
+    assert under(CachingMode.FULL, ChunkRotation(active=3)).begin is None
+    assert under(CachingMode.CHUNKED, ChunkRotation(), units=4).leads is False
     assert Opening.under(None, "a", 0, OURS).begin is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.chunks import ChunkEvent, ChunkReason, JobView, RotationMemory, rotate
-from gateway.policies.plan import Chunks
+from gateway.policies.plan import ChunkRotation
 
 UNITS = 10
 FORCE = 60.0
@@ -24,7 +24,7 @@ class Rotation:
     """A dataset's rotation, whose invariants are checked with every step."""
 
     units: int = UNITS
-    chunks: Chunks = field(default_factory=Chunks)
+    chunks: ChunkRotation = field(default_factory=ChunkRotation)
     memory: RotationMemory = field(default_factory=RotationMemory)
     now: float = 0.0
     events: list[ChunkEvent] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Rotation:
                 return
         raise AssertionError("the rotation runs in circles")
 
-    def _check(self, before: Chunks) -> None:
+    def _check(self, before: ChunkRotation) -> None:
         held = self.chunks.held
         assert len(held) == len(set(held)) <= 2
         assert all(0 <= chunk < self.units for chunk in held)
@@ -73,17 +73,17 @@ def at(name: str, position: int, sequence: Sequence[int] = range(UNITS)) -> JobV
 
 def test_a_new_job_begins_where_the_others_are_when_they_are_faster_than_the_load():
     """Rule: the newest complete chunk that all have finished is soon taken away, and with it the company of the others."""
-    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     rotation.step([job("a", 5, 7, 8), job("b", 5, 7, 8)], loaded=False)
-    assert rotation.chunks == Chunks((3,), 5, active=5)
+    assert rotation.chunks == ChunkRotation((3,), 5, active=5)
     rotation.step([job("a", 5, 7, 8), job("b", 3, 5, 7)], loaded=False)
-    assert rotation.chunks == Chunks((3,), 5, active=3)
+    assert rotation.chunks == ChunkRotation((3,), 5, active=3)
 
 
 def test_a_new_job_does_not_begin_on_what_was_loaded_ahead_of_the_others():
     """Rule: a chunk apart they would stay apart; the newest complete chunk is where to begin only if a job uses it, or nobody
     uses any."""
-    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     rotation.step([job("a", 3, 5, 7)], loaded=True)
     assert (rotation.chunks.complete, rotation.chunks.active) == ((3, 5), 3)
     rotation.step([job("a", 3, 5, 7), job("b", 5, 7)])
@@ -95,7 +95,7 @@ def test_a_new_job_does_not_begin_on_what_was_loaded_ahead_of_the_others():
 def test_a_new_job_begins_on_the_next_chunk_when_the_others_are_nearer_to_it():
     """Rule: the front runner took ten seconds for its last chunk, so after more than five it is more than half through this one;
     who follows it later changes nothing."""
-    rotation = Rotation(chunks=Chunks((2, 3), active=2, marked=(2,)))
+    rotation = Rotation(chunks=ChunkRotation((2, 3), active=2, marked=(2,)))
     slow = job("slow", 2, 3, 5)
     rotation.step([slow, job("fast", 2, 3, 5)])
     rotation.step([slow, job("fast", 3, 5, 7)], seconds=10.0)
@@ -109,16 +109,16 @@ def test_a_new_job_begins_on_the_next_chunk_when_the_others_are_nearer_to_it():
 
 def test_a_new_job_begins_with_the_others_while_their_next_chunk_is_not_complete():
     """Rule: however far they are, what is being loaded is nothing to begin on while others use what is complete."""
-    rotation = Rotation(chunks=Chunks((2, 3), active=2, marked=(2,)))
+    rotation = Rotation(chunks=ChunkRotation((2, 3), active=2, marked=(2,)))
     rotation.step([job("a", 2, 3, 5)])
     rotation.step([job("a", 3, 5, 7)], seconds=10.0)
     rotation.step([job("a", 3, 5, 7)], seconds=9.0)
-    assert rotation.chunks == Chunks((3,), 5, active=3)
+    assert rotation.chunks == ChunkRotation((3,), 5, active=3)
 
 
 def test_a_new_job_begins_with_the_others_while_nobody_knows_how_long_a_chunk_takes():
     """Rule: in the first chunk of the first job there is nothing to measure by."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=3, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=3, marked=(3,)))
     rotation.step([job("a", 3, 5, 7)])
     rotation.step([job("a", 3, 5, 7)], seconds=1000.0)
     assert rotation.chunks.active == 3
@@ -144,48 +144,48 @@ def test_the_first_chunk_is_loaded_then_the_next():
     """Rule: a job's chunk is loaded first, and the one after it as soon as there is room."""
     rotation = Rotation()
     assert rotation.step([job("a", 3, 5, 7)]) == [(STARTED, 3)]
-    assert rotation.chunks == Chunks((), 3, active=3)
+    assert rotation.chunks == ChunkRotation((), 3, active=3)
     assert rotation.step([job("a", 3, 5, 7)], loaded=True) == [(LOADED, 3), (STARTED, 5)]
-    assert rotation.chunks == Chunks((3,), 5, active=3)
+    assert rotation.chunks == ChunkRotation((3,), 5, active=3)
 
 
 def test_a_newer_complete_chunk_marks_the_older_one():
     """Rule: when a second chunk is complete, those in the first keep it, until none of them needs it."""
-    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     assert rotation.step([job("a", 3, 5, 7)], loaded=True) == [(LOADED, 5), (MARKED, 3)]
-    assert rotation.chunks == Chunks((3, 5), active=3, marked=(3,))
+    assert rotation.chunks == ChunkRotation((3, 5), active=3, marked=(3,))
 
 
 def test_an_unused_chunk_makes_room_for_the_next():
     """Rule: when the last job has left the older chunk, it goes, and the third is loaded."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("a", 3, 5, 7), job("b", 5, 7)]) == []
     assert rotation.step([job("a", 5, 7), job("b", 5, 7)]) == [(UNREFERENCED, 3), (STARTED, 7)]
-    assert rotation.chunks == Chunks((5,), 7, active=5)
+    assert rotation.chunks == ChunkRotation((5,), 7, active=5)
 
 
 def test_what_a_slower_job_needs_next_stays():
     """Rule: the newer chunk is kept for a job that is about to use it, though the faster one has left it."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("fast", 7, 8), job("slow", 3, 5)]) == []
 
 
 def test_the_newer_chunk_leaves_if_only_it_is_unused():
     """Rule: after a jump it may be the newer chunk that nobody needs; the older is then where new jobs begin."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("a", 3, 8, 9)]) == [(UNREFERENCED, 5), (STARTED, 8)]
-    assert rotation.chunks == Chunks((3,), 8, active=3)
+    assert rotation.chunks == ChunkRotation((3,), 8, active=3)
 
 
 def test_nothing_leaves_while_nothing_else_is_wanted():
     """Rule: a job that has all it needs for now takes nothing from the cache."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("a", 5)]) == []
 
 
 def test_the_end_of_an_epoch_does_not_stop_the_rotation():
     """Rule: in the last chunk of an epoch, the first one of the next is loaded and kept."""
-    rotation = Rotation(chunks=Chunks((8, 9), active=9, marked=(8,)))
+    rotation = Rotation(chunks=ChunkRotation((8, 9), active=9, marked=(8,)))
     last = job("a", 9, 0, 1, left=1)
     assert rotation.step([last]) == [(UNREFERENCED, 8), (STARTED, 0)]
     assert rotation.step([last], loaded=True) == [(LOADED, 0), (MARKED, 9)]
@@ -195,10 +195,10 @@ def test_the_end_of_an_epoch_does_not_stop_the_rotation():
 def test_what_a_job_would_take_next_is_not_loaded_while_it_will_follow_others():
     """Rule: jobs at the end of an epoch name the first chunks of the next; another is in the middle of its own, so they will go
     on with that one; when it is not, they get what they named."""
-    rotation = Rotation(chunks=Chunks((8, 9), active=9, marked=(8,)))
+    rotation = Rotation(chunks=ChunkRotation((8, 9), active=9, marked=(8,)))
     ending = [job("a", 9, 4, 6, left=1), job("b", 9, 4, 6, left=1), job("d", 4, 6, left=0)]
     assert rotation.step([*ending, job("c", 9, 0, 1, 2, 4)]) == [(UNREFERENCED, 8), (STARTED, 0)]
-    rotation = Rotation(chunks=Chunks((8, 9), active=9, marked=(8,)))
+    rotation = Rotation(chunks=ChunkRotation((8, 9), active=9, marked=(8,)))
     assert rotation.step([*ending, job("c", 9, 4, 6, left=1)]) == [(UNREFERENCED, 8), (STARTED, 4)]
 
 
@@ -210,14 +210,14 @@ def test_the_chunk_wanted_by_most_is_loaded():
 
 def test_at_a_tie_the_chunk_wanted_sooner_then_the_lower_number():
     """Rule: one job misses chunk 4 now, another needs 2 next; of two that are missed now it is the lower number."""
-    rotation = Rotation(chunks=Chunks((1,), active=1))
+    rotation = Rotation(chunks=ChunkRotation((1,), active=1))
     assert rotation.step([job("a", 1, 2), job("b", 4, 5)]) == [(STARTED, 4)]
     assert Rotation().step([job("a", 6, 1), job("b", 4, 5)]) == [(STARTED, 4)]
 
 
 def test_a_slow_job_loses_its_chunk_after_the_time_limit():
     """Rule: the first job finished chunk 3 a minute ago; whoever is still in it loses it, and is named."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     slow = job("slow", 3, 5, 7)
     rotation.step([slow, job("fast", 3, 5, 7)])
     assert rotation.step([slow, job("fast", 5, 7)]) == []
@@ -229,7 +229,7 @@ def test_a_slow_job_loses_its_chunk_after_the_time_limit():
 def test_who_begins_is_no_laggard_of_those_who_are_gone():
     """Rule: the time limit counts from when the first of the jobs that are there finished the chunk; before a new job was there,
     others had, and left; then one that is there does."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=3, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=3, marked=(3,)))
     rotation.step([job("gone", 3, 5, 7), job("old", 3, 5, 7)])
     rotation.step([job("gone", 5, 7), job("old", 3, 5, 7)])
     new = job("new", 3, 5, 7)
@@ -242,7 +242,7 @@ def test_who_begins_is_no_laggard_of_those_who_are_gone():
 
 def test_the_time_limit_counts_from_the_next_when_the_first_is_gone():
     """Rule: two jobs finished the chunk, ten seconds apart, and the first ended: the second's time counts."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=3, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=3, marked=(3,)))
     slow = job("slow", 3, 5, 7)
     rotation.step([slow, job("a", 3, 5, 7), job("b", 3, 5, 7)])
     rotation.step([slow, job("a", 5, 7), job("b", 3, 5, 7)])
@@ -254,42 +254,44 @@ def test_the_time_limit_counts_from_the_next_when_the_first_is_gone():
 def test_who_lost_a_chunk_has_no_say_until_it_is_past_it():
     """Rule: the slow job in the chunk it lost neither keeps chunks nor has any loaded; in the next one it counts again."""
     memory = RotationMemory({"slow": 3, "fast": 5}, {}, {"slow": (3,)})
-    rotation = Rotation(chunks=Chunks((4, 5), active=5, marked=(4,)), memory=memory)
+    rotation = Rotation(chunks=ChunkRotation((4, 5), active=5, marked=(4,)), memory=memory)
     assert rotation.step([job("slow", 3, 4, 6), job("fast", 5, 7)]) == [(UNREFERENCED, 4), (STARTED, 7)]
     rotation.step([job("slow", 6, 8), job("fast", 7)], loaded=True)
-    assert rotation.chunks == Chunks((7,), 6, active=7)
+    assert rotation.chunks == ChunkRotation((7,), 6, active=7)
 
 
 def test_what_was_taken_by_force_is_not_loaded_again_in_this_epoch():
     """Rule: chunk 4 was taken from the slow job before it got there; it votes for the one after."""
     memory = RotationMemory({"slow": 3}, {}, {"slow": (4,)})
-    rotation = Rotation(chunks=Chunks((3,), active=3), memory=memory)
+    rotation = Rotation(chunks=ChunkRotation((3,), active=3), memory=memory)
     assert rotation.step([job("slow", 3, 4, 6), job("fast", 3, 6, 8)]) == [(STARTED, 6)]
 
 
 def test_alone_the_one_who_lost_a_chunk_gets_it_again():
     """Rule: with no job left that waits for others, the chunk in use is loaded, whatever happened to it before."""
-    rotation = Rotation(chunks=Chunks((5,), active=5), memory=RotationMemory({"slow": 3}, {}, {"slow": (3,)}))
+    rotation = Rotation(chunks=ChunkRotation((5,), active=5), memory=RotationMemory({"slow": 3}, {}, {"slow": (3,)}))
     assert rotation.step([job("slow", 3, 5, 7)]) == [(STARTED, 3)]
 
 
 def test_a_loss_is_forgotten_with_the_epoch():
     """Rule: in the next epoch the chunk is wanted like any other."""
     memory = RotationMemory({"slow": 9, "other": 8}, {}, {"slow": (3,)})
-    rotation = Rotation(chunks=Chunks((9,), active=9), memory=memory)
+    rotation = Rotation(chunks=ChunkRotation((9,), active=9), memory=memory)
     assert rotation.step([job("slow", 9, 3, left=1), job("other", 9, 3)]) == [(STARTED, 3)]
     assert rotation.memory.lost == {}
 
 
 def test_force_needs_somebody_who_waits():
     """Rule: a chunk that others finished long ago stays as long as they have what they need."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: {"fast": 0.0}}))
+    rotation = Rotation(
+        chunks=ChunkRotation((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: {"fast": 0.0}})
+    )
     assert rotation.step([job("slow", 3), job("fast", 5)], seconds=10 * FORCE) == []
 
 
 def test_whoever_comes_round_to_a_chunk_again_has_not_finished_it():
     """Rule: with three chunks a job is soon back; the time limit does not take from it what it needs next."""
-    rotation = Rotation(units=3, chunks=Chunks((0, 1), active=1, marked=(0,)))
+    rotation = Rotation(units=3, chunks=ChunkRotation((0, 1), active=1, marked=(0,)))
     for position in range(30):
         here = [at("a", position, range(3))]
         rotation.step(here, seconds=FORCE)
@@ -299,35 +301,38 @@ def test_whoever_comes_round_to_a_chunk_again_has_not_finished_it():
 
 def test_a_job_that_is_gone_holds_nothing():
     """Rule: the heartbeats of the only job in chunk 3 expired; the others get the space."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)))
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     rotation.step([job("gone", 3, 5), job("here", 5, 7)])
     assert rotation.step([job("here", 5, 7)]) == [(UNREFERENCED, 3), (STARTED, 7)]
 
 
 def test_without_jobs_what_is_complete_stays_and_nothing_is_loaded():
     """Rule: a load that nobody waits for is given up; complete chunks are kept for whoever comes next."""
-    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     assert rotation.step([]) == [(UNREFERENCED, 5)]
     assert rotation.step([]) == []
-    assert rotation.chunks == Chunks((3,), active=3)
+    assert rotation.chunks == ChunkRotation((3,), active=3)
 
 
 def test_a_load_that_everybody_has_passed_is_given_up():
     """Rule: an origin that cannot deliver a chunk does not stop the rotation."""
-    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     assert rotation.step([job("a", 5, 7)], seconds=10 * FORCE) == []
     assert rotation.step([job("a", 7, 8)]) == [(UNREFERENCED, 5), (STARTED, 7)]
 
 
 def test_a_load_that_only_a_slow_job_waits_for_is_given_up_after_the_time_limit():
     """Rule: force ends a load as it ends a chunk."""
-    rotation = Rotation(chunks=Chunks((3,), 5, active=3))
+    rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     rotation.step([job("slow", 3, 5), job("fast", 5, 7)])
     rotation.step([job("slow", 3, 5), job("fast", 7, 8)])
     assert rotation.step([job("slow", 3, 5), job("fast", 7, 8)], seconds=FORCE) == [(FORCED, 5), (STARTED, 7)]
 
 
-@pytest.mark.parametrize("chunks", [Chunks((1, 2, 3, 12), 4), Chunks((1, 1), 1), Chunks((), 99), Chunks((-4,), -7)])
+@pytest.mark.parametrize(
+    "chunks",
+    [ChunkRotation((1, 2, 3, 12), 4), ChunkRotation((1, 1), 1), ChunkRotation((), 99), ChunkRotation((-4,), -7)],
+)
 def test_a_plan_that_holds_too_much_is_put_right(chunks):
     """Rule: whatever a plan from elsewhere says, two chunks that exist are held at most."""
     Rotation(chunks=chunks).step([job("a", 5, 6, 77, -1)])
@@ -341,7 +346,7 @@ def test_a_job_may_name_chunks_that_do_not_exist():
 
 def test_a_clock_that_was_set_back_delays_force_by_no_more_than_its_time():
     """Rule: after a jump of five minutes back, the limit counts from then on."""
-    rotation = Rotation(chunks=Chunks((3, 5), active=5, marked=(3,)), now=1000.0)
+    rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)), now=1000.0)
     jobs = [job("slow", 3, 5), job("fast", 5, 7)]
     rotation.step([job("slow", 3, 5), job("fast", 3, 5)])
     rotation.step(jobs)

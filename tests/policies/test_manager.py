@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.datasets import decide as decide_alone
-from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerSettings, decide
-from gateway.policies.plan import Chunks, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, WhyCaching
 from gateway.policies.probing import PhaseTotals, ProbeSettings
 from tests.effort import examples
 
 GB, GIB = 1000**3, 1024**3
 FULL, CHUNKED, NONE = CachingMode.FULL, CachingMode.CHUNKED, CachingMode.NONE
-SETTINGS = ManagerSettings()
-UNPROBED = ManagerSettings(probe=ProbeSettings(batches=0))
+SETTINGS = ManagerParams()
+UNPROBED = ManagerParams(probe=ProbeSettings(batches=0))
 BATCH = 32
 
 
@@ -200,10 +200,10 @@ def test_the_rotation_goes_on_in_the_plan():
     """Rule: a chunk is loaded, complete when all nodes say so, and the next follows; each step is a version, and explained."""
     dataset = DatasetFacts(50 * GB, 10)
     first = decide(Plan(), facts(12 * GB, {"data": dataset}, [job("a")]), 0.0, UNPROBED)
-    assert first.datasets["data"].chunks == Chunks((), 0, 0)
+    assert first.datasets["data"].chunks == ChunkRotation((), 0, 0)
     assert first.inputs["events"] == [{"dataset": "data", "reason": "started", "chunk": 0, "jobs": []}]
     second = decide(first, facts(12 * GB, {"data": replace(dataset, loaded=True)}, [job("a")]), 1.0, UNPROBED)
-    assert second.datasets["data"].chunks == Chunks((0,), 1, 0)
+    assert second.datasets["data"].chunks == ChunkRotation((0,), 1, 0)
     assert second.version == 2
     assert [event["reason"] for event in second.inputs["events"]] == ["loaded", "started"]
 
@@ -250,7 +250,7 @@ def test_a_job_that_gains_nothing_leaves_and_its_dataset_with_it():
     plan = run_alone(Trainer("a", "data", same), 20 * GB, 50 * GB, 3)[-1]
     assert plan.jobs["t/a"] == JobOrder(False, Phase.STEADY, pytest.approx(1.0))
     order = plan.datasets["data"]
-    assert (order.caching, order.why, order.target, order.chunks) == (NONE, WhyCaching.NO_BENEFIT, 0, Chunks())
+    assert (order.caching, order.why, order.target, order.chunks) == (NONE, WhyCaching.NO_BENEFIT, 0, ChunkRotation())
 
 
 def test_a_job_that_left_is_given_another_chance_with_what_nobody_wants():
@@ -346,7 +346,7 @@ def test_a_memory_that_cannot_be_read_starts_fresh(memory):
     known = facts(12 * GB, {"data": DatasetFacts(50 * GB, 10, loaded=True)}, [job("a")])
     plan = decide(decide(Plan(), known, 0.0, SETTINGS), known, 1.0, SETTINGS)
     after = decide(replace(plan, memory=memory), known, 2.0, SETTINGS)
-    assert after.datasets["data"].chunks == Chunks((0, 1), -1, 0, (0,))
+    assert after.datasets["data"].chunks == ChunkRotation((0, 1), -1, 0, (0,))
     assert after.jobs["t/a"].phase is Phase.PROBE_MISS
 
 

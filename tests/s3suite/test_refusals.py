@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.s3suite.forms import BODY, BUCKET, Target
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "s3-compatibility.md"
@@ -55,7 +55,7 @@ def test_what_is_refused_is_documented(
 def test_the_region_of_a_scope_is_the_clients_choice(target: Target) -> None:
     """Rule: the signature is verified for the region that it names, whichever it is."""
     target.direct.put_object(Bucket=BUCKET, Key="regional", Body=BODY)
-    signer = Signer("GWA", "gateway-secret-a", region="mars-north-1")
+    signer = ClientSigner("GWA", "gateway-secret-a", region="mars-north-1")
     request = signer.header("GET", f"{target.gateway.endpoint}/{BUCKET}/regional")
     headers = {name.decode(): value.decode() for name, value in request.headers if name != b"host"}
     assert ask(target, "GET", f"/{BUCKET}/regional", headers) == (200, "")

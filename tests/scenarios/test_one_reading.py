@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.model.wire import WireRequest
-from gateway.testing.signed_requests import Signer
+from gateway.testing.signed_requests import ClientSigner
 from tests.fuzz.corpus import raw
 from tests.gateways import Running, Settings, gateway, s3_client
 from tests.origins.radosgw import Radosgw
 from tests.scenarios.world import credentials
 
 _ROLE = {"origin_access_key_id": "origin-key-a", "origin_secret_access_key": "origin-secret-a", "tenant": "p"}
-A = Signer("GWA", "gateway-secret-a")
-B = Signer("GWB", "gateway-secret-b")
-P = Signer("GWP", "gateway-secret-p")
+A = ClientSigner("GWA", "gateway-secret-a")
+B = ClientSigner("GWB", "gateway-secret-b")
+P = ClientSigner("GWP", "gateway-secret-p")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def target(running: Running, radosgw: Radosgw) -> Target:
     return Target(running, owner, bucket)
 
 
-def put(signer: Signer, target: Target, header: bytes, value: str) -> tuple[int, bytes]:
+def put(signer: ClientSigner, target: Target, header: bytes, value: str) -> tuple[int, bytes]:
     """A signed PUT of ``p/k``, with one header that nobody signed."""
     return target.send(signer.header("PUT", target.url("p/k")), (header, value.format(target.bucket).encode()))
 

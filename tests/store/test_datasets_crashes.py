@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.datasets.registry import Registry, Source
+from gateway.store.datasets.registry import DigestSource, Registry
 from tests.digests import files_below, id_of, rows_of, write
 from tests.origins.processes import descendants, spawn
 
@@ -58,7 +58,7 @@ async def test_damaged_files_are_not_believed(directory: Path, tmp_path: Path, n
     rows = rows_of(5)
     path = write(tmp_path / "f", rows)
     registry = Registry(directory, BOOT)
-    await registry.register(A, "d", path, "auto", Source("print"))
+    await registry.register(A, "d", path, "auto", DigestSource("print"))
     registry.close()
     gc.collect()
     (content,) = (directory / "contents").iterdir()
@@ -68,7 +68,7 @@ async def test_damaged_files_are_not_believed(directory: Path, tmp_path: Path, n
     assert after.find(A, "d") is None
     assert after.find(A, id_of(rows)) is None
     assert [each async for each in after.of_tenant(A)] == []
-    registration, _ = await after.register(A, "d", path, "auto", Source("print"))
+    registration, _ = await after.register(A, "d", path, "auto", DigestSource("print"))
     assert registration.content.id == id_of(rows)
     assert registration.locations.of(4).key == rows[4].key
     assert len(files_below(directory)) == 4

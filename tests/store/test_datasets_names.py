@@ -10,12 +10,12 @@ import pytest
 
 from gateway.model.datasets import ApiError
 from gateway.store.datasets.opened import Registration
-from gateway.store.datasets.registry import Registry, Rules, Source
+from gateway.store.datasets.registry import DigestSource, RegistrationRules, Registry
 from tests.digests import files_below, id_of, rows_of, write
 from tests.engine.datasets import NearRegistry
 
 A = "tenant a"
-BY_CONTENT = Source(content_name=True)
+BY_CONTENT = DigestSource(content_name=True)
 OLD, NEW = rows_of(5), rows_of(7, seed=2)
 
 
@@ -26,7 +26,7 @@ async def registry(tmp_path: Path) -> Registry:
 
 
 async def register(
-    registry: Registry, tmp_path: Path, rows: list, name: str = "train", source: Source = BY_CONTENT
+    registry: Registry, tmp_path: Path, rows: list, name: str = "train", source: DigestSource = BY_CONTENT
 ) -> str:  # type: ignore[type-arg]
     """Register some rows; the name that they got."""
     registration, _ = await registry.register(A, name, write(tmp_path / "f", rows), "auto", source)
@@ -51,7 +51,7 @@ async def test_equal_stems_do_not_displace_each_other(registry: Registry, tmp_pa
 
 async def test_the_same_file_is_not_read_twice(registry: Registry, tmp_path: Path) -> None:
     """Rule: who registers the file that is registered already gets that registration."""
-    source = Source("fingerprint", (), True)
+    source = DigestSource("fingerprint", (), True)
     first = await registry.register(A, "train", write(tmp_path / "f", OLD), "auto", source)
     again = await registry.register(A, "train", tmp_path / "gone", "auto", source)
     assert (first[1], again[1]) == (True, False)
@@ -62,16 +62,16 @@ async def test_a_content_name_is_one_datasets(registry: Registry, tmp_path: Path
     """Rule: no other dataset gets a name that holds the id of a registered one, so a file that has changed is refused there."""
     name = await register(registry, tmp_path, OLD)
     with pytest.raises(ApiError, match="Conflict"):
-        await register(registry, tmp_path, NEW, name, Source())
-    assert await register(registry, tmp_path, OLD, name, Source()) == name
+        await register(registry, tmp_path, NEW, name, DigestSource())
+    assert await register(registry, tmp_path, OLD, name, DigestSource()) == name
 
 
 async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
     """Rule: digits of no dataset that the tenant has make a plain name: it moves, stays without use, and hides nothing."""
-    time, source = [1000.0], Source("fingerprint")
-    registry = NearRegistry(tmp_path / "datasets", 1, Rules(keep_unused=86_400), clock=lambda: time[0])
+    time, source = [1000.0], DigestSource("fingerprint")
+    registry = NearRegistry(tmp_path / "datasets", 1, RegistrationRules(keep_unused=86_400), clock=lambda: time[0])
     looks = f"run-{id_of(NEW)[:16]}"
-    assert await register(registry, tmp_path, rows_of(3), looks, Source()) == looks
+    assert await register(registry, tmp_path, rows_of(3), looks, DigestSource()) == looks
     assert await register(registry, tmp_path, OLD, looks, source) == looks
     by_content = dataclasses.replace(source, content_name=True)
     assert await register(registry, tmp_path, OLD, "run", by_content) == f"run-{id_of(OLD)[:16]}"
@@ -85,22 +85,22 @@ async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
 async def test_a_dataset_takes_its_content_name(registry: Registry, tmp_path: Path) -> None:
     """Rule: a content name goes to its dataset, whatever had it before; what is used stays under its own."""
     looks = f"run-{id_of(NEW)[:16]}"
-    await register(registry, tmp_path, OLD, looks, Source())
+    await register(registry, tmp_path, OLD, looks, DigestSource())
     assert await register(registry, tmp_path, NEW, "run") == looks
     assert registry.find(A, id_of(OLD), now=True).name == f"{looks}-{id_of(OLD)[:16]}"  # type: ignore[union-attr]
 
 
 async def test_a_plain_name_does_not_shadow_a_content_name(registry: Registry, tmp_path: Path) -> None:
     """Rule: while a dataset is registered under any name, no other one gets a name that ends in its digits."""
-    await register(registry, tmp_path, OLD, "train", Source())
+    await register(registry, tmp_path, OLD, "train", DigestSource())
     with pytest.raises(ApiError, match="Conflict"):
-        await register(registry, tmp_path, NEW, f"train-{id_of(OLD)[:16]}", Source())
+        await register(registry, tmp_path, NEW, f"train-{id_of(OLD)[:16]}", DigestSource())
 
 
 async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_path: Path) -> None:
     """Rule: a plain name goes to what was registered last; a job that reads the former dataset by its id goes on."""
-    await register(registry, tmp_path, OLD, source=Source())
-    await register(registry, tmp_path, NEW, source=Source())
+    await register(registry, tmp_path, OLD, source=DigestSource())
+    await register(registry, tmp_path, NEW, source=DigestSource())
     assert registry.find(A, "train", now=True).content.id == id_of(NEW)  # type: ignore[union-attr]
     former = registry.find(A, id_of(OLD), now=True)
     assert former is not None
@@ -111,10 +111,10 @@ async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_
 
 async def test_what_is_displaced_unused_leaves(registry: Registry, tmp_path: Path) -> None:
     """Rule: what nobody used for an hour does not stay."""
-    await register(registry, tmp_path, OLD, source=Source())
+    await register(registry, tmp_path, OLD, source=DigestSource())
     registry.close()
     unused(registry, 3601)
-    await register(registry, tmp_path, NEW, source=Source())
+    await register(registry, tmp_path, NEW, source=DigestSource())
     assert registry.find(A, id_of(OLD), now=True) is None
     assert len(files_below(registry.folders.root)) == 4
 
@@ -122,9 +122,13 @@ async def test_what_is_displaced_unused_leaves(registry: Registry, tmp_path: Pat
 async def test_a_content_name_expires(tmp_path: Path) -> None:
     """Rule: a content name that is not used leaves; one that is used stays, and so does a plain name."""
     time = [1000.0]
-    rules = Rules(keep_unused=86_400)
+    rules = RegistrationRules(keep_unused=86_400)
     registry = NearRegistry(tmp_path / "datasets", 1, rules, clock=lambda: time[0])
-    for rows, name, source in ((OLD, "old", BY_CONTENT), (NEW, "new", BY_CONTENT), (rows_of(3), "plain", Source())):
+    for rows, name, source in (
+        (OLD, "old", BY_CONTENT),
+        (NEW, "new", BY_CONTENT),
+        (rows_of(3), "plain", DigestSource()),
+    ):
         await register(registry, tmp_path, rows, name, source)
     unused(registry, 2 * 86_400)
     time[0] += 700
@@ -137,7 +141,7 @@ async def test_a_content_name_expires(tmp_path: Path) -> None:
 async def test_a_list_is_no_use(tmp_path: Path) -> None:
     """Rule: to look at registrations keeps none of them."""
     time = [1000.0]
-    registry = NearRegistry(tmp_path / "datasets", 1, Rules(keep_unused=86_400), clock=lambda: time[0])
+    registry = NearRegistry(tmp_path / "datasets", 1, RegistrationRules(keep_unused=86_400), clock=lambda: time[0])
     await register(registry, tmp_path, OLD)
     unused(registry, 2 * 86_400)
     time[0] += 700

@@ -14,8 +14,8 @@ from gateway.model.datasets import MAX_ITEMS, ApiError
 from gateway.policies.dataset_quota import Limit, Quota
 from gateway.store.datasets import layout
 from gateway.store.datasets.conversion import Converted, Grant
-from gateway.store.datasets.convert import Job, convert
-from gateway.store.datasets.registry import Registry, Rules, Source
+from gateway.store.datasets.convert import ConversionJob, convert
+from gateway.store.datasets.registry import DigestSource, RegistrationRules, Registry
 from gateway.store.datasets.usage import disk_bytes, usage_of
 from tests.digests import files_below, rows_of, sha, write
 from tests.engine.datasets import NearRegistry
@@ -29,7 +29,7 @@ def registry_of(
 ) -> Registry:
     """A node with this quota."""
     home.mkdir(exist_ok=True)
-    return NearRegistry(home / "datasets", 1, Rules(quota=Quota(registrations, items, size, common)))
+    return NearRegistry(home / "datasets", 1, RegistrationRules(quota=Quota(registrations, items, size, common)))
 
 
 def file(folder: Path, count: int, seed: int = 0) -> Path:
@@ -159,7 +159,7 @@ def test_repetitions_stay_small(tmp_path: Path, trick: str) -> None:
     }
     pq.write_table(pa.table(columns), tmp_path / "f", compression="zstd")
     (tmp_path / "out").mkdir()
-    convert(tmp_path / "f", tmp_path / "out", Job())
+    convert(tmp_path / "f", tmp_path / "out", ConversionJob())
     distinct = sum(map(len, keys))
     assert disk_bytes(tmp_path / "out") <= most * count + distinct + 64 * 1024
 
@@ -176,13 +176,13 @@ def test_keys_that_differ_in_their_beginning_are_deflated(tmp_path: Path) -> Non
     }
     pq.write_table(pa.table(columns), tmp_path / "f", compression="zstd", use_dictionary=False)
     (tmp_path / "out").mkdir()
-    done = convert(tmp_path / "f", tmp_path / "out", Job())
+    done = convert(tmp_path / "f", tmp_path / "out", ConversionJob())
     assert done["items"] <= MAX_ITEMS
     assert disk_bytes(tmp_path / "out") <= layout.ROW_COST * count
 
 
 async def _by_content(registry: Registry, path: Path) -> None:
-    await registry.register(A, "train", path, "auto", Source(content_name=True))
+    await registry.register(A, "train", path, "auto", DigestSource(content_name=True))
 
 
 def _age(path: Path, seconds: float) -> None:

@@ -16,7 +16,7 @@ from gateway.model.datasets import ApiError, Location
 from gateway.policies.breaker import FailureKind
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED
 from gateway.store.datasets.folders import Folders
-from gateway.store.datasets.registry import Registry, Source
+from gateway.store.datasets.registry import DigestSource, Registry
 from gateway.store.failures import DiskFault
 from tests.digests import Row, files_below, id_of, rows_of, sha, write
 
@@ -127,20 +127,20 @@ async def test_only_what_is_there_counts_as_resident(registry: Registry, tmp_pat
 async def test_registering_again_changes_nothing(registry: Registry, tmp_path: Path) -> None:
     """Rule: the same file under the same name is known, and is not even read again when its fingerprint is given."""
     path = write(tmp_path / "f", rows_of(5))
-    first, _ = await registry.register(A, "d", path, "auto", Source("print"))
+    first, _ = await registry.register(A, "d", path, "auto", DigestSource("print"))
     path.unlink()
-    again, new = await registry.register(A, "d", path, "auto", Source("print"))
+    again, new = await registry.register(A, "d", path, "auto", DigestSource("print"))
     assert (new, again is first) == (False, True)
-    other, new = await registry.register(A, "d", path, "static", Source("print"))
+    other, new = await registry.register(A, "d", path, "static", DigestSource("print"))
     assert (new, other.caching, other.content is first.content) == (False, "static", True)
 
 
 async def test_a_known_file_is_read_again_for_another_allow_list(registry: Registry, tmp_path: Path) -> None:
     """Rule: who may touch less than the one who registered the file before is refused all the same."""
     path = write(tmp_path / "f", rows_of(5))
-    await registry.register(A, "d", path, "auto", Source("print"))
+    await registry.register(A, "d", path, "auto", DigestSource("print"))
     with pytest.raises(ApiError, match="AccessDenied: Row 0"):
-        await registry.register(A, "d", path, "auto", Source("print", ("elsewhere/**",)))
+        await registry.register(A, "d", path, "auto", DigestSource("print", ("elsewhere/**",)))
 
 
 async def test_a_name_is_given_to_another_dataset(
@@ -305,12 +305,12 @@ async def test_without_a_start_nothing_verified_is_believed(
 async def test_the_directory_goes_away(registry: Registry, directory: Path, clock: Clock, tmp_path: Path) -> None:
     """Rule: when the datasets are deleted under a running gateway they are unknown, and can be registered again."""
     path = write(tmp_path / "f", rows_of(5))
-    held, _ = await registry.register(A, "d", path, "auto", Source("print"))
+    held, _ = await registry.register(A, "d", path, "auto", DigestSource("print"))
     shutil.rmtree(directory)
     clock.now += 1
     assert registry.find(A, "d") is None
     assert held.locations.of(0).key == rows_of(5)[0].key
-    again, new = await registry.register(A, "d", path, "auto", Source("print"))
+    again, new = await registry.register(A, "d", path, "auto", DigestSource("print"))
     assert (new, again.content is held.content) == (True, False)
     assert registry.find(A, "d") is again
 

@@ -19,7 +19,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import Changes, Told
-from gateway.admin.catalog.database import PATIENCE, Database, witnesses
+from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, witnesses
 from gateway.admin.catalog.migrating import lost_tables, migrate, read_before
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
@@ -42,11 +42,11 @@ class Catalog:
         url: of the database.
         key: what its secrets are sealed with; empty for SQLite: a file beside it.
         now: seconds since the epoch.
-        home: as for ``Database``.
+        home: as for ``CatalogDatabase``.
     """
 
     def __init__(self, url: str, key: str, now: Callable[[], float], home: Path | None = None) -> None:
-        self.database = Database(url, home)
+        self.database = CatalogDatabase(url, home)
         self.changes = Changes(self.database, now, self._changed)
         self.last: Snapshot | None = None
         """What was read last; ``None`` before anything was."""

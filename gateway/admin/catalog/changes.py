@@ -18,7 +18,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import metrics
-from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.schema import audit, meta
 from gateway.admin.catalog.withdrawals import Withdrawal
 
@@ -46,7 +46,7 @@ class Actor:
         return self.name == "admin"
 
 
-class Change:
+class CatalogChange:
     """A change under way.
 
     ``revision`` is its number, for the rows that it touches. ``before`` and ``after`` are for the audit log: without secrets,
@@ -73,13 +73,13 @@ class Changes:
         told: called after each change that was kept, with the rights that it took away.
     """
 
-    def __init__(self, database: Database, now: Callable[[], float], told: Told) -> None:
+    def __init__(self, database: CatalogDatabase, now: Callable[[], float], told: Told) -> None:
         self._database = database
         self._now = now
         self._told = told
 
     @asynccontextmanager
-    async def change(self, actor: Actor, action: str, target: str) -> AsyncIterator[Change]:
+    async def change(self, actor: Actor, action: str, target: str) -> AsyncIterator[CatalogChange]:
         """Make a change: it is kept when the block ends, and undone as a whole when it raises.
 
         Args:
@@ -93,7 +93,7 @@ class Changes:
         """
         async with self._database.writing() as connection:
             version = int(await connection.scalar(select(meta.c.value).where(_VERSION).with_for_update()) or 0)
-            change = Change(connection, version + 1, target)
+            change = CatalogChange(connection, version + 1, target)
             yield change
             if not change.done:
                 await connection.rollback()
@@ -117,7 +117,7 @@ async def _mark(connection: AsyncConnection) -> None:
         await connection.execute(insert(meta).values(name="mark", value=mark))
 
 
-def _line(actor: Actor, action: str, change: Change, now: float) -> dict[str, Any]:
+def _line(actor: Actor, action: str, change: CatalogChange, now: float) -> dict[str, Any]:
     return {
         "at": now,
         "actor": actor.name,

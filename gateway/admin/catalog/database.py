@@ -42,7 +42,7 @@ _NOT_THERE = ("no such table", "no such column")
 """How SQLite says the same."""
 
 
-class Database:
+class CatalogDatabase:
     """Transactions on the catalog.
 
     Args:

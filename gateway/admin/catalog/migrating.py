@@ -20,7 +20,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from gateway.admin.catalog.database import PATIENCE, Database, create_file, was_begun, witnesses
+from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, create_file, was_begun, witnesses
 from gateway.admin.catalog.schema import meta, metadata
 from gateway.model.errors import CatalogUnavailable, ConfigError
 from gateway.store.threads import within
@@ -30,7 +30,7 @@ _LOCK = 0x6C61_7264_6572
 """The number of the advisory lock: "larder" in hexadecimal."""
 
 
-async def migrate(database: Database) -> tuple[str, str]:
+async def migrate(database: CatalogDatabase) -> tuple[str, str]:
     """Bring the tables up to date; does nothing where they are.
 
     Returns:
@@ -70,7 +70,7 @@ def _prepare(path: Path) -> None:
         raise CatalogUnavailable(f"{path}: {error.strerror}") from None
 
 
-def read_before(database: Database) -> Path | None:
+def read_before(database: CatalogDatabase) -> Path | None:
     """The note that this machine has read changes in a catalog on a server; ``None`` where there is none. Blocks."""
     written = database.written
     return written if written is not None and written.exists() else None

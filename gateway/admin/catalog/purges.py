@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admin.catalog.changes import Change
-from gateway.admin.catalog.database import Database
+from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.schema import meta, purges
 from gateway.engine.purge import Purge, Unseen
 
@@ -25,7 +25,7 @@ _PLACE = TypeAdapter(tuple[str, str])
 _NEWEST = meta.c.name == "purge"
 
 
-async def remember(change: Change, bucket: str, prefix: str, now: Callable[[], float]) -> Purge:
+async def remember(change: CatalogChange, bucket: str, prefix: str, now: Callable[[], float]) -> Purge:
     """Note a purge; it has its name then."""
     connection, name = change.connection, uuid.uuid4().hex
     number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
@@ -38,7 +38,7 @@ async def remember(change: Change, bucket: str, prefix: str, now: Callable[[], f
     return Purge(bucket, prefix, id=name)
 
 
-async def unseen(database: Database, last: str) -> Unseen:
+async def unseen(database: CatalogDatabase, last: str) -> Unseen:
     """The purges after the one named ``last``.
 
     Raises:

@@ -23,7 +23,7 @@ from sqlalchemy import Text as TextColumn
 
 from gateway import config
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.documents import Answer, Asked, Name, Text, moment
+from gateway.admin.documents import Name, RequestModel, ResponseModel, Text, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Record(BaseModel):
         }
 
     @classmethod
-    def creation(cls) -> type[Asked]:
+    def creation(cls) -> type[RequestModel]:
         """The document that creates one. What is left out and has a default factory is made by the gateway."""
         fields: dict[str, Any] = {}
         for name, field in cls.fields(create=True).items():
@@ -90,23 +90,23 @@ class Record(BaseModel):
             annotation = _annotation(field) | None if made else _annotation(field)
             fields[name] = (annotation, _declared(field, None if made else field.default))
         about = f"A new {cls.singular}."
-        return create_model(f"New{cls.singular.title()}", __doc__=about, __base__=Asked, **fields)
+        return create_model(f"New{cls.singular.title()}", __doc__=about, __base__=RequestModel, **fields)
 
     @classmethod
-    def change(cls) -> type[Asked]:
+    def change(cls) -> type[RequestModel]:
         """The document that changes one."""
         taken = cls.fields(change=True).items()
         fields: dict[str, Any] = {name: (_annotation(field) | None, _declared(field, None)) for name, field in taken}
         about = "What to change; what is left out stays."
-        return create_model(f"{cls.singular.title()}Change", __doc__=about, __base__=Asked, **fields)
+        return create_model(f"{cls.singular.title()}Change", __doc__=about, __base__=RequestModel, **fields)
 
     @classmethod
-    def answer(cls, state: type[Answer]) -> type[Answer]:
+    def answer(cls, state: type[ResponseModel]) -> type[ResponseModel]:
         """The document that shows one; ``state`` declares what is told beside the record."""
         own = cls.fields(show=True).items()
         fields: dict[str, Any] = {name: (_shown_type(field), _declared(field)) for name, field in own}
         fields |= {name: (field.annotation, field) for name, field in state.model_fields.items()}
-        return create_model(cls.singular.title(), __doc__=state.__doc__, __base__=Answer, **fields)
+        return create_model(cls.singular.title(), __doc__=state.__doc__, __base__=ResponseModel, **fields)
 
     @classmethod
     def table(cls, metadata: MetaData) -> Table:

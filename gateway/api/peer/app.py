@@ -32,17 +32,17 @@ _NONSENSE = (400, 403, 405, 413)
 _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
-class Caller(Protocol):
+class NodeCaller(Protocol):
     """A node whose request has begun; see ``gateway.fleet.peer_gate.PeerCaller``."""
 
     def confirm(self, body: bytes) -> None:
         """Verify the body. Raises ApiError when it is not what the node sent."""
 
 
-class Gate(Protocol):
+class NodeGate(Protocol):
     """Admits nodes of the fleet; see ``gateway.fleet.peer_gate.PeerGate``."""
 
-    def admit(self, scope: Scope) -> Caller:
+    def admit(self, scope: Scope) -> NodeCaller:
         """Verify a request's head. Raises ApiError, with a clear reason, when no node of this fleet sent it."""
 
 
@@ -94,7 +94,7 @@ class PeerApp(Edge):
     overloaded = "Too many requests at once; read it elsewhere."
 
     def __init__(
-        self, gate: Gate, has: Callable[[OriginIdentity], bool], addresses: Mapping[str, Address], limit: int
+        self, gate: NodeGate, has: Callable[[OriginIdentity], bool], addresses: Mapping[str, Address], limit: int
     ) -> None:
         super().__init__(log, limit)
         self._gate = gate

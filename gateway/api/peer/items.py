@@ -18,7 +18,7 @@ import numpy as np
 from gateway import metrics
 from gateway.api.peer.app import Address, Asks, PeerRequest
 from gateway.api.v1.batch import MOST_INDICES, parse_indices
-from gateway.api.v1.batch_body import Framing, Manner, Tally, headers_of, send_frames, send_resident
+from gateway.api.v1.batch_body import Framing, ItemTally, Manner, headers_of, send_frames, send_resident
 from gateway.api.v1.blobs import send_blob
 from gateway.edge.asgi import send_json
 from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
@@ -35,7 +35,7 @@ from gateway.store.store import Store
 
 MOST_DIGESTS = 16_384
 _DIGEST = 32
-_TALLY = Tally(metrics.PEER_ITEMS)
+_TALLY = ItemTally(metrics.PEER_ITEMS)
 _DATASET = re.compile(r"datasets/([0-9a-f]{64})/(batch|lookup)")
 
 
@@ -47,7 +47,7 @@ class _Query:
     largest: int | None
 
 
-class PeerItems:
+class PeerItemsEdge:
     """Answers the addresses of items."""
 
     def __init__(self, registrations: Registrations, batches: Batches, store: Store) -> None:

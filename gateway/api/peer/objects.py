@@ -34,7 +34,7 @@ from gateway.model.peer_objects import (
     FORWARD,
     MISDIRECTED,
     RESIDENT,
-    Told,
+    CacheStatus,
     error_document,
     object_of,
 )
@@ -90,10 +90,12 @@ class PeerObjects:
             found.response.abort()
             found = Forward(Reason.ORIGIN_DOWN, miss=True)
         if isinstance(found, Forward):
-            await complete(scope, send, _elsewhere(Told(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason)))
+            await complete(
+                scope, send, _elsewhere(CacheStatus(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason))
+            )
             return
         answer = found if isinstance(found, Answer) else relay(exchange, found.response, Outcome.MISS, found.reason)
-        own = (CACHE.encode(), str(Told(answer.outcome, answer.reason)).encode())
+        own = (CACHE.encode(), str(CacheStatus(answer.outcome, answer.reason)).encode())
         # An origin may be a gateway of its own, with such headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
         await complete(scope, send, answer)
@@ -102,14 +104,14 @@ class PeerObjects:
         """Give an object to the node that is home of it now, if it is here and this reader may have it at once."""
         found = await self._reads.resident(exchange)
         if found is None:
-            await complete(request.scope, request.send, _elsewhere(Told(Outcome.MISS, Reason.COLD)))
+            await complete(request.scope, request.send, _elsewhere(CacheStatus(Outcome.MISS, Reason.COLD)))
             return
         answer, age = found
         answer.headers = [*answer.headers, (AGE.encode(), b"%d" % ceil(age))]
         await complete(request.scope, request.send, answer)
 
 
-def _elsewhere(told: Told) -> Answer:
+def _elsewhere(told: CacheStatus) -> Answer:
     """The object is not to be had here."""
     return Answer(MISDIRECTED, [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")], b"")
 
@@ -134,7 +136,7 @@ def _about(error: AboutCached) -> Answer:
     """A refusal as its parts: its text names the client's request, which only the caller knows."""
     content = error_document(error.extra)
     headers: RawHeaders = [
-        (CACHE.encode(), str(Told(error.outcome, error.reason)).encode()),
+        (CACHE.encode(), str(CacheStatus(error.outcome, error.reason)).encode()),
         (ERROR.encode(), error.code.encode()),
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(content)),

@@ -56,7 +56,7 @@ def cache_status(outcome: Outcome, reason: Reason | None) -> tuple[bytes, bytes]
     return header
 
 
-class Clock:
+class DateHeader:
     """The Date header, made once a second."""
 
     def __init__(self) -> None:

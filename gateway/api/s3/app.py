@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog
-from gateway.api.s3.answer import SERVER, Answer, Clock, RawHeaders, Scope, Send, cache_status, complete
+from gateway.api.s3.answer import SERVER, Answer, DateHeader, RawHeaders, Scope, Send, cache_status, complete
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
-from gateway.api.s3.claims import Signer, form_signer, signer_of
+from gateway.api.s3.claims import ClaimedSigner, form_signer, signer_of
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
@@ -43,7 +43,7 @@ _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPaths:
     """The ways to read an object: the one for all requests, the short one for repeated hits, and the one by its home."""
 
     objects: ObjectReads
@@ -61,7 +61,7 @@ class Trace:
     auth: Authenticated | None = None
     bucket: str = ""
     key: ObjectKey | None = None
-    signer: Signer | None = None
+    signer: ClaimedSigner | None = None
 
 
 class S3App(Edge):
@@ -72,7 +72,7 @@ class S3App(Edge):
     def __init__(
         self,
         authenticator: Authenticator,
-        reads: Reading,
+        reads: ReadPaths,
         forwarder: Forwarder,
         access: AccessLog,
         domain: str,
@@ -88,7 +88,7 @@ class S3App(Edge):
         self._posts = PostObjects(authenticator, forwarder)
         self._tally = Tally()
         self._domain = domain
-        self._clock = Clock()
+        self._clock = DateHeader()
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,7 +153,7 @@ class S3App(Edge):
 
     async def _upload(self, trace: Trace, exchange: Exchange, receive: Receive) -> Answer:
         """An upload by HTML form, which says in its body who uploads what."""
-        trace.signer = Signer()
+        trace.signer = ClaimedSigner()
         check_form_request(exchange)
         form = await Form.read(exchange.request, request_body(receive))
         trace.signer = form_signer(form.fields)

@@ -15,7 +15,7 @@ _BY_HEADER = re.compile(rb"AWS4-[A-Z0-9-]+ +(?:.*?[ ,])?Credential=([^/, ]+)|AWS
 _SIGV2, _SIGV4 = "SigV2", "SigV4"
 
 
-class Signer(NamedTuple):
+class ClaimedSigner(NamedTuple):
     """An access key, the signature version and where the signature stood, in the words of S3's access log; "" for none."""
 
     access_key_id: str = ""
@@ -23,38 +23,38 @@ class Signer(NamedTuple):
     place: str = ""
 
 
-def signer_of(request: WireRequest, auth: Authenticated | None) -> Signer:
+def signer_of(request: WireRequest, auth: Authenticated | None) -> ClaimedSigner:
     """The verified signer of a request, or the one that a refused request claims."""
     if auth is None:
         return _claimed(request)
     if auth.principal.anonymous:
-        return Signer()
+        return ClaimedSigner()
     version = _SIGV2 if "AWSAccessKeyId" in auth.signature_parameters else _SIGV4
-    return Signer(auth.principal.access_key_id, version, "QueryString" if auth.presigned else "AuthHeader")
+    return ClaimedSigner(auth.principal.access_key_id, version, "QueryString" if auth.presigned else "AuthHeader")
 
 
-def form_signer(fields: dict[str, str]) -> Signer:
+def form_signer(fields: dict[str, str]) -> ClaimedSigner:
     """The signer that the fields of a form claim; S3's log has no word for the place."""
     if "x-amz-credential" in fields:
-        return Signer(fields["x-amz-credential"].partition("/")[0][:_LONGEST_ACCESS_KEY], _SIGV4)
+        return ClaimedSigner(fields["x-amz-credential"].partition("/")[0][:_LONGEST_ACCESS_KEY], _SIGV4)
     if "awsaccesskeyid" in fields:
-        return Signer(fields["awsaccesskeyid"][:_LONGEST_ACCESS_KEY], _SIGV2)
-    return Signer()
+        return ClaimedSigner(fields["awsaccesskeyid"][:_LONGEST_ACCESS_KEY], _SIGV2)
+    return ClaimedSigner()
 
 
-def _claimed(request: WireRequest) -> Signer:
+def _claimed(request: WireRequest) -> ClaimedSigner:
     authorization = request.header(b"authorization")
     if authorization is not None:
         found = _BY_HEADER.match(authorization[:1024])
         if found is None:
-            return Signer()
-        return Signer(_name(found[1] or found[2]), _SIGV4 if found[1] else _SIGV2, "AuthHeader")
+            return ClaimedSigner()
+        return ClaimedSigner(_name(found[1] or found[2]), _SIGV4 if found[1] else _SIGV2, "AuthHeader")
     for name, value in query_pairs(request.query):
         if name == b"X-Amz-Credential":
-            return Signer(_name(value.partition(b"/")[0]), _SIGV4, "QueryString")
+            return ClaimedSigner(_name(value.partition(b"/")[0]), _SIGV4, "QueryString")
         if name == b"AWSAccessKeyId":
-            return Signer(_name(value), _SIGV2, "QueryString")
-    return Signer()
+            return ClaimedSigner(_name(value), _SIGV2, "QueryString")
+    return ClaimedSigner()
 
 
 def _name(access_key_id: bytes) -> str:

@@ -19,7 +19,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import entity_head
 from gateway.engine.engine import Engine
-from gateway.engine.entries import Entry
+from gateway.engine.entries import ObjectEntry
 from gateway.fleet.membership import Membership
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
@@ -103,7 +103,7 @@ class HotReads:
             files.append((blob.fd, 0, blob.size))
         return Hit(key, head, blobs, entry.record.meta.size, files)
 
-    def _blobs(self, entry: Entry, client: OriginIdentity, now: float) -> list[OpenBlob] | None:
+    def _blobs(self, entry: ObjectEntry, client: OriginIdentity, now: float) -> list[OpenBlob] | None:
         """Every block of the object; ``None`` unless all of them are resident, open and unchanged."""
         count = entry.record.block_count
         if len(entry.blobs) < count or count > _MOST_BLOCKS or not entry.record.meta.size:

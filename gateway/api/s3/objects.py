@@ -8,11 +8,11 @@ from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.engine import Engine
-from gateway.engine.entries import Entry
+from gateway.engine.entries import ObjectEntry
 from gateway.engine.ranged import ObjectChanged
 from gateway.engine.reads import Ask, Forward, Found, Relay
 from gateway.model.conditions import Conditions, cache_directives, range_applies
-from gateway.model.conditions import Verdict as Precondition
+from gateway.model.conditions import ConditionVerdict as Precondition
 from gateway.model.errors import DiskUnavailable, S3Error
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
@@ -156,7 +156,7 @@ class EntityHead:
         return lines
 
 
-def entity_head(entry: Entry) -> EntityHead:
+def entity_head(entry: ObjectEntry) -> EntityHead:
     """The header that answers about the object carry, made once per version of its metadata."""
     head = entry.head
     if not isinstance(head, EntityHead) or head.meta is not entry.record.meta:

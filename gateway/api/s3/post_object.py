@@ -102,7 +102,7 @@ def key_of(exchange: Exchange, form: Form) -> ObjectKey:
     return ObjectKey(exchange.auth.principal.identity.origin, exchange.bucket, decode_key(_quoted(key)))
 
 
-class Upload(NamedTuple):
+class FormUpload(NamedTuple):
     """A verified form: the PUT that it stands for, and what its policy allows."""
 
     put: Exchange
@@ -121,7 +121,7 @@ class PostObjects:
         self._authenticator = authenticator
         self._forwarder = forwarder
 
-    def verify(self, exchange: Exchange, form: Form, key: ObjectKey) -> Upload:
+    def verify(self, exchange: Exchange, form: Form, key: ObjectKey) -> FormUpload:
         """Verify signature, policy and permissions of a form.
 
         Raises:
@@ -135,9 +135,9 @@ class PostObjects:
         put = _as_put(exchange, auth, key, form.fields)
         permissions.check(put)
         refuse_large_metadata(put)
-        return Upload(put, policy)
+        return FormUpload(put, policy)
 
-    async def store(self, exchange: Exchange, form: Form, upload: Upload) -> Answer:
+    async def store(self, exchange: Exchange, form: Form, upload: FormUpload) -> Answer:
         """Send the file of a verified form to the origin, and answer as the form asks.
 
         Raises:

@@ -188,14 +188,14 @@ class RelayedReads:
         """
         said = response.header(wire.FORWARD)
         if response.status == wire.MISDIRECTED and said is not None:
-            told = wire.Told.read(said)
+            told = wire.CacheStatus.read(said)
             if told.reason is None:
                 raise ValueError("a reason is missing")
             response.release()
             return Forward(told.reason, miss=told.outcome is Outcome.MISS)
         if (said := response.header(wire.CACHE)) is None:
             raise ValueError((await response.read(wire.LONGEST_ERROR)).decode("utf-8", "replace"))
-        told = wire.Told.read(said)
+        told = wire.CacheStatus.read(said)
         if (code := response.header(wire.ERROR)) is not None:
             return await _error(response, code, told)
         length = response.header("content-length") or ""
@@ -274,7 +274,7 @@ def _raw(response: PatientResponse) -> RawHeaders:
     ]
 
 
-async def _error(response: PatientResponse, code: str, told: wire.Told) -> AboutCached:
+async def _error(response: PatientResponse, code: str, told: wire.CacheStatus) -> AboutCached:
     if code not in S3_CODES:
         raise ValueError(f"{code!r} is no error of S3")
     extra = wire.read_error(await response.read(wire.LONGEST_ERROR))

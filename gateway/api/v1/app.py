@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 
-from gateway.api.s3.answer import SERVER, Clock
+from gateway.api.s3.answer import SERVER, DateHeader
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
@@ -36,7 +36,7 @@ class DataApp(Edge):
         self._registrations = registrations
         self._batches = batches
         self._store = store
-        self._clock = Clock()
+        self._clock = DateHeader()
 
     @staticmethod
     def handles(path: str) -> bool:

@@ -36,7 +36,7 @@ _TURN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class BatchQuery:
     """The query of a batch request, checked."""
 
     mode: BatchMode
@@ -45,7 +45,7 @@ class Query:
     job: str = ""
 
 
-def parse_query(raw: bytes) -> Query:
+def parse_query(raw: bytes) -> BatchQuery:
     """Read the query string.
 
     Raises:
@@ -69,7 +69,7 @@ def parse_query(raw: bytes) -> Query:
     ordered = given.get("ordered", "0")
     if ordered not in ("0", "1") or (ordered == "1" and mode is not BatchMode.EXACT):
         raise _invalid("ordered must be 0, or 1 with mode=exact")
-    return Query(mode, take, ordered == "1", given.get("job", ""))
+    return BatchQuery(mode, take, ordered == "1", given.get("job", ""))
 
 
 def _number(given: dict[str, str], name: str, least: int) -> int | None:
@@ -152,7 +152,7 @@ class BatchEndpoint:
         self._batches = batches
         self._planned = planned
 
-    async def _ask(self, principal: Principal, registration: Registration, body: bytes, query: Query) -> BatchAsk:
+    async def _ask(self, principal: Principal, registration: Registration, body: bytes, query: BatchQuery) -> BatchAsk:
         distinct = query.mode is BatchMode.SUBSTITUTE
         indices = parse_indices(body, registration.content.items, distinct=distinct)
         await check_rights(principal, registration, indices)
@@ -180,7 +180,9 @@ class BatchEndpoint:
         with metrics.BATCH_LATENCY.labels(query.mode.value).time():
             await self._send(scope, send, registration, ask, query)
 
-    async def _send(self, scope: Scope, send: Send, registration: Registration, ask: BatchAsk, query: Query) -> None:
+    async def _send(
+        self, scope: Scope, send: Send, registration: Registration, ask: BatchAsk, query: BatchQuery
+    ) -> None:
         if query.mode is BatchMode.PREFETCH:
             counts = await self._batches.prefetch(ask)
             metrics.BATCHES.labels("prefetch", "none").inc()
@@ -210,7 +212,7 @@ class BatchEndpoint:
         """
         if scope["query_string"]:
             raise _invalid("lookup takes no parameters")
-        ask = await self._ask(principal, registration, body, Query(BatchMode.EXACT, None, False))
+        ask = await self._ask(principal, registration, body, BatchQuery(BatchMode.EXACT, None, False))
         bits = np.packbits(await self._batches.lookup(ask), bitorder="little").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
         headers += self._directives(registration)

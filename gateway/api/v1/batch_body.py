@@ -17,9 +17,9 @@ from prometheus_client import Counter
 from gateway import metrics
 from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items import ItemFetches
-from gateway.engine.wanted import FailedItem, ItemStream, LargeItem, LooseItem, Outcome, StoredItem, Wanted
+from gateway.engine.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Outcome, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
-from gateway.model.frames import Entry, FrameSequence, ItemFlag, ItemStatus, index_head
+from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
 from gateway.server.channel import SMALL
 from gateway.server.cycle import Piece
 from gateway.server.files import read_exactly
@@ -39,7 +39,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}\Z")
 RawHeaders = list[tuple[bytes, bytes]]
 
 
-class Tally:
+class ItemTally:
     """Counts the items of answers, by what became of them; ``sent`` counts their bytes too."""
 
     def __init__(self, items: Counter, sent: Counter | None = None) -> None:
@@ -66,11 +66,11 @@ class Tally:
 class Manner:
     """How an answer is made: who counts its items, and the most bytes of one that is sent at all; ``None``: any."""
 
-    tally: Tally
+    tally: ItemTally
     largest: int | None = None
 
 
-TO_CLIENTS = Manner(Tally(metrics.BATCH_ITEMS, metrics.BATCH_BYTES))
+TO_CLIENTS = Manner(ItemTally(metrics.BATCH_ITEMS, metrics.BATCH_BYTES))
 TOO_LARGE = "it is too large to go with others; ask for its blob"
 
 
@@ -85,7 +85,7 @@ async def send_resident(
     try:
         indices = ask.indices
         entries = [
-            Entry(position, int(indices[position]), file.size, file.crc32)
+            FrameEntry(position, int(indices[position]), file.size, file.crc32)
             for position, file in zip(opened.positions, opened.files, strict=True)
         ]
         head, end, size = index_head(entries)
@@ -144,7 +144,7 @@ async def _frame(ask: BatchAsk, arrival: Arrival, frames: FrameSequence, framing
         wanted = Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here)
         stream = await framing.fetches.stream(wanted)
         if isinstance(stream, ItemStream):
-            entry = Entry(position, index, stream.length, 0, ItemFlag.STREAMED)
+            entry = FrameEntry(position, index, stream.length, 0, ItemFlag.STREAMED)
             status = await _streamed(entry, stream, frames, outgoing)
             tally.item(ItemFlag.NONE, status, stream.length)
             return
@@ -155,7 +155,7 @@ async def _frame(ask: BatchAsk, arrival: Arrival, frames: FrameSequence, framing
         tally.item(ItemFlag.NONE, content.status, 0)
         return
     flags, size, crc = described(content)
-    await outgoing.add_item(frames.item(Entry(position, index, size, crc, flags)), content)
+    await outgoing.add_item(frames.item(FrameEntry(position, index, size, crc, flags)), content)
     tally.item(flags, ItemStatus.OK, size)
 
 
@@ -170,7 +170,7 @@ def _within(content: ItemFile | Outcome, largest: int | None) -> ItemFile | Outc
     return FailedItem(ItemStatus.NOT_RESIDENT, TOO_LARGE)
 
 
-async def _streamed(entry: Entry, stream: ItemStream, frames: FrameSequence, outgoing: Outgoing) -> ItemStatus:
+async def _streamed(entry: FrameEntry, stream: ItemStream, frames: FrameSequence, outgoing: Outgoing) -> ItemStatus:
     try:
         outgoing.add(frames.item(entry))
         async for piece in stream.pieces():
@@ -183,12 +183,12 @@ async def _streamed(entry: Entry, stream: ItemStream, frames: FrameSequence, out
     return status
 
 
-Content = ItemFile | StoredItem | LooseItem
+Content = ItemFile | StoredItem | InMemoryItem
 
 
 def described(content: Content) -> tuple[ItemFlag, int, int]:
     """Flags, size and CRC of an item that is delivered."""
-    if isinstance(content, LooseItem):
+    if isinstance(content, InMemoryItem):
         return content.flags, len(content.data), content.crc32
     if isinstance(content, StoredItem):
         return content.flags, content.blob.size, content.blob.crc32
@@ -219,7 +219,7 @@ class Outgoing:
             DiskUnavailable: its file cannot be read.
         """
         self.add(head)
-        if isinstance(content, LooseItem):
+        if isinstance(content, InMemoryItem):
             self._kept.append(content)
             self.add(content.data)
             return

@@ -41,7 +41,7 @@ from gateway.policies.dataset_quota import quota_of
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming
 from gateway.store.datasets.opened import Registration
-from gateway.store.datasets.registry import Rules, Source
+from gateway.store.datasets.registry import DigestSource, RegistrationRules
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
@@ -73,10 +73,10 @@ def bounds_of(settings: Settings) -> Bounds:
     return Bounds(settings.datasets.max_digest_file, settings.cache.reserve)
 
 
-def dataset_rules(settings: Settings) -> Rules:
+def dataset_rules(settings: Settings) -> RegistrationRules:
     """What the configuration allows to be registered."""
     datasets, capacity = settings.datasets, settings.cache.capacity
-    return Rules(
+    return RegistrationRules(
         Limits(datasets.read_memory, datasets.read_time, settings.cache.reserve),
         quota_of(datasets.tenant_registrations, datasets.tenant_items, datasets.tenant_bytes, capacity),
         datasets.keep_unused,
@@ -128,7 +128,7 @@ class DatasetService:
                     await self._fetch(caller, await _source(caller, request), file)
                 else:
                     await self._take(caller, request, file)
-            source = Source(file.fingerprint, caller.principal.allow, by_content)
+            source = DigestSource(file.fingerprint, caller.principal.allow, by_content)
             registered = await registry.register(tenant, name, file.path, caching, source)
         await self._registrations.registered()
         return registered

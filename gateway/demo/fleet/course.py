@@ -18,8 +18,8 @@ from gateway.demo import data
 from gateway.demo.clients import ORIGIN_KEYS, VISION, s3_client
 from gateway.demo.data import BUCKET
 from gateway.demo.fleet import tables
-from gateway.demo.fleet.job import Order, Progress, go_file
-from gateway.demo.fleet.parts import Fleet, NodeProcess, build, describe, ended
+from gateway.demo.fleet.job import JobProgress, JobTask, go_file
+from gateway.demo.fleet.parts import DemoFleet, NodeProcess, build, describe, ended
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
 from gateway.demo.reads import each
@@ -53,7 +53,7 @@ class Running:
     process: Child
     results: Path
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[JobProgress]:
         """What it has said so far; a line that is being written is left for later.
 
         Raises:
@@ -64,12 +64,12 @@ class Running:
         if not self.results.exists():
             return []
         lines = self.results.read_text().splitlines(keepends=True)
-        return [Progress(**json.loads(line)) for line in lines if line.endswith("\n")]
+        return [JobProgress(**json.loads(line)) for line in lines if line.endswith("\n")]
 
-    def at(self, epoch: int) -> Progress:
+    def at(self, epoch: int) -> JobProgress:
         """How far it is in an epoch."""
         said = [each for each in self.progress() if each.epoch == epoch]
-        return said[-1] if said else Progress(epoch, 0, 0, 0, 0.0, 0.0)
+        return said[-1] if said else JobProgress(epoch, 0, 0, 0, 0.0, 0.0)
 
 
 def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
@@ -98,7 +98,7 @@ def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts
         raise ended(fleet)
 
 
-def _describe_data(fleet: Fleet, images: Mapping[str, bytes]) -> Path:
+def _describe_data(fleet: DemoFleet, images: Mapping[str, bytes]) -> Path:
     """Put the images into the origin, past the gateways, and list them in a digest file."""
     client = s3_client(fleet.origin, ORIGIN_KEYS)
     client.create_bucket(Bucket=BUCKET)
@@ -116,17 +116,19 @@ def _describe_data(fleet: Fleet, images: Mapping[str, bytes]) -> Path:
     return file
 
 
-def _start_job(fleet: Fleet, number: int, digest_file: Path, images: Mapping[str, bytes]) -> Running:
+def _start_job(fleet: DemoFleet, number: int, digest_file: Path, images: Mapping[str, bytes]) -> Running:
     name, folder = JOBS[number], fleet.ground.folder
     digests = {key: hashlib.sha256(body).hexdigest() for key, body in images.items()}
-    order = Order(name, fleet.endpoint(number), str(digest_file), digests, BATCH_SIZE, STEP, epochs=EPOCHS, seed=number)
+    order = JobTask(
+        name, fleet.endpoint(number), str(digest_file), digests, BATCH_SIZE, STEP, epochs=EPOCHS, seed=number
+    )
     file, results = folder / f"{name}.json", folder / f"{name}.jsonl"
     order.write(file)
     command = (sys.executable, "-m", "gateway.demo.fleet.job", str(file), str(results))
     return Running(name, fleet.ground.start(name, command), results)
 
 
-def _epoch(fleet: Fleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
+def _epoch(fleet: DemoFleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
     """Let the jobs go through one epoch, and kill a gateway meanwhile if its time has come."""
     before, deadline = fleet.origin_requests(), time.monotonic() + PATIENCE
     lost: int | None = None
@@ -174,7 +176,7 @@ def check(rows: Sequence[tables.Row], items: int) -> None:
         raise DemoFailed("no gateway was killed, or it held nothing")
 
 
-def _farewell(fleet: Fleet, keep: bool) -> None:
+def _farewell(fleet: DemoFleet, keep: bool) -> None:
     if keep:
         console.print("Running until Ctrl-C. From another terminal:", soft_wrap=True)
     else:

@@ -22,7 +22,7 @@ from larder import Access, Credentials, Job, Loader
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class JobTask:
     """What a job is to do.
 
     Args:
@@ -50,13 +50,13 @@ class Order:
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, file: Path) -> Order:
+    def read(cls, file: Path) -> JobTask:
         """Read what `write` wrote."""
         return cls(**json.loads(file.read_text()))
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How far a job is in an epoch.
 
     Args:
@@ -83,7 +83,7 @@ def go_file(folder: Path, epoch: int) -> Path:
     return folder / f"go-{epoch}"
 
 
-def work(order: Order, folder: Path, results: Path) -> None:
+def work(order: JobTask, folder: Path, results: Path) -> None:
     """Load all epochs.
 
     Raises:
@@ -108,14 +108,14 @@ def work(order: Order, folder: Path, results: Path) -> None:
             _load(order, job, loader, epoch, lines.write)
 
 
-def _load(order: Order, job: Job, loader: Loader, epoch: int, say: Callable[[str], object]) -> None:
+def _load(order: JobTask, job: Job, loader: Loader, epoch: int, say: Callable[[str], object]) -> None:
     before, begun, waited = loader.stats.as_dict(), time.perf_counter(), 0.0
     seen: Counter[str] = Counter()
 
     def tell(over: bool) -> None:
         now = loader.stats.as_dict()
         hits, joined = (int(now[name] - before[name]) for name in ("hits", "joined"))
-        progress = Progress(epoch, seen.total(), hits, joined, time.perf_counter() - begun, waited, over)
+        progress = JobProgress(epoch, seen.total(), hits, joined, time.perf_counter() - begun, waited, over)
         say(json.dumps(asdict(progress)) + "\n")
 
     asked = time.perf_counter()
@@ -146,6 +146,6 @@ def check_once(job: str, epoch: int, seen: Counter[str], wanted: Counter[str]) -
 
 if __name__ == "__main__":
     try:
-        work(Order.read(Path(sys.argv[1])), Path(sys.argv[1]).parent, Path(sys.argv[2]))
+        work(JobTask.read(Path(sys.argv[1])), Path(sys.argv[1]).parent, Path(sys.argv[2]))
     except DemoFailed as failure:
         sys.exit(str(failure))

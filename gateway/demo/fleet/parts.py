@@ -20,7 +20,7 @@ from gateway.demo.clients import ORIGIN_KEYS, VISION, get, origin_requests
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
 from gateway.demo.run import GATEWAY_COMMAND
-from gateway.demo.world import Ground, free_port, ready
+from gateway.demo.world import DemoProcesses, free_port, ready
 from gateway.fleet.embedded import find_server
 
 NODES = 3
@@ -59,7 +59,7 @@ secret_access_key = "{vision.secret_access_key}"
 """
 
 
-class Fill(NamedTuple):
+class CacheFill(NamedTuple):
     """What a node's cache holds."""
 
     blobs: int
@@ -82,16 +82,16 @@ class NodeProcess:
         self.process.process.wait()
         self.alive = False
 
-    def fill(self) -> Fill:
+    def fill(self) -> CacheFill:
         """What it says of its cache."""
         text = get(self.endpoint, "/-/metrics")[1].decode()
         values = dict(re.findall(r"^(larder_cache_\w+) (\S+)$", text, re.MULTILINE))
         names = ("larder_cache_blobs", "larder_cache_bytes", "larder_cache_capacity_bytes")
-        return Fill(*(int(float(values.get(name, "0"))) for name in names))
+        return CacheFill(*(int(float(values.get(name, "0"))) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class DemoFleet:
     """What is running.
 
     Args:
@@ -102,7 +102,7 @@ class Fleet:
         balancer: address of nginx; "" without it.
     """
 
-    ground: Ground
+    ground: DemoProcesses
     origin: str
     redis: int
     nodes: tuple[NodeProcess, ...]
@@ -117,7 +117,7 @@ class Fleet:
         return origin_requests(self.origin)
 
 
-def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> Fleet:
+def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> DemoFleet:
     """Start everything; whatever is started or created is put on ``stack`` to be ended and removed.
 
     Args:
@@ -132,7 +132,7 @@ def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interr
     """
     with interrupts.uninterrupted():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-fleet-")))
-    ground = Ground(folder, stack, interrupts, GATEWAY_COMMAND)
+    ground = DemoProcesses(folder, stack, interrupts, GATEWAY_COMMAND)
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{SBIN}") if nginx else None
     redis = _start_redis(ground)
     origin = _start_origin(ground)
@@ -144,7 +144,7 @@ def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interr
     for node in nodes:
         node.process.wait_until(partial(_whole, node))
     balancer = _start_nginx(ground, program, nginx, nodes, port) if program and nginx else ""
-    return Fleet(ground, origin, redis, nodes, balancer)
+    return DemoFleet(ground, origin, redis, nodes, balancer)
 
 
 def _other_ports(count: int, taken: int) -> list[int]:
@@ -156,7 +156,7 @@ def _other_ports(count: int, taken: int) -> list[int]:
     return ports
 
 
-def _start_redis(ground: Ground) -> int:
+def _start_redis(ground: DemoProcesses) -> int:
     port = free_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
     process = ground.start("redis", (find_server(), *options))
@@ -172,14 +172,14 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _start_origin(ground: Ground) -> str:
+def _start_origin(ground: DemoProcesses) -> str:
     port_file = ground.folder / "origin.port"
     process = ground.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
     process.wait_until(port_file.exists)
     return f"http://127.0.0.1:{port_file.read_text()}"
 
 
-def _start_gateway(ground: Ground, number: int, port: int, common: Mapping[str, object]) -> NodeProcess:
+def _start_gateway(ground: DemoProcesses, number: int, port: int, common: Mapping[str, object]) -> NodeProcess:
     name = f"gateway-{number}"
     configuration = ground.folder / f"{name}.toml"
     configuration.write_text(
@@ -204,7 +204,7 @@ def _whole(node: NodeProcess) -> bool:
     return f'larder_fleet_nodes{{state="READY"}} {NODES:.1f}' in text
 
 
-def _start_nginx(ground: Ground, program: str, source: Path, nodes: Sequence[NodeProcess], wanted: int) -> str:
+def _start_nginx(ground: DemoProcesses, program: str, source: Path, nodes: Sequence[NodeProcess], wanted: int) -> str:
     """nginx with the configuration of docker-compose.yml, but for the addresses."""
     folder = ground.folder / "nginx"
     shutil.copytree(source, folder)
@@ -222,14 +222,14 @@ def _start_nginx(ground: Ground, program: str, source: Path, nodes: Sequence[Nod
     return endpoint
 
 
-def describe(fleet: Fleet) -> str:
+def describe(fleet: DemoFleet) -> str:
     """Everything that is running, for people."""
     shape = ", ".join(f"{node.name} {node.endpoint}" for node in fleet.nodes)
     front = f"nginx {fleet.balancer} in front of " if fleet.balancer else ""
     return f"{front}{shape}; Redis 127.0.0.1:{fleet.redis}; origin (moto) {fleet.origin}"
 
 
-def ended(fleet: Fleet) -> DemoFailed:
+def ended(fleet: DemoFleet) -> DemoFailed:
     """Wait for the end of a gateway that should not end; says so."""
     living = [node for node in fleet.nodes if node.alive]
     code = living[0].process.process.wait()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gateway.demo.fleet.job import Progress
-from gateway.demo.fleet.parts import Fill, NodeProcess
+from gateway.demo.fleet.job import JobProgress
+from gateway.demo.fleet.parts import CacheFill, NodeProcess
 from gateway.model.units import format_size
 
 
@@ -18,7 +18,7 @@ class Row:
     """An epoch: how it ended for each job, what it cost the origin; and how many items were lost in it, if a node was killed."""
 
     epoch: int
-    jobs: tuple[Progress, ...]
+    jobs: tuple[JobProgress, ...]
     origin_reads: int
     lost: int | None
 
@@ -37,7 +37,7 @@ def epochs(rows: Sequence[Row], names: Sequence[str]) -> Table:
     return table
 
 
-def _cells(job: Progress) -> tuple[str, str, str]:
+def _cells(job: JobProgress) -> tuple[str, str, str]:
     return f"{job.seconds:.2f} s", f"{job.waited:.2f} s", f"{job.hits + job.joined:,}"
 
 
@@ -56,7 +56,7 @@ def in_words(rows: Sequence[Row], items: int) -> str:
     return "\n".join(f"  {line}" for line in lines) + "\n"
 
 
-def nodes(fills: Sequence[tuple[NodeProcess, Fill | None]]) -> Table:
+def nodes(fills: Sequence[tuple[NodeProcess, CacheFill | None]]) -> Table:
     """What each node holds in the end."""
     table = Table(title="The nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("node", "address"):
@@ -69,5 +69,5 @@ def nodes(fills: Sequence[tuple[NodeProcess, Fill | None]]) -> Table:
     return table
 
 
-def _fill(fill: Fill) -> tuple[str, str, str]:
+def _fill(fill: CacheFill) -> tuple[str, str, str]:
     return f"{fill.blobs:,}", format_size(fill.size), f"{fill.size / max(1, fill.capacity):.0%}"

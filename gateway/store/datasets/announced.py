@@ -17,7 +17,7 @@ Name = tuple[str, str]
 """Tenant and name."""
 
 
-class Known(NamedTuple):
+class AnnouncedRegistration(NamedTuple):
     """A registration as the fleet's table has it; two of one name are the same when ``tag`` and ``stamp`` are."""
 
     tag: str
@@ -29,12 +29,12 @@ class Known(NamedTuple):
         return self.tag.partition("-")[0]
 
 
-def known_of(document: Mapping[str, Any]) -> Known:
+def known_of(document: Mapping[str, Any]) -> AnnouncedRegistration:
     """What tells a registration from others of its name. Locations have a name of their own in each, nodes keep it."""
-    return Known(str(document.get("content")), f"{document.get('locations')}/{document.get('caching')}")
+    return AnnouncedRegistration(str(document.get("content")), f"{document.get('locations')}/{document.get('caching')}")
 
 
-def inventory(folders: Folders) -> dict[Name, Known]:
+def inventory(folders: Folders) -> dict[Name, AnnouncedRegistration]:
     """Every registration on this node's disk; nothing while it cannot be read. For a thread."""
     found = {}
     try:

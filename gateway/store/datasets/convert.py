@@ -39,7 +39,7 @@ _PARENT_DIED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ConversionJob:
     """What ``job.json`` says; see ``conversion``."""
 
     allow: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Job:
     turns: tuple[str, ...] = ()
 
 
-def convert(source: Path, folder: Path, job: Job) -> dict[str, Any]:
+def convert(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
     """Make the files; what the dataset is.
 
     Raises:
@@ -89,7 +89,7 @@ def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     yield from file.iter_batches(BATCH, columns=names, use_threads=False)
 
 
-def _confine(job: Job) -> None:
+def _confine(job: ConversionJob) -> None:
     """Give up what a reader of a stranger's file should not have."""
     os.nice(10)
     if job.memory:
@@ -122,7 +122,7 @@ def _die_with_parent() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _attempt(source: Path, folder: Path, job: Job) -> dict[str, Any]:
+def _attempt(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
     try:
         return convert(source, folder, job)
     except BadFile as problem:
@@ -150,7 +150,9 @@ def main(arguments: list[str]) -> int:
     source, folder = Path(arguments[0]), Path(arguments[1])
     given = folder / "job.json"
     document = json.loads(given.read_bytes()) if given.exists() else {}
-    job = Job(**{**document, "allow": tuple(document.get("allow", ())), "turns": tuple(document.get("turns", ()))})
+    job = ConversionJob(
+        **{**document, "allow": tuple(document.get("allow", ())), "turns": tuple(document.get("turns", ()))}
+    )
     _take_turn(job.turns)
     sys.stdout.write("ready\n")
     sys.stdout.flush()

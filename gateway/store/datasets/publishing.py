@@ -19,7 +19,7 @@ from typing import Any
 
 from gateway.model.datasets import ApiError
 from gateway.policies.dataset_quota import Limit, Quota, Usage, exceeded, refusal
-from gateway.store.datasets.announced import Known, known_of
+from gateway.store.datasets.announced import AnnouncedRegistration, known_of
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
 from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
@@ -150,7 +150,7 @@ class Publisher:
         self.sweep()
         return True
 
-    def drop(self, tenant: str, name: str, known: Known) -> bool:
+    def drop(self, tenant: str, name: str, known: AnnouncedRegistration) -> bool:
         """Forget a name if it still is what it was when that was found out; whether it was."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         with self.folders.locked():
@@ -200,7 +200,7 @@ class Publisher:
 
     def _outlives(self, folder: Path, before: dict[str, Any], after: dict[str, Any]) -> bool:
         """Whether what has the name now is used, so that it stays under its content name."""
-        if Known(str(before.get("content")), "").id == Known(after["content"], "").id:
+        if AnnouncedRegistration(str(before.get("content")), "").id == AnnouncedRegistration(after["content"], "").id:
             return False
         kept = folder.with_name(content_name(folder.name, str(before.get("content"))))
         return not kept.exists() and _last_use(folder, before) >= self._now() - IN_USE

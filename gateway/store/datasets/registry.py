@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.model.datasets import CACHING, MAX_ITEMS, ApiError, check_name
 from gateway.policies.dataset_quota import Limit, Quota, allowance
-from gateway.store.datasets.announced import Known
+from gateway.store.datasets.announced import AnnouncedRegistration
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
 from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_document
@@ -39,7 +39,7 @@ _WAITING = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DigestSource:
     """What is known of a digest file beside its bytes.
 
     ``fingerprint`` names its bytes (their SHA-256), so that the same file is not read twice; empty when unknown. ``allow`` is the
@@ -52,7 +52,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RegistrationRules:
     """What may be registered.
 
     ``limits`` are of reading one digest file, ``quota`` of what stays; a content name stays ``keep_unused`` seconds without use.
@@ -104,7 +104,7 @@ class Registry:
         self,
         directory: Path,
         boot: int,
-        rules: Rules | None = None,
+        rules: RegistrationRules | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_open: Callable[[Content], None] = lambda content: None,
         work: DiskWork | None = None,
@@ -113,7 +113,7 @@ class Registry:
         self.work = work or _Inline()
         # Without a start (an ill disk has none) nothing that an earlier one verified may be believed.
         self._boot = boot or int.from_bytes(os.urandom(7), "little") + 1
-        rules = rules or Rules()
+        rules = rules or RegistrationRules()
         self.limits = rules.limits
         self._publisher = Publisher(self.folders, self._boot, rules.quota, rules.keep_unused)
         self._clock = clock
@@ -209,7 +209,7 @@ class Registry:
                 del self._waiting[tenant], self._turns[tenant]
 
     async def register(
-        self, tenant: str, name: str, parquet: Path, caching: str, source: Source | None = None
+        self, tenant: str, name: str, parquet: Path, caching: str, source: DigestSource | None = None
     ) -> tuple[Registration, bool]:
         """Register a dataset under a name, in place of what had that name.
 
@@ -231,7 +231,7 @@ class Registry:
         check_name(name)
         if caching not in CACHING:
             raise ApiError("InvalidRequest", f"caching must be one of {', '.join(CACHING)}, not {caching!r}.")
-        source = source or Source()
+        source = source or DigestSource()
         with disk_faults():
             known = await self._known(tenant, name, caching, source)
             if known is not None:
@@ -298,7 +298,7 @@ class Registry:
         allowed = allowance(self._publisher.quota, used)
         return Grant(allow, min(MAX_ITEMS, allowed.items), allowed.bytes)
 
-    async def drop(self, tenant: str, name: str, known: Known) -> bool:
+    async def drop(self, tenant: str, name: str, known: AnnouncedRegistration) -> bool:
         """Forget a name if it still is what it was when that was found out; whether it was.
 
         Raises:
@@ -323,7 +323,7 @@ class Registry:
                 "file has changed. Register it under another name.",
             )
 
-    async def _known(self, tenant: str, name: str, caching: str, source: Source) -> Registration | None:
+    async def _known(self, tenant: str, name: str, caching: str, source: DigestSource) -> Registration | None:
         """The registration of this very file, if there is one under this name, or a content name that begins with it."""
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
@@ -376,7 +376,7 @@ class Registry:
             await self._sweeping
 
 
-def _document(tenant: str, name: str, caching: str, source: Source, converted: Converted) -> dict[str, Any]:
+def _document(tenant: str, name: str, caching: str, source: DigestSource, converted: Converted) -> dict[str, Any]:
     return {
         "version": VERSION,
         "tenant": tenant,

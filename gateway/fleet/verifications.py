@@ -51,7 +51,7 @@ class Verification:
     nodes: Mapping[str, Mapping[str, Any]]
 
 
-class Errands:
+class VerificationQueue:
     """The verifications of a zone.
 
     Args:

@@ -22,7 +22,7 @@ _MOST = 16_384
 _MOST_PREFIXES = 64
 
 
-class Lately:
+class RecentlyInvalidated:
     """The objects that were forgotten within the last ``WITHIN`` seconds; while they are too many to tell apart, all are.
 
     Args:
