@@ -75,33 +75,36 @@ class Uses:
     def __init__(self, accesses: Accesses, when_many: Callable[[], None]) -> None:
         self._accesses = accesses
         self._when_many = when_many
-        self._used: dict[bytes, Use] = {}
+        self._reads: dict[bytes, int] = {}
+        self._last: dict[bytes, Access] = {}
         self._missed: Counter[str] = Counter()
         accesses.subscribe(self._fold)
 
     def _fold(self, accesses: Iterable[Access]) -> None:
-        used = self._used
+        reads, last = self._reads, self._last
         for access in accesses:
-            if access.hit:
-                known = used.get(access.blob)
-                used[access.blob] = Use(1 if known is None else known.reads + 1, access)
+            key, _, blob, hit, _, _ = access
+            if hit:
+                reads[blob] = reads.get(blob, 0) + 1
+                last[blob] = access
             else:
-                self._missed[dataset_pool(access.key) if isinstance(access.key, str) else DEFAULT] += 1
+                self._missed[dataset_pool(key) if isinstance(key, str) else DEFAULT] += 1
         self._look()
 
     def expect(self, access: Access) -> None:
         """A client announced that it reads a blob next: what is fetched with it must not displace it before."""
-        known = self._used.get(access.blob)
-        self._used[access.blob] = Use(0 if known is None else known.reads, access)
+        self._reads.setdefault(access.blob, 0)
+        self._last[access.blob] = access
         self._look()
 
     def _look(self) -> None:
-        if len(self._used) >= DISTINCT:
+        if len(self._last) >= DISTINCT:
             self._when_many()
 
     def take(self) -> Folded | None:
         """What was read since the last call; ``None`` for nothing."""
         self._accesses.hand_out()
-        folded = Folded(self._used, dict(self._missed))
-        self._used, self._missed = {}, Counter()
+        uses = {blob: Use(self._reads[blob], access) for blob, access in self._last.items()}
+        folded = Folded(uses, dict(self._missed))
+        self._reads, self._last, self._missed = {}, {}, Counter()
         return folded if folded.uses or folded.misses else None

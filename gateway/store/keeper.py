@@ -29,7 +29,8 @@ from gateway.store.schema import NODE
 from gateway.store.space import SpaceMeter
 
 log = logging.getLogger("larder.store")
-_BATCH = 64
+_BATCH = 128
+"""Blobs per transaction: few enough that a fill does not wait for long."""
 _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
 

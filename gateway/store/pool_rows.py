@@ -256,7 +256,8 @@ class _Queue:
         assert self._head is not None
         digest, size, rank = self._head
         self._left[digest] = (size, rank)
-        self._ledger = without(self._ledger, size, rank)
+        if self._row.order.remembers:
+            self._ledger = without(self._ledger, size, rank)
         self._head = None
 
     def write(self) -> None:
@@ -285,7 +286,10 @@ class _Queue:
                 (self._row.id, *span, self._limit),
             )
             ahead = self._ahead[span] = iter(found.fetchall())
-        return next((row for row in ahead if row[0] not in self._left), None)
+        for row in ahead:
+            if row[0] not in self._left:
+                return row
+        return None
 
 
 def without(pool: Ledger, size: int, rank: float) -> Ledger:
