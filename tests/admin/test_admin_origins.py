@@ -123,6 +123,6 @@ async def test_forgetting_a_store_holds_no_revocation_up(world: AdminWorld) -> N
     await world.ask("POST", "/credentials/k/revoke", 200)
     assert world.refusal("k", secret) == "InvalidAccessKeyId"
     world.may_settle.set()
-    await asyncio.wait_for(asyncio.shield(world.live._settling), 60)
+    await asyncio.wait_for(world.live._settling.drain(), 60)
     assert [endpoints["archive"].rpartition(":")[2] for endpoints in world.settled][-1] == "5"
     assert len(world.settled) < 5

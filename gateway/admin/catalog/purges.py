@@ -7,10 +7,10 @@ applied may be gone as well, unless nothing was ever removed.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 
-from pydantic import TypeAdapter
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,7 +21,6 @@ from gateway.engine.purge import Purge, Unseen
 
 KEPT = 1000
 """How many are remembered."""
-_PLACE = TypeAdapter(tuple[str, str])
 _NEWEST = meta.c.name == "purge"
 
 
@@ -29,8 +28,8 @@ async def remember(change: CatalogChange, bucket: str, prefix: str, now: Callabl
     """Note a purge; it has its name then."""
     connection, name = change.connection, uuid.uuid4().hex
     number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
-    # As JSON: PostgreSQL has no U+0000 in texts, keys have.
-    row = {"id": number, "name": name, "place": _PLACE.dump_json((bucket, prefix)).decode(), "at": now()}
+    # As JSON in ASCII: keys may have U+0000, which PostgreSQL's texts have not, and half surrogates, which pydantic refuses.
+    row = {"id": number, "name": name, "place": json.dumps([bucket, prefix]), "at": now()}
     await connection.execute(insert(purges).values(**row))
     await connection.execute(delete(purges).where(purges.c.id <= number - KEPT))
     if not (await connection.execute(update(meta).where(_NEWEST).values(value=name))).rowcount:
@@ -51,6 +50,6 @@ async def unseen(database: CatalogDatabase, last: str) -> Unseen:
 async def _unseen(connection: AsyncConnection, last: str) -> Unseen:
     after = await connection.scalar(select(purges.c.id).where(purges.c.name == last))
     rows = (await connection.execute(select(purges).where(purges.c.id > (after or 0)).order_by(purges.c.id))).all()
-    places = [_PLACE.validate_json(row.place) for row in rows]
+    places = [json.loads(row.place) for row in rows]
     found = [Purge(bucket, prefix, id=row.name) for (bucket, prefix), row in zip(places, rows, strict=True)]
     return Unseen(found, more=after is None and bool(rows) and int(rows[0].id) > 1)
