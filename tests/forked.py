@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 _FORKING = multiprocessing.get_context("forkserver")
+_AUTHORITY = os.environ.get("SSL_CERT_FILE")
+"""Whom aiohttp, which reads it when it is imported, believes in the process that forks."""
 _FORKING.set_forkserver_preload([__name__, "tests.preloaded"])
 
 
@@ -84,17 +86,32 @@ def _become_gateway(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
+    if _read_at_import(environ):
+        _take_streams(stdout, log)
+        os.execve(sys.executable, [sys.executable, "-m", module, *arguments], dict(environ))
     if files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    with open(os.devnull) as nothing, stdout, log.open("a") as stream:
-        for number, stands_for in enumerate((nothing, stdout, stream)):
-            os.dup2(stands_for.fileno(), number)
+    _take_streams(stdout, log)
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, closefd=False)
     threading.Thread(target=_end_with_tests, daemon=True).start()
     sys.argv[:] = ["gateway", *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _read_at_import(environ: Mapping[str, str]) -> bool:
+    """Whether Python or aiohttp would have read something at their import that a process which is forked has not."""
+    folders = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return environ.get("SSL_CERT_FILE") != _AUTHORITY or any(
+        (Path(folder) / "sitecustomize.py").exists() for folder in folders
+    )
+
+
+def _take_streams(stdout: Connection, log: Path) -> None:
+    with open(os.devnull) as nothing, stdout, log.open("a") as stream:
+        for number, stands_for in enumerate((nothing, stdout, stream)):
+            os.dup2(stands_for.fileno(), number)
 
 
 def _end_with_tests() -> None:

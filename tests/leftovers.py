@@ -8,7 +8,6 @@ that those are found which were not waited for, whatever their parent is by then
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from gateway.store.generations import table_of
+from gateway.store.generations import root_of, tables
 from tests.origins.processes import MARK, end_spawned
 
-_SHARED = Path("/dev/shm")
 _OF_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 """What Python starts for itself, as children of pytest, and ends with it; what the fork server forks has its command line."""
 _HANDLERS: dict[signal.Signals, Any] = {
@@ -96,10 +94,7 @@ def mounts_below(folder: Path) -> list[str]:
 
 def remove_tables(folder: Path) -> None:
     """Remove the tables in shared memory of the caches below a folder: a gateway that a test killed leaves its own."""
-    for boot in folder.rglob("boot"):
-        table = table_of(boot.parent)
-        for path in _SHARED.glob(f"{table.name}*"):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
+    for table in tables():
+        if root_of(table).is_relative_to(folder):
+            for path in table.parent.glob(f"{table.name}*"):
                 path.unlink(missing_ok=True)

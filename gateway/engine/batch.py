@@ -35,7 +35,7 @@ from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
 from gateway.policies.batch import BatchMode, Positions, choose, may_replace
 from gateway.policies.chunk_cut import ChunkCut, fullest_chunk
-from gateway.policies.datasets import CachingMode
+from gateway.policies.datasets import CachingMode, refreshes_recency
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files
 
@@ -119,11 +119,11 @@ class Batches:
         files = await self._items.open_all(content, indices)
         for index, file in zip(indices, files, strict=True):
             if file is not None:
-                self._record(ask, index, content.digest(index))
+                self._record(ask, index, content.digest(index) if refreshes_recency(ask.caching) else b"", hit=True)
         return files
 
-    def _record(self, ask: BatchAsk, index: int, blob: bytes = b"") -> None:
-        access = Access(ask.registration.content.id, index, blob, bool(blob), self._services.now(), ask.identity)
+    def _record(self, ask: BatchAsk, index: int, blob: bytes = b"", *, hit: bool = False) -> None:
+        access = Access(ask.registration.content.id, index, blob, hit, self._services.now(), ask.identity)
         self._services.store.accesses.record(access)
 
     async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:

@@ -13,7 +13,7 @@ class Access(NamedTuple):
     Attributes:
         key: the object, or the id of the dataset.
         block: number of the block in the object, or of the item in the dataset.
-        blob: digest of the blob that was read; empty for a miss.
+        blob: digest of the blob that is ranked anew; empty for a miss, and for a hit that changes no rank.
         hit: whether the cache had it.
         time: seconds since the epoch.
         client: the keys that its reader reads the origin with.

@@ -83,3 +83,12 @@ def units_of(size: int, room: int) -> int:
 def may_evict_for(mode: CachingMode) -> bool:
     """Whether other blobs may be evicted to store an item of a dataset in this mode."""
     return mode in (CachingMode.FULL, CachingMode.CHUNKED)
+
+
+def refreshes_recency(mode: CachingMode) -> bool:
+    """Whether a read makes an item younger in the pool ``default``.
+
+    Not in chunked mode: a job reads an item again only in its next epoch, but the items of the next chunk, which were loaded
+    earlier, soon. So items leave in the order of loading.
+    """
+    return mode is not CachingMode.CHUNKED

@@ -84,10 +84,10 @@ class Uses:
         reads, last = self._reads, self._last
         for access in accesses:
             key, _, blob, hit, _, _ = access
-            if hit:
+            if blob:
                 reads[blob] = reads.get(blob, 0) + 1
                 last[blob] = access
-            else:
+            elif not hit:
                 self._missed[dataset_pool(key) if isinstance(key, str) else DEFAULT] += 1
         self._look()
 

@@ -79,17 +79,26 @@ def _prefix() -> str:
     return f"larder-{os.geteuid()}-"
 
 
+def tables(shared: Path = _SHARED) -> list[Path]:
+    """All tables of this user's gateways."""
+    return [path for path in shared.glob(f"{_prefix()}*") if len(path.name) == len(_prefix()) + _DIGITS]
+
+
+def root_of(table: Path) -> Path:
+    """The cache directory that a table belongs to; raises ``OSError``."""
+    with table.open("rb") as file:
+        return Path(os.fsdecode(os.pread(file.fileno(), _PATH_BYTES, _TABLE_BYTES).rstrip(b"\0")))
+
+
 def remove_dead(shared: Path = _SHARED) -> None:
     """Remove the tables of cache directories that are gone, and files that are named after a table that is gone.
 
     Blocks as long as a file system on which one of those directories was; raises ``OSError``.
     """
     length = len(_prefix()) + _DIGITS
-    paths = list(shared.glob(f"{_prefix()}*"))
-    for path in paths:
-        if len(path.name) == length:
-            _remove_if_dead(path)
-    for path in paths:
+    for path in tables(shared):
+        _remove_if_dead(path)
+    for path in shared.glob(f"{_prefix()}*"):
         if path.name[length : length + 1] == "-" and not path.with_name(path.name[:length]).exists():
             path.unlink(missing_ok=True)
 

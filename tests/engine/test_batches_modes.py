@@ -12,7 +12,7 @@ import pytest
 
 from gateway.engine import items
 from gateway.engine.underway import FETCHES_PER_BATCH
-from gateway.engine.wanted import FailedItem, ItemStream, Wanted
+from gateway.engine.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Wanted
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
@@ -192,9 +192,9 @@ async def test_memory_for_loose_items_is_bounded(small: Shelf, monkeypatch: pyte
         return items.Wanted(data.registration, index, small.bench.identity, data.caching)
 
     held = [await fetches.fetch(wanted(index)) for index in range(3)]
-    assert [type(one) for one in held] == [items.LooseItem, items.LooseItem, items.LargeItem]
+    assert [type(one) for one in held] == [InMemoryItem, InMemoryItem, LargeItem]
     held.clear()
-    assert isinstance(await fetches.fetch(wanted(3)), items.LooseItem)
+    assert isinstance(await fetches.fetch(wanted(3)), InMemoryItem)
 
 
 async def test_a_rule_against_caching_holds_for_items_too(small: Shelf) -> None:

@@ -54,7 +54,7 @@ def assert_sound(running: Running, cache: Path, bodies: dict[str, bytes]) -> Non
 def test_killed_in_the_middle_of_fills(tmp_path, origin):
     """What was half fetched is gone after the restart, what was whole is still there, and so is nothing else."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
-    bodies = objects(origin, "fills", [110 * KIB, 400 * KIB, 3 * MIB])
+    bodies = objects(origin, "fills", [300 * KIB, 400 * KIB, 5 * MIB // 2])
     whole = {"/fills/whole": origin.put("/fills/whole", content(200 * KIB, "whole"))}
     with ExitStack() as stack:
         running = stack.enter_context(doomed(settings, tmp_path / "home"))

@@ -159,6 +159,7 @@ class TestEveryOrder:
         await store.sweep()
         assert (await held(store, pinned), await held(store, plain)) == ([0, 1], [])
         directory.free_bytes = 10**9
+        await store.sweep()
         await self.filled(store, clock, 17)
         assert await store.make_room(5 * SIZE)
         assert await held(store, pinned) == [0, 1]
