@@ -153,9 +153,9 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
     row = _pool(connection, new.entry.pool)
     known = connection.execute("SELECT pool, rank FROM blobs WHERE digest = ?", (new.digest,)).fetchone()
     if known is not None and known[0] != row.id:
-        holder = pools(connection)[known[0]]
-        if not holder.retired and holder.pool.name != DEFAULT:
-            row = holder
+        charged = pools(connection)[known[0]]
+        if not charged.retired and charged.pool.name != DEFAULT:
+            row = charged
     stays = known is not None and known[0] == row.id
     ghost = None
     if not stays and row.order.remembers:

@@ -123,7 +123,7 @@ class BlobWriter:
             left = left[taken:]
 
     async def commit(self, last: bytes | memoryview = b"", digest: bytes | None = None) -> BlobRef:
-        """Append the last bytes and name the blob, in one step: who reads ``written`` bytes finds it by that name.
+        """Append the last bytes and name the blob, in one step: a reader of ``written`` bytes finds it by that name.
 
         Bytes that are here already and known to be right are kept.
 
