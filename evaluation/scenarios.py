@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from evaluation.pages import FOLDER, machine, table, write
-from gateway.policies.allocation import Candidate, allocate
+from gateway.policies.space.allocation import Candidate, allocate
 from gateway.sim.plots import draw
 from gateway.sim.report import as_markdown
 from gateway.sim.run import RunResult, simulate, speedup

@@ -44,14 +44,14 @@ from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.jobs import JobService, add_jobs
 from gateway.config import Settings, load_settings
-from gateway.engine.chunk_keeper import OpenDatasets
 from gateway.engine.engine import Engine
-from gateway.engine.keeper import SweepLoop
-from gateway.engine.moves import Moves
-from gateway.engine.purge import Forgetting
-from gateway.engine.registrations import Registrations
+from gateway.engine.items.registrations import Registrations
+from gateway.engine.objects.handover import Moves
+from gateway.engine.operations.purge import Forgetting
+from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.services import Services
-from gateway.engine.watch import NodeWatch
+from gateway.engine.space.chunk_keeper import OpenDatasets
+from gateway.engine.space.keeper import SweepLoop
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
 from gateway.fleet.invalidations import Invalidations

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.engine.manager import Coordination
-from gateway.engine.watch import NodeWatch
+from gateway.engine.operations.watch import NodeWatch
+from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.connection import why_down
 from gateway.fleet.datasets import DatasetTable, Name
@@ -22,7 +22,7 @@ from gateway.fleet.plans import NodeReport
 from gateway.fleet.samples import NodeSample, Samples
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
-from gateway.policies.plan import Plan
+from gateway.policies.space.plan import Plan
 from gateway.store.datasets.announced import inventory
 from gateway.store.datasets.folders import Folders
 

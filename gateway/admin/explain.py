@@ -12,7 +12,7 @@ from gateway.admin.explanations import MEANINGS, advice
 from gateway.admin.operations import Operations, Ops, principal_of
 from gateway.admin.purge import Bucket
 from gateway.admin.tokens import Reader
-from gateway.engine.explain import Expected, Knowledge, expected
+from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching

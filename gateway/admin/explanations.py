@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gateway.engine.explain import Expected, Knowledge
+from gateway.engine.operations.explain import Expected, Knowledge
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.rules import Caching
 

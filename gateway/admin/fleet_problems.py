@@ -11,8 +11,8 @@ from gateway.admin.fleet_view import SHORT, names_of, shortfalls
 from gateway.admin.overview_documents import ProblemSeen
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode
-from gateway.policies.plan import Phase, WhyCaching
-from gateway.policies.probing import LEAST_BENEFIT
+from gateway.policies.space.plan import Phase, WhyCaching
+from gateway.policies.space.probing import LEAST_BENEFIT
 from gateway.policies.troubles import Trouble
 
 _SILENT = 20.0

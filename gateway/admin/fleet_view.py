@@ -22,9 +22,9 @@ from gateway.fleet.jobs import KnownJob
 from gateway.fleet.samples import HeldChunk
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode, decide
-from gateway.policies.plan import JobOrder, Phase, PoolOrder
-from gateway.policies.probing import times
 from gateway.policies.rates import Point, rates, ratio
+from gateway.policies.space.plan import JobOrder, Phase, PoolOrder
+from gateway.policies.space.probing import times
 
 SHORT = 12
 """Digits of a dataset's id in lists."""

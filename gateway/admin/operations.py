@@ -10,9 +10,9 @@ from fastapi import Depends, Request
 
 from gateway.admin.board import Board
 from gateway.admin.warmups import Warmups
-from gateway.engine.explain import Explainer
-from gateway.engine.purge import Purges
-from gateway.engine.verifying import Verifications
+from gateway.engine.operations.explain import Explainer
+from gateway.engine.operations.purge import Purges
+from gateway.engine.operations.verifying import Verifications
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal

@@ -14,7 +14,7 @@ from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.documents import moment
 from gateway.admin.fleet_view import size_of
-from gateway.engine.manager import Coordination
+from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable
 from gateway.tasks import repeat

@@ -13,7 +13,7 @@ from gateway.admin.documents import RequestModel, ResponseModel
 from gateway.admin.operations import Operations, Ops
 from gateway.admin.requests import AdminParts, Parts
 from gateway.admin.tokens import Admin
-from gateway.engine.purge import Purge, Purged
+from gateway.engine.operations.purge import Purge, Purged
 from gateway.model.keys import is_bucket_name
 
 router = APIRouter(tags=["purge"])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway import metrics
 from gateway.admin.warmup_table import Warmup, WarmupTable
-from gateway.engine.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
+from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership
 from gateway.model.errors import CatalogUnavailable, LarderError

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.schema import warmups
-from gateway.engine.warming import WarmupProgress
+from gateway.engine.operations.warming import WarmupProgress
 
 UNFINISHED = ("queued", "running")
 MOST = 10_000

@@ -9,10 +9,10 @@ from dataclasses import replace
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.warmup_table import UNFINISHED, Request, Warmup, WarmupTable
-from gateway.engine.warm_dataset import DatasetAccess, WarmDataset
-from gateway.engine.warm_objects import WarmObjects
-from gateway.engine.warm_prefix import Prefix, WarmPrefix
-from gateway.engine.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
+from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
+from gateway.engine.operations.warm_objects import WarmObjects
+from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
+from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.origin.client import OriginClient

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
-from gateway.engine.batch import Batches
-from gateway.engine.blocks import Blocks
-from gateway.engine.body import Body
-from gateway.engine.entries import EntryCache, ObjectEntry
-from gateway.engine.explain import Explainer
-from gateway.engine.grants import Grants
-from gateway.engine.items import ItemFetches
+from gateway.engine.items.batch import Batches
+from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.lane import Lane, load_limits
-from gateway.engine.reads import Ask, Forward, Found, Reads, Relay
+from gateway.engine.objects.blocks import Blocks
+from gateway.engine.objects.body import Body
+from gateway.engine.objects.entries import EntryCache, ObjectEntry
+from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.reads import Ask, Forward, Found, Reads, Relay
+from gateway.engine.objects.writes import WriteAnswer, Writes
+from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
-from gateway.engine.writes import WriteAnswer, Writes
 from gateway.fleet.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity

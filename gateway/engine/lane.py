@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from gateway.engine.items import AT_ONCE
-from gateway.engine.underway import FETCHES_PER_BATCH
+from gateway.engine.items.fetch import AT_ONCE
+from gateway.engine.items.underway import FETCHES_PER_BATCH
 from gateway.policies.lane import LoadClass, LoadLimits, LoadScheduler
 from gateway.tasks import Tasks
 

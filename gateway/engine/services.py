@@ -6,9 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from gateway.engine.homes import PeerNodes
-from gateway.engine.moves import Moved
-from gateway.engine.recently_invalidated import RecentlyInvalidated
+from gateway.engine.items.homes import PeerNodes
+from gateway.engine.objects.handover import Moved
+from gateway.engine.objects.recently_invalidated import RecentlyInvalidated
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules

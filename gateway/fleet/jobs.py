@@ -11,7 +11,7 @@ lowest epoch, and in it the longest rest. A chunk that only the slowest rank sti
 that has nothing before it has ended, and is not waited for. Totals are the means over all ranks of the registration, items
 and hits the sums: a divisor that never changes keeps them growing when a rank comes late.
 
-The order of an epoch is decided by ``gateway.policies.chunk_order`` and put into force by compare-and-set, so ranks that ask at
+The order of an epoch is decided by ``policies/space/chunk_order.py`` and put into force by compare-and-set, so ranks that ask at
 the same time get the same answer. Of two jobs that open an epoch of one dataset at the same time, the second sees the sequence
 of the first: ``sequence`` keeps the last one given and, since a new one may be equal to it, counts new ones (``LEADS``). Older
 nodes decide in a script of their own, on the same keys but without the count. Between an old and a new node, two jobs that open
@@ -35,9 +35,9 @@ from redis.asyncio import Redis
 from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
-from gateway.policies.chunk_order import Opening, OrderState, Place, late_under, open_epoch
-from gateway.policies.plan import Phase
-from gateway.policies.probing import PhaseTotals
+from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
+from gateway.policies.space.plan import Phase
+from gateway.policies.space.probing import PhaseTotals
 
 MOST_JOBS = 10_000
 """Jobs of one zone."""

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
-from gateway.policies.plan import JobOrder, Plan, PoolOrder
+from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
 
 HISTORY = 100
 """Changes that are remembered."""

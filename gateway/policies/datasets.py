@@ -47,7 +47,7 @@ class PlanReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DatasetPlan:
-    """The decision: mode, and the cut into ``partitions`` of ``units`` stripe units each (see policies/chunk_cut.py)."""
+    """The decision: mode, and the cut into ``partitions`` of ``units`` stripe units each (see policies/space/chunk_cut.py)."""
 
     caching: CachingMode
     partitions: int

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.plan import Phase
+from gateway.policies.space.plan import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.items import Numbers, SimulatedItems, SimulatedSpace
 from gateway.sim.job import JobRun, shuffled

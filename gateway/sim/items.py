@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.chunk_cut import ChunkCut
+from gateway.policies.space.chunk_cut import ChunkCut
 from gateway.sim.clock import Action
 from gateway.sim.link import Link
 from gateway.sim.scenario import DatasetSpec

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from gateway.policies.manager import ManagerParams
-from gateway.policies.probing import ProbeSettings
+from gateway.policies.space.manager import ManagerParams
+from gateway.policies.space.probing import ProbeSettings
 from gateway.sim.baselines import NeverEvict, NoCache, belady, lru
 from gateway.sim.clock import Clock
 from gateway.sim.items import SimulatedItems, SimulatedSpace

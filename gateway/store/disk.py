@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step
-from gateway.store.database import Database, Operation
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.generations import TWINS, Generations, remove_dead
-from gateway.store.index_file import Identity, ensure_index, identity_of
+from gateway.store.index.database import Database, Operation
+from gateway.store.index.index_file import Identity, ensure_index, identity_of
 from gateway.store.threads import HUNG_AFTER, LONG, HangWatch, Threads
 
 T = TypeVar("T")

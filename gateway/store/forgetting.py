@@ -8,12 +8,12 @@ from functools import partial
 from hashlib import blake2b
 
 from gateway.model.keys import ObjectKey
-from gateway.store import blob_rows, objects
-from gateway.store.blob_rows import Counts
-from gateway.store.database import Operation
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
-from gateway.store.objects import Recorded
+from gateway.store.index import blob_rows, objects
+from gateway.store.index.blob_rows import Counts
+from gateway.store.index.database import Operation
+from gateway.store.index.objects import Recorded
 
 Settle = Callable[[Recorded, Counts | None], object]
 """Hears what a transaction left: blobs without a row, and the counts if they were read."""

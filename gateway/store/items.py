@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from gateway.flight import SingleFlight
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
-from gateway.store import blob_rows
-from gateway.store.blob_rows import BlobRow
 from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
+from gateway.store.index import blob_rows
+from gateway.store.index.blob_rows import BlobRow
 from gateway.store.opening import Opener
 from gateway.store.threads import closer
 

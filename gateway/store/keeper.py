@@ -21,11 +21,11 @@ from sqlite3 import Connection
 
 from gateway.policies.freshness import AHEAD
 from gateway.policies.watermarks import decide_eviction
-from gateway.store import blob_rows, objects, pool_rows
 from gateway.store.accesses import Folded
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
-from gateway.store.schema import NODE
+from gateway.store.index import blob_rows, objects, pool_rows
+from gateway.store.index.schema import NODE
 from gateway.store.space import SpaceMeter
 
 log = logging.getLogger("larder.store")

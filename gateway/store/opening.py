@@ -16,11 +16,11 @@ from gateway.metrics import VERIFIED_BLOBS
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.policies.breaker import Failed
-from gateway.store import blob_rows
-from gateway.store.blob_rows import BlobRow
 from gateway.store.blobs import Contents, OpenBlob, OpenBlobs
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault, disk_fault
+from gateway.store.index import blob_rows
+from gateway.store.index.blob_rows import BlobRow
 from gateway.store.threads import HUNG_AFTER, SLOWEST_READ
 
 # Running out of these says nothing about the blob.

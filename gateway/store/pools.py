@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from gateway.policies.pools import Pool
-from gateway.store import pool_rows
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
+from gateway.store.index import pool_rows
+from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor
-from gateway.store.pool_rows import PoolRow
 
 _AT_ONCE = 10_000
 """Blobs of retired pools that go over to ``default`` in one transaction."""

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from gateway.config import CacheSettings
 from gateway.policies.breaker import BreakerState, FailureKind
 from gateway.policies.watermarks import Space, room_for_blobs
-from gateway.store import blob_rows
-from gateway.store.blob_rows import Counts
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
 from gateway.store.directory import Free
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault, disk_faults
+from gateway.store.index import blob_rows
+from gateway.store.index.blob_rows import Counts
 
 _TRUSTED_FOR = 1.0
 _MEASURED_EVERY = 10.0

@@ -25,24 +25,24 @@ from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.breaker import Event
 from gateway.policies.watermarks import Watermarks, admits, admits_for_good, decide_eviction
-from gateway.store import blob_rows, objects, pool_rows
 from gateway.store.accesses import Accesses, Uses
-from gateway.store.blob_rows import Counts, Kept
 from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.datasets.registry import DiskWork
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
 from gateway.store.forgetting import Forgetter
+from gateway.store.index import blob_rows, objects, pool_rows
+from gateway.store.index.blob_rows import Counts, Kept
+from gateway.store.index.objects import Recorded, Recording
+from gateway.store.index.pool_rows import Entering
+from gateway.store.index.purged import AppliedPurges
+from gateway.store.index.rights import withdraw
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Evictor, RecoveryReport
-from gateway.store.objects import Recorded, Recording
 from gateway.store.opening import Opener
-from gateway.store.pool_rows import Entering
 from gateway.store.pools import Pools
 from gateway.store.prefixes import Prefixes
-from gateway.store.purged import AppliedPurges
-from gateway.store.rights import withdraw
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
 from gateway.store.threads import HUNG_AFTER, closer

@@ -15,7 +15,7 @@ from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.pools import DEFAULT
-from gateway.store.pool_rows import Entering
+from gateway.store.index.pool_rows import Entering
 from gateway.store.store import Store
 
 BLOCK = 4096

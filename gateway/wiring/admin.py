@@ -28,7 +28,7 @@ from gateway.admin.requests import AdminParts
 from gateway.admin.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
-from gateway.engine.purge import Forgetting
+from gateway.engine.operations.purge import Forgetting
 from gateway.policies.troubles import Trouble
 from gateway.store.threads import within
 from gateway.tasks import keep_running

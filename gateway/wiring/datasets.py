@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from gateway.config import Settings
-from gateway.engine import homes
-from gateway.engine.registrations import Registrations, Shared
+from gateway.engine.items import homes
+from gateway.engine.items.registrations import Registrations, Shared
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
 from gateway.store.datasets.registry import Registry

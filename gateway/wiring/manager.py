@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from gateway.api.v1.jobs import Find, JobParts
 from gateway.config import Settings
-from gateway.engine.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
 from gateway.engine.engine import Engine
-from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
-from gateway.engine.planned import Planned
-from gateway.engine.preload import Preloader
+from gateway.engine.space.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
+from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
+from gateway.engine.space.planned import Planned
+from gateway.engine.space.preload import Preloader
 from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership

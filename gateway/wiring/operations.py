@@ -19,13 +19,13 @@ from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
 from gateway.config import Settings
 from gateway.engine.engine import Engine
-from gateway.engine.explain import Explainer
-from gateway.engine.purge import Purges
-from gateway.engine.registrations import Registrations
-from gateway.engine.verifying import Verifications
-from gateway.engine.warm_dataset import DatasetAccess
-from gateway.engine.warm_objects import WarmObjects
-from gateway.engine.watch import NodeIdentity, NodeView, NodeWatch
+from gateway.engine.items.registrations import Registrations
+from gateway.engine.operations.explain import Explainer
+from gateway.engine.operations.purge import Purges
+from gateway.engine.operations.verifying import Verifications
+from gateway.engine.operations.warm_dataset import DatasetAccess
+from gateway.engine.operations.warm_objects import WarmObjects
+from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
 from gateway.fleet.invalidations import Invalidations

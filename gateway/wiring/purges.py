@@ -7,7 +7,7 @@ import asyncio
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.following import PAUSE
 from gateway.admin.catalog.purges import unseen
-from gateway.engine.purge import Forgetting, Unseen
+from gateway.engine.operations.purge import Forgetting, Unseen
 from gateway.model.errors import CatalogUnavailable
 from gateway.tasks import repeat
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.admin.reach import RuleProbe
 from gateway.config import Origin, Rule
-from gateway.engine.warm_prefix import ListedObject, read_page
+from gateway.engine.operations.warm_prefix import ListedObject, read_page
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.policies.covering import covers, hidden_by

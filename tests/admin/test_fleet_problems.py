@@ -15,9 +15,9 @@ from gateway.fleet.samples import NodeSample
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
-from gateway.policies.probing import PhaseTotals, ProbeState
 from gateway.policies.rates import Point
+from gateway.policies.space.plan import JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.space.probing import PhaseTotals, ProbeState
 
 DATASET = "ab" * 32
 AT = 1_800_000_000.0

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.admin.catalog import purges
 from gateway.admin.catalog.purges import remember, unseen
-from gateway.engine.purge import Purge
+from gateway.engine.operations.purge import Purge
 from tests.admin.admin_world import AdminWorld
 from tests.admin.test_catalog import ACTOR
 

@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.items import MOST_DIGESTS, PeerItemsEdge
-from gateway.engine.registrations import Registrations
+from gateway.engine.items.registrations import Registrations
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.operations import PeerOperations
-from gateway.engine.purge import Forgetting, Purges
-from gateway.engine.warm_objects import WarmObjects
+from gateway.engine.operations.purge import Forgetting, Purges
+from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_auth import PeerSigner

@@ -15,8 +15,8 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange, resource_of
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
-from gateway.engine.body import Body
-from gateway.engine.reads import Forward
+from gateway.engine.objects.body import Body
+from gateway.engine.objects.reads import Forward
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import LarderError

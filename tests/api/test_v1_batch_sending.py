@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query, runs_of
 from gateway.api.v1.batch_body import suffix_of
-from gateway.engine import items
-from gateway.engine.planned import Planned
+from gateway.engine.items import fetch as items
+from gateway.engine.space.planned import Planned
 from gateway.model.errors import BrokenBody, ClientGone
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Plan
+from gateway.policies.space.plan import Plan
 from gateway.testing.origin_faults import DieAfter, Hang
 from larder.frames import Decoder, Received
 from tests.batches import packed

@@ -14,10 +14,10 @@ import pytest
 
 from gateway.api.v1.job_documents import Heartbeat
 from gateway.api.v1.jobs import JobParts, JobService
-from gateway.engine.planned import Planned
+from gateway.engine.space.planned import Planned
 from gateway.fleet.jobs import Beat, JobRecord
 from gateway.model.keys import OriginIdentity, Principal
-from gateway.policies.plan import Plan
+from gateway.policies.space.plan import Plan
 from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config import CacheSettings, Credential, Origin
-from gateway.engine.body import Body
 from gateway.engine.engine import Engine
-from gateway.engine.growing import Span
-from gateway.engine.reads import Ask, Found
+from gateway.engine.objects.body import Body
+from gateway.engine.objects.growing import Span
+from gateway.engine.objects.reads import Ask, Found
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import NullInvalidations
 from gateway.fleet.membership import Membership

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.batch import Batches
-from gateway.engine.wanted import FailedItem, InMemoryItem, LargeItem, StoredItem
+from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items.batch import Batches
+from gateway.engine.items.wanted import FailedItem, InMemoryItem, LargeItem, StoredItem
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.dataset_quota import Limit

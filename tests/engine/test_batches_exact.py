@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine import batch as batches
-from gateway.engine.batch import Arriving, Resident
+from gateway.engine.items import batch as batches
+from gateway.engine.items.batch import Arriving, Resident
 from gateway.model.access import Access
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import PATIENCE, BatchMode

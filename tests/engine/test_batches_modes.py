@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine import items
-from gateway.engine.underway import FETCHES_PER_BATCH
-from gateway.engine.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Wanted
+from gateway.engine.items import fetch as items
+from gateway.engine.items.underway import FETCHES_PER_BATCH
+from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Wanted
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
@@ -445,7 +445,7 @@ async def test_what_is_queued_as_a_queue_ends_is_fetched(small: Shelf, turns: in
 
 async def test_a_large_prefetch_is_counted_as_one(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: indices are taken in piece by piece, duplicates and all, and the answer is about all of them."""
-    monkeypatch.setattr("gateway.engine.batch._AT_A_TIME", 7)
+    monkeypatch.setattr("gateway.engine.items.batch._AT_A_TIME", 7)
     data = await small.dataset(equal_bodies(40, SIZE), "chunked")
     await data.warm(range(10))
     small.bench.origin.inject(Hang(times=1000))

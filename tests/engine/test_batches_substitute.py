@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine import batch as batches
-from gateway.engine.batch import Arriving
+from gateway.engine.items import batch as batches
+from gateway.engine.items.batch import Arriving
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies import batch as policy
 from gateway.policies.batch import BatchMode

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gateway.engine.ranged import ObjectChanged
+from gateway.engine.objects.ranged import ObjectChanged
 from gateway.metrics import FILLS
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey

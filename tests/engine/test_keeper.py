@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import CacheSettings
-from gateway.engine.keeper import SweepLoop
+from gateway.engine.space.keeper import SweepLoop
 from gateway.store.store import Store
 from gateway.testing.faults import FaultyDirectory
 from tests.engine.conftest import Bench

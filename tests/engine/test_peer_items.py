@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.engine import peer_items
-from gateway.engine.batch import Batches
-from gateway.engine.homes import PeerNodes
-from gateway.engine.items import ItemFetches
-from gateway.engine.neighbours import PAGE
-from gateway.engine.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
+from gateway.engine.items import peer_items
+from gateway.engine.items.batch import Batches
+from gateway.engine.items.fetch import ItemFetches
+from gateway.engine.items.holders import PAGE
+from gateway.engine.items.homes import PeerNodes
+from gateway.engine.items.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine import pool_assignments
-from gateway.engine.planned import Planned
-from gateway.engine.pool_assignments import PoolAssignments
+from gateway.engine.space import pool_assignments
+from gateway.engine.space.planned import Planned
+from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Plan, PoolOrder, WhyCaching, dataset_pools, node_pools
 from gateway.policies.pools import Pool
+from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching, dataset_pools, node_pools
 from tests.digests import Row
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 

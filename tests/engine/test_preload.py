@@ -12,17 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.engine import chunk_keeper, preload
-from gateway.engine.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
 from gateway.engine.lane import BESIDE
-from gateway.engine.planned import Planned
-from gateway.engine.preload import Preloader
+from gateway.engine.space import chunk_keeper, preload
+from gateway.engine.space.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
+from gateway.engine.space.planned import Planned
+from gateway.engine.space.preload import Preloader
 from gateway.fleet.jobs import JobRecord
 from gateway.fleet.plans import NodeReport
-from gateway.policies.chunk_cut import ChunkCut
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching
 from gateway.policies.pools import dataset_pool
+from gateway.policies.space.chunk_cut import ChunkCut
+from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.testing.origin import BOB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.engine.purge import Forgetting, Purge, Unseen
+from gateway.engine.operations.purge import Forgetting, Purge, Unseen
 from gateway.model.keys import ObjectKey
 from tests.engine.conftest import Bench, benched
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.moves import Moved
-from gateway.engine.ranged import ReaderRefused
-from gateway.engine.reads import Forward, Found, Relay
-from gateway.engine.recently_invalidated import WITHIN, RecentlyInvalidated
+from gateway.engine.objects.handover import Moved
+from gateway.engine.objects.ranged import ReaderRefused
+from gateway.engine.objects.reads import Forward, Found, Relay
+from gateway.engine.objects.recently_invalidated import WITHIN, RecentlyInvalidated
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.store.leases import FillLeases

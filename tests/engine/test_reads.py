@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.engine.reads import Forward, Found
+from gateway.engine.objects.reads import Forward, Found
 from gateway.model.access import Access
 from gateway.model.outcomes import Outcome, Reason
 from gateway.testing.origin_faults import DieBeforeHeaders, Gate, Hang

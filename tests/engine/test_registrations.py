@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.engine.homes import Node, PeerNodes
-from gateway.engine.registrations import Registrations, Shared
+from gateway.engine.items.homes import Node, PeerNodes
+from gateway.engine.items.registrations import Registrations, Shared
 from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.fleet import NodeState

@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from gateway.engine.explain import expected
 from gateway.engine.lane import BESIDE
-from gateway.engine.warm_objects import Warmed, WarmObjects
-from gateway.engine.warm_prefix import Prefix, WarmPrefix, read_page
-from gateway.engine.warming import WarmupFailed, WarmupProgress
+from gateway.engine.operations.explain import expected
+from gateway.engine.operations.warm_objects import Warmed, WarmObjects
+from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix, read_page
+from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.origin.client import OriginClient

@@ -13,8 +13,8 @@ from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.payload import PayloadForm
 from gateway.api.s3.spool import SpoolPlace
-from gateway.engine import fill
-from gateway.engine.writes import WriteAnswer
+from gateway.engine.objects import fill
+from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.wire import WireRequest

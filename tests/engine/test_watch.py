@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from gateway.engine.watch import NodeIdentity, NodeView, NodeWatch
-from gateway.policies.plan import Plan
+from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
+from gateway.policies.space.plan import Plan
 from gateway.policies.troubles import Trouble
 
 

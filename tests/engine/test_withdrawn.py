@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.engine.ranged import ObjectChanged, ReaderRefused
-from gateway.engine.reads import Forward, Found
+from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
+from gateway.engine.objects.reads import Forward, Found
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.fleet.jobs import Beat, JobRecord, Jobs
-from gateway.policies.chunk_order import Opening
-from gateway.policies.plan import Phase
-from gateway.policies.probing import PhaseTotals
+from gateway.policies.space.chunk_order import Opening
+from gateway.policies.space.plan import Phase
+from gateway.policies.space.probing import PhaseTotals
 
 D1, D2 = "1" * 64, "2" * 64
 LONG = 1000.0

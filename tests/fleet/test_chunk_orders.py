@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.compare_and_set import TRIES, Change, CompareAndSet, Contended
 from gateway.fleet.jobs import Jobs
-from gateway.policies.chunk_order import Opening
+from gateway.policies.space.chunk_order import Opening
 from tests.fleet.job_book import D1, D2, LONG, beat, order, record
 
 

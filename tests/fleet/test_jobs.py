@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from gateway.fleet import jobs as module
 from gateway.fleet.jobs import Jobs, OtherDataset, TooManyJobs, merged
-from gateway.policies.plan import Phase
-from gateway.policies.probing import PhaseTotals
+from gateway.policies.space.plan import Phase
+from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, order, record
 from tests.fleet.waiting import eventually
 

@@ -10,15 +10,15 @@ from typing import Any
 from redis.asyncio import Redis
 
 from gateway import metrics
-from gateway.engine.manager import Coordination, Electorate, Manager, settings_of
+from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import Phase, Plan
-from gateway.policies.probing import PhaseTotals
+from gateway.policies.space.plan import Phase, Plan
+from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.conftest import counted
 from tests.fleet.waiting import eventually
 

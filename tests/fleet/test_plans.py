@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import HISTORY, NodeReport, Plans, Reports
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from tests.fleet.waiting import eventually
 
 Z = "larder:z:"

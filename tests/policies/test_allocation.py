@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.policies.allocation import Allocation, Candidate, allocate
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import WhyCaching
+from gateway.policies.space.allocation import Allocation, Candidate, allocate
+from gateway.policies.space.plan import WhyCaching
 
 GB, GIB = 1000**3, 1024**3
 FULL, CHUNKED, STATIC, NONE = CachingMode.FULL, CachingMode.CHUNKED, CachingMode.STATIC, CachingMode.NONE

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.chunk_cut import SAMPLE, ChunkCut, ItemPermutation, fullest_chunk, unit_starts
 from gateway.policies.datasets import MOST_UNITS, PARTITIONS
+from gateway.policies.space.chunk_cut import SAMPLE, ChunkCut, ItemPermutation, fullest_chunk, unit_starts
 from larder.planner import Layout
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "wire" / "item_order.json").read_text())

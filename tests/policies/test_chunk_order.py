@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.chunk_order import KEPT_ORDERS, Opened, Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import ChunkRotation, PoolOrder, WhyCaching
+from gateway.policies.space.chunk_order import KEPT_ORDERS, Opened, Opening, OrderState, Place, late_under, open_epoch
+from gateway.policies.space.plan import ChunkRotation, PoolOrder, WhyCaching
 
 OURS, THEIRS = (0, 1, 2, 3, 4), (4, 2, 0, 3, 1)
 

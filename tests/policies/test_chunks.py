@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.policies.chunks import ChunkEvent, ChunkReason, JobView, RotationMemory, rotate
-from gateway.policies.plan import ChunkRotation
+from gateway.policies.space.chunks import ChunkEvent, ChunkReason, JobView, RotationMemory, rotate
+from gateway.policies.space.plan import ChunkRotation
 
 UNITS = 10
 FORCE = 60.0

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.datasets import decide as decide_alone
-from gateway.policies.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, WhyCaching
-from gateway.policies.probing import PhaseTotals, ProbeSettings
+from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.space.probing import PhaseTotals, ProbeSettings
 from tests.effort import examples
 
 GB, GIB = 1000**3, 1024**3

@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools, node_pools
 from gateway.policies.pools import Pool
+from gateway.policies.space.plan import (
+    ChunkRotation,
+    JobOrder,
+    Phase,
+    Plan,
+    PoolOrder,
+    WhyCaching,
+    dataset_pools,
+    node_pools,
+)
 
 ORDER = PoolOrder(CachingMode.CHUNKED, 10, 20, WhyCaching.OVERRIDE, 200, ChunkRotation((1, 2), 3, 2, (1,)), 150)
 PLAN = Plan(3, 7, dataset_pools({"d": ORDER}), {"t/j": JobOrder(True, Phase.STEADY, 2.5)}, {"m": 1}, {"i": [1]})

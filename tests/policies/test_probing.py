@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import JobOrder, Phase
-from gateway.policies.probing import MOST_BENEFIT, PhaseTotals, ProbeSettings, ProbeState, Stage, due, step
+from gateway.policies.space.plan import JobOrder, Phase
+from gateway.policies.space.probing import MOST_BENEFIT, PhaseTotals, ProbeSettings, ProbeState, Stage, due, step
 
 SETTINGS = ProbeSettings(batches=100)
 ITEMS = 32

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.policies.chunk_cut import ChunkCut
+from gateway.policies.space.chunk_cut import ChunkCut
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, fleet
 from tests.scenarios.redis_server import RedisServer

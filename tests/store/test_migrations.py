@@ -11,8 +11,8 @@ from zlib import crc32
 
 import pytest
 
-from gateway.store.migrations import migrate
-from gateway.store.schema import SCHEMA_VERSION, open_engine
+from gateway.store.index.migrations import migrate
+from gateway.store.index.schema import SCHEMA_VERSION, open_engine
 from gateway.store.store import Store
 from gateway.testing.stores import BLOCK, assert_index_equals_disk, get, key_of, put, query
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import ObjectMeta
-from gateway.store.index_file import ensure_index
+from gateway.store.index.index_file import ensure_index
 from gateway.testing.stores import (
     BLOCK,
     assert_index_equals_disk,

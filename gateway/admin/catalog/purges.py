@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.schema import meta, purges
-from gateway.engine.purge import Purge, Unseen
+from gateway.engine.operations.purge import Purge, Unseen
 
 KEPT = 1000
 """How many are remembered."""

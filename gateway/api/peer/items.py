@@ -21,9 +21,9 @@ from gateway.api.v1.batch import MOST_INDICES, parse_indices
 from gateway.api.v1.batch_body import Framing, ItemTally, Manner, headers_of, send_frames, send_resident
 from gateway.api.v1.blobs import send_blob
 from gateway.edge.asgi import send_json
-from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.batch import Batches
-from gateway.engine.registrations import Registrations
+from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items.batch import Batches
+from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.frames import MEDIA_TYPE
 from gateway.policies.batch import BatchMode

@@ -21,7 +21,7 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.forward import relay
 from gateway.api.s3.objects import ObjectReads
-from gateway.engine.reads import Forward, Relay
+from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
 from gateway.model.errors import OriginUnavailable

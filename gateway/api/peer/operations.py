@@ -13,9 +13,9 @@ from pydantic_core import from_json
 
 from gateway.api.peer.app import Address, Asks, PeerRequest
 from gateway.edge.asgi import send_json
-from gateway.engine.explain import Explainer, to_json
-from gateway.engine.purge import LONGEST, Purge, Purges
-from gateway.engine.warm_objects import WarmObjects
+from gateway.engine.operations.explain import Explainer, to_json
+from gateway.engine.operations.purge import LONGEST, Purge, Purges
+from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey, is_bucket_name
 

@@ -25,7 +25,7 @@ from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.tally import Tally
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
-from gateway.engine.reads import Forward, Relay
+from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome

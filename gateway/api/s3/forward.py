@@ -23,7 +23,7 @@ from gateway.api.s3.payload import PreparedBody, prepare
 from gateway.api.s3.permissions import require
 from gateway.api.s3.spool import SpoolPlace
 from gateway.engine.engine import Engine
-from gateway.engine.writes import WriteAnswer
+from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header

@@ -19,7 +19,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import entity_head
 from gateway.engine.engine import Engine
-from gateway.engine.entries import ObjectEntry
+from gateway.engine.objects.entries import ObjectEntry
 from gateway.fleet.membership import Membership
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity

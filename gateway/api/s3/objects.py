@@ -8,9 +8,9 @@ from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.engine import Engine
-from gateway.engine.entries import ObjectEntry
-from gateway.engine.ranged import ObjectChanged
-from gateway.engine.reads import Ask, Forward, Found, Relay
+from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.objects.ranged import ObjectChanged
+from gateway.engine.objects.reads import Ask, Forward, Found, Relay
 from gateway.model.conditions import Conditions, cache_directives, range_applies
 from gateway.model.conditions import ConditionVerdict as Precondition
 from gateway.model.errors import DiskUnavailable, S3Error

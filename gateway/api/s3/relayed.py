@@ -7,7 +7,7 @@ What the home cannot do is done without it, and no client hears of that. A node 
 begins, is suspected (``Membership.suspect``). One whose origin is lost says so at once, and stays home of what it has cached. In
 either case its successor in the ring is asked once, and if that fails too, or is this node, the object is read here as if there
 were no fleet. Stale bytes of a home that has lost its origin are given only when nobody else reaches the origin. What breaks off
-later is completed from the origin (``engine/relay.py``).
+later is completed from the origin (``engine/objects/relay.py``).
 
 A node that has lost its own origin is a successor to nobody, and has others read what is at home here and not cached.
 """
@@ -22,9 +22,9 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.engine.engine import Engine
-from gateway.engine.ranged import ObjectChanged, ReaderRefused, Version, read_range
-from gateway.engine.reads import Forward, Relay
-from gateway.engine.relay import RelayedBody, Rest
+from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
+from gateway.engine.objects.reads import Forward, Relay
+from gateway.engine.objects.relay import RelayedBody, Rest
 from gateway.fleet.membership import Membership
 from gateway.fleet.patient import PatientPeers, PatientResponse
 from gateway.fleet.peers import PeerUnavailable

@@ -13,7 +13,7 @@ from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
 from gateway.edge.asgi import Edge, Headers
-from gateway.engine.registrations import Registrations
+from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send

@@ -18,9 +18,9 @@ from gateway import metrics
 from gateway.api.v1 import batch_tar
 from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_frames, send_resident
 from gateway.edge.asgi import send_json
-from gateway.engine.answers import BatchAsk, Resident
-from gateway.engine.batch import Batches
-from gateway.engine.planned import Planned
+from gateway.engine.items.answers import BatchAsk, Resident
+from gateway.engine.items.batch import Batches
+from gateway.engine.space.planned import Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal

@@ -15,9 +15,9 @@ from typing import Any
 from prometheus_client import Counter
 
 from gateway import metrics
-from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items import ItemFetches
-from gateway.engine.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Outcome, StoredItem, Wanted
+from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items.fetch import ItemFetches
+from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Outcome, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
 from gateway.server.channel import SMALL

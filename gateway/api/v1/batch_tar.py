@@ -12,9 +12,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from gateway.api.v1.batch_body import TO_CLIENTS, Outgoing, RawHeaders, as_ready, described, suffix_of
-from gateway.engine.answers import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items import ItemFetches
-from gateway.engine.wanted import FailedItem, ItemStream, LargeItem, Wanted
+from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
+from gateway.engine.items.fetch import ItemFetches
+from gateway.engine.items.wanted import FailedItem, ItemStream, LargeItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.server.refusals import Scope, Send

@@ -31,8 +31,8 @@ from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
 from gateway.config import Settings
 from gateway.edge.problems import include, invalid_request, refusals
-from gateway.engine.planned import Planned
-from gateway.engine.registrations import Registrations
+from gateway.engine.items.registrations import Registrations
+from gateway.engine.space.planned import Planned
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name

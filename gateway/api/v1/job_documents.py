@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from gateway.policies.datasets import MOST_UNITS
-from gateway.policies.plan import Phase
+from gateway.policies.space.plan import Phase
 
 _NAME = r"^[A-Za-z0-9._-]{1,128}$"
 _COUNT = Annotated[int, Field(ge=0, le=2**53)]

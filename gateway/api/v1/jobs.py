@@ -33,17 +33,17 @@ from gateway.api.v1.job_documents import (
 )
 from gateway.api.v1.plan_document import plan_document
 from gateway.edge.problems import RETRY, include, invalid_request, refusals
-from gateway.engine.planned import Planned
+from gateway.engine.space.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
 from gateway.fleet.plans import Plans
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
-from gateway.policies.chunk_order import Opening
 from gateway.policies.datasets import CachingMode
-from gateway.policies.plan import JobOrder, Phase
-from gateway.policies.probing import PhaseTotals, times
+from gateway.policies.space.chunk_order import Opening
+from gateway.policies.space.plan import JobOrder, Phase
+from gateway.policies.space.probing import PhaseTotals, times
 from gateway.server.received import request_body
 from gateway.store.datasets.opened import Registration
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gateway.api.v1.job_documents import ChunksInForce, PlanDocument, PlannedDataset, PlannedJob
-from gateway.policies.plan import Plan
+from gateway.policies.space.plan import Plan
 
 
 def plan_document(

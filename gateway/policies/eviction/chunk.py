@@ -1,6 +1,6 @@
 """Chunk: the order of a dataset of which two chunks are held and rotated (Quiver, section 5.1).
 
-Which chunks are held is decided by ``policies/chunks.py``, and the items of one that has left are evicted at once. If room is
+``policies/space/chunks.py`` decides which chunks are held, and the items of one that has left are evicted at once. If room is
 needed before that, the order of loading is the order of leaving: the older chunk is the one that jobs finish first. A read makes
 no item younger: what was just read is needed last, as it comes again only in the next epoch, whereas the next chunk, loaded
 before, is yet to be read.

@@ -7,7 +7,7 @@ is Philox4x64 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 
 **The items of a dataset before they are cut into chunks** (`ItemPermutation`). Digest files are sorted by key, and in key-sorted
 data the classes follow one another: without a permutation, a hundred classes in a hundred stripe units would give each chunk ten
 classes. It depends only on the number of items and the dataset's id, so all jobs and gateways use the same chunks. Gateways
-compute it too (``gateway/policies/chunk_cut.py``, which explains why it is computed rather than stored);
+compute it too (``gateway/policies/space/chunk_cut.py``, which explains why it is computed rather than stored);
 ``wire/item_order.json`` pins both.
 """
 

@@ -1,0 +1,1 @@
+"""Items of datasets: batches, and where each item comes from."""

@@ -1,0 +1,454 @@
+"""Batches: many items of a dataset for one reader, in one answer.
+
+``Batches.open`` decides between the two forms of an answer (gateway/model/frames.py). If everything that will be delivered is
+on disk, it opens the files and the answer has a length (``Resident``). Otherwise items are delivered as they come
+(``Arriving``): first what is there, then what is fetched.
+
+In substitute mode the reader gets what he asked for as long as there are candidates: a slow item is not waited for, another one
+takes its place (``policies.batch.may_replace``), and a failed one is replaced too. What he does not get he may ask for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from cachetools import TTLCache
+from numpy.typing import NDArray
+
+from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room
+from gateway.engine.items.candidates import Candidates
+from gateway.engine.items.fetch import ItemFetches
+from gateway.engine.items.holders import HolderLookup
+from gateway.engine.items.homes import Split, split_of
+from gateway.engine.items.prefetch import Prefetcher
+from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress
+from gateway.engine.items.wanted import FailedItem, HolderSource, Outcome, PrefetchCounts, Wanted
+from gateway.engine.lane import Lane
+from gateway.engine.services import Services
+from gateway.model.access import Access
+from gateway.model.frames import ItemStatus
+from gateway.policies.batch import BatchMode, Positions, choose, may_replace
+from gateway.policies.datasets import CachingMode, refreshes_recency
+from gateway.policies.space.chunk_cut import ChunkCut, fullest_chunk
+from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
+from gateway.store.items import ItemFile, close_files
+
+LARGEST_OPEN_BATCH = 1024
+"""Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
+_LOOK = 0.25
+_AT_A_TIME = 4096
+_HOMES = 3
+_COUNTED_FOR = 2.0
+"""Seconds that the fullest chunk of a dataset is remembered, for ``_COUNTED`` datasets."""
+_COUNTED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """Where a batch's items come from: by position, whether the home is another node and nothing is here; who is asked
+    before the origin; and how many other nodes are home of something."""
+
+    far: NDArray[np.bool_]
+    source: HolderSource | None
+    nodes: int
+
+
+class Batches:
+    """The batches of this worker."""
+
+    def __init__(self, services: Services, fetches: ItemFetches, lane: Lane) -> None:
+        self._services = services
+        self._items = services.store.items
+        self.fetches = fetches
+        self._prefetcher = Prefetcher(services, fetches, lane)
+        # A quarter: connections, blobs and whatever else there is need descriptors too.
+        self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._fullest: TTLCache[str, int] = TTLCache(_COUNTED, _COUNTED_FOR, time.monotonic)
+        self._random = np.random.default_rng()
+
+    async def open(self, ask: BatchAsk) -> Resident | Arriving:
+        """Decide what is delivered, and open what is there."""
+        await self._prepare(ask)
+        return await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
+
+    def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
+        """By position, whether the item is known to be in the cache."""
+        if ask.caching is CachingMode.NONE:
+            return np.zeros(len(ask.indices), dtype=bool)
+        flags = ask.registration.content.states.flags[ask.indices]
+        resident: NDArray[np.bool_] = (flags == RESIDENT) | (flags == VERIFIED)
+        return resident
+
+    async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
+        """``resident``, in the whole fleet, once the dataset's survey has been waited for if it is a small one."""
+        await self._prepare(ask)
+        resident = self.resident(ask)
+        there, _ = await self._there(ask, self._split(ask), resident)
+        return resident | there
+
+    def fetching(self, ask: BatchAsk) -> NDArray[np.bool_]:
+        """By position, whether a worker of this node is reading the item from the origin."""
+        fetching: NDArray[np.bool_] = ask.registration.content.states.flags[ask.indices] == FETCHING
+        return fetching
+
+    def fullest_chunk(self, content: Content, cut: ChunkCut) -> int:
+        """The chunk with most resident items, as of a moment ago; -1 when there is none."""
+        chunk = self._fullest.get(content.tag)
+        if chunk is None:
+            flags = content.states.flags
+            chunk = fullest_chunk(np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED)), cut)
+            self._fullest[content.tag] = chunk
+        return chunk
+
+    async def _prepare(self, ask: BatchAsk) -> None:
+        self._items.adopt(ask.registration.content)
+        await self._items.ready(ask.registration.content)
+
+    async def _ready(self, ask: BatchAsk, positions: Sequence[int]) -> list[ItemFile | None]:
+        """The files of those items that are known to be right."""
+        if ask.caching is CachingMode.NONE:
+            return [None] * len(positions)
+        content = ask.registration.content
+        indices = ask.indices[positions].tolist()
+        files = await self._items.open_all(content, indices)
+        for index, file in zip(indices, files, strict=True):
+            if file is not None:
+                self._record(ask, index, content.digest(index) if refreshes_recency(ask.caching) else b"", hit=True)
+        return files
+
+    def _record(self, ask: BatchAsk, index: int, blob: bytes = b"", *, hit: bool = False) -> None:
+        access = Access(ask.registration.content.id, index, blob, hit, self._services.now(), ask.identity)
+        self._services.store.accesses.record(access)
+
+    async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
+        """The item's file, verified first if need be; ``None`` if it is not in the cache."""
+        content, index = ask.registration.content, int(ask.indices[position])
+        (file,) = await self._ready(ask, [position])
+        if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] in (RESIDENT, VERIFIED):
+            file = await self._items.look(content, index)
+        return file
+
+    # --- other nodes
+
+    def _split(self, ask: BatchAsk) -> Split | None:
+        fleet = self._services.fleet
+        if fleet is None or ask.here or ask.caching is CachingMode.NONE:
+            return None
+        return split_of(fleet.members, ask.registration.content, ask.indices)
+
+    async def _there(
+        self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """By position, of what is not here: whether its home has it; and whether its home is reading it from the origin."""
+        has, reads = np.zeros((2, len(ask.indices)), dtype=bool)
+        peers = self.fetches.peers
+        if split is None or peers is None:
+            return has, reads
+        parts = [(node, at[~resident[at]]) for node, at in split.parts()]
+        questions = [(node, at) for node, at in parts if len(at)]
+        answers = await asyncio.gather(
+            *(peers.resident(node, self._wanted(ask, 0), ask.indices[at]) for node, at in questions)
+        )
+        for (_, at), (has_some, reads_some) in zip(questions, answers, strict=True):
+            has[at], reads[at] = has_some, reads_some
+        return has, reads
+
+    def _routes(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_], order: Iterable[int]) -> _Routes:
+        """How the items that are not here are to be had.
+
+        Args:
+            ask: the batch.
+            split: the homes of its items.
+            resident: by position, whether the item is here.
+            order: the positions of those that are not, as they will be asked for.
+        """
+        far = np.zeros(len(ask.indices), dtype=bool) if split is None else split.elsewhere & ~resident
+        neighbours, fleet = self.fetches.neighbours, self._services.fleet
+        source = None
+        if neighbours and fleet and not fleet.members.alone and ask.caching is not CachingMode.NONE:
+            upcoming = (int(ask.indices[position]) for position in order if not far[position])
+            source = HolderLookup(neighbours, ask.registration, upcoming)
+        return _Routes(far, source, 0 if split is None else len(split.parts()))
+
+    @staticmethod
+    def _lengths(ask: BatchAsk) -> NDArray[np.uint64]:
+        lengths: NDArray[np.uint64] = ask.registration.content.lengths[ask.indices]
+        return lengths
+
+    # --- exact
+
+    async def _open_exact(self, ask: BatchAsk) -> Resident | Arriving:
+        count = len(ask.indices)
+        opened = Resident(self._room)
+        verified = ask.registration.content.states.flags[ask.indices] == VERIFIED
+        if count <= min(LARGEST_OPEN_BATCH, self._room.left) and bool(verified.all()):
+            for position, file in enumerate(await self._ready(ask, range(count))):
+                if file is not None:
+                    opened.add(position, file)
+            if len(opened.files) == count:
+                return opened
+            opened.close()
+        answer = Arriving(_nothing(), opened)
+        answer.arrivals = self._each_in_order(ask, answer) if ask.ordered else self._each_as_it_comes(ask, answer)
+        return answer
+
+    async def _each_in_order(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
+        ahead: deque[tuple[int, asyncio.Task[Outcome] | None]] = deque()
+        resident = self.resident(ask)
+        routes = self._routes(ask, self._split(ask), resident, np.flatnonzero(~resident).tolist())
+        window = AskWindow(self._lengths(ask))
+        positions = deque(range(len(ask.indices)))
+        near = 0
+        progress = BatchProgress(len(ask.indices))
+        try:
+            while True:
+                while positions:
+                    position = positions[0]
+                    if not resident[position] and progress.hopeless:
+                        answer.status = ItemStatus.ORIGIN_ERROR
+                        positions.popleft()
+                        continue
+                    if not (window.takes(position) if routes.far[position] else near < FETCHES_PER_BATCH):
+                        break
+                    near += not routes.far[position]
+                    task = None if resident[position] else self._start(ask, position, routes)
+                    ahead.append((positions.popleft(), task))
+                if not ahead:
+                    return
+                position, task = ahead.popleft()
+                near -= not routes.far[position]
+                file = await self._file(ask, position) if task is None else None
+                if file is not None:
+                    yield Arrival(position, file)
+                    continue
+                outcome = await (task or self._start(ask, position, routes))
+                window.come(position)
+                progress.hear(outcome)
+                yield Arrival(position, outcome)
+                del outcome, task
+        finally:
+            _abandon(task for _, task in ahead if task is not None)
+            ahead.clear()  # the traceback of a cancelled request refers to this frame
+
+    async def _each_as_it_comes(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
+        """What is resident first, while the first of the others are being fetched."""
+        resident = self.resident(ask)
+        there = iter(np.flatnonzero(resident).tolist())
+        missing = np.flatnonzero(~resident)
+        routes = self._routes(ask, self._split(ask), resident, missing.tolist())
+        near = deque(missing[~routes.far[missing]].tolist())
+        far = deque(missing[routes.far[missing]].tolist())
+        window = AskWindow(self._lengths(ask))
+        progress = BatchProgress(len(ask.indices))
+        underway = progress.underway
+        reading = 0
+        try:
+            while True:
+                while far and not progress.hopeless and window.takes(far[0]):
+                    underway.add(far[0], self._start(ask, far.popleft(), routes))
+                while near and reading < FETCHES_PER_BATCH and not progress.hopeless:
+                    reading += 1
+                    underway.add(near[0], self._start(ask, near.popleft(), routes))
+                if (here := next(there, None)) is not None:
+                    file = await self._file(ask, here)
+                    if file is None:
+                        near.append(here)
+                    else:
+                        yield Arrival(here, file)
+                    continue
+                if not underway:
+                    answer.status = ItemStatus.ORIGIN_ERROR if near or far else ItemStatus.OK
+                    return
+                for arrival in await self._arrived(progress):
+                    reading -= arrival.position not in window
+                    window.come(arrival.position)
+                    yield arrival
+        finally:
+            underway.abandon()
+
+    @staticmethod
+    async def _arrived(progress: BatchProgress, within: float | None = None) -> list[Arrival]:
+        arrivals = []
+        for position, outcome in await progress.underway.ended(within):
+            progress.hear(outcome)
+            arrivals.append(Arrival(position, outcome))
+        return arrivals
+
+    # --- substitute
+
+    async def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
+        flags = ask.registration.content.states.flags
+        order: Positions = self._random.permutation(len(ask.indices))
+        resident, split = self.resident(ask), self._split(ask)
+        there, fetching = await self._there(ask, split, resident)
+        choice = choose(order, resident | there, fetching | self.fetching(ask))
+        opened = Resident(self._room)
+        residents = deque(choice.resident.tolist())
+        later: list[int] = []
+        gone: list[int] = []
+        promised: deque[int] = deque()
+        most = max(0, min(ask.take, LARGEST_OPEN_BATCH, self._room.left))
+        near = choice.resident[~there[choice.resident]][:most].tolist()
+        files = dict(zip(near, await self._ready(ask, near), strict=True))
+        while residents and len(opened.files) + len(later) + len(promised) < ask.take:
+            if len(opened.files) >= LARGEST_OPEN_BATCH or self._room.left <= 0:
+                break
+            position = residents.popleft()
+            if there[position]:
+                promised.append(position)
+            elif (file := files.pop(position, None)) is not None:
+                opened.add(position, file)
+            elif flags[ask.indices[position]] in (RESIDENT, VERIFIED):
+                later.append(position)
+            else:
+                gone.append(position)
+        close_files([file for file in files.values() if file is not None])
+        others = [*choice.others.tolist(), *gone]
+        if len(opened.files) >= ask.take or not (residents or later or others or promised):
+            return opened
+        residents.extendleft(reversed(later))
+        routes = self._routes(ask, split, resident, others)
+        candidates = Candidates(residents, promised, others, routes.far, self._lengths(ask), routes.nodes)
+        answer = Arriving(_nothing(), opened)
+        answer.arrivals = self._substitutes(ask, candidates, there, routes, answer)
+        return answer
+
+    async def _substitutes(
+        self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
+    ) -> AsyncGenerator[Arrival]:
+        """What is open, then residents that have to be verified, opened or asked for first, then what has to be fetched."""
+        opened, residents = answer.opened, candidates.residents
+        progress = BatchProgress(ask.take - len(opened.files))
+        loop = asyncio.get_running_loop()
+        try:
+            self._start_more(ask, routes, candidates, progress, len(residents), 0.0)
+            while opened.files:
+                yield opened.pop()
+            last = loop.time()
+            while progress.needed > 0:
+                if residents and progress.needed > len(progress.underway) + len(candidates.promised):
+                    position = residents.popleft()
+                    if there[position]:
+                        candidates.promised.append(position)
+                    elif (file := await self._file(ask, position)) is not None:
+                        progress.needed -= 1
+                        yield Arrival(position, file)
+                    else:
+                        candidates.add_other(position)
+                    last = loop.time()
+                    continue
+                self._start_more(ask, routes, candidates, progress, 0, loop.time() - last)
+                if not progress.underway or progress.hopeless:
+                    break
+                for arrival in await self._arrived(progress, _LOOK):
+                    candidates.ended(arrival.position)
+                    last = loop.time()
+                    if self._counts(arrival, progress):
+                        yield arrival
+            if progress.needed > 0 and progress.failed:
+                answer.status = ItemStatus.ORIGIN_ERROR
+        finally:
+            progress.underway.abandon()
+
+    def _start_more(
+        self,
+        ask: BatchAsk,
+        routes: _Routes,
+        candidates: Candidates,
+        progress: BatchProgress,
+        at_hand: int,
+        silent: float,
+    ) -> None:
+        """Ask for what other nodes have, and for as many others as are needed beside that and beside ``at_hand`` items."""
+        while len(progress.underway) < progress.needed and (position := candidates.next_promised()) is not None:
+            progress.underway.add(position, self._start(ask, position, routes))
+        waiting = len(progress.underway) + len(candidates.promised)
+        for _ in range(may_replace(waiting, progress.needed - at_hand, silent)):
+            if (other := candidates.next_other()) is None:
+                return
+            progress.underway.add(other, self._start(ask, other, routes))
+
+    @staticmethod
+    def _counts(arrival: Arrival, progress: BatchProgress) -> bool:
+        """Whether to tell the reader: not of what he does not need any more, nor of what only failed for now."""
+        content = arrival.content
+        if isinstance(content, FailedItem):
+            return content.status is not ItemStatus.ORIGIN_ERROR
+        progress.needed -= 1
+        return progress.needed >= 0
+
+    def _wanted(self, ask: BatchAsk, index: int, source: HolderSource | None = None) -> Wanted:
+        return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source)
+
+    def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
+        index = int(ask.indices[position])
+        self._record(ask, index)
+        wanted = self._wanted(ask, index, routes.source)
+        return asyncio.get_running_loop().create_task(self.fetches.fetch(wanted))
+
+    # --- prefetch
+
+    async def prefetch(self, ask: BatchAsk) -> dict[str, int]:
+        """Have the items fetched in the background, in random order; how many are here, are being fetched, and were refused.
+
+        Refused is what would fill more than half of the cache, with what is queued already: it would push out the chunk in use.
+        """
+        await self._prepare(ask)
+        counts = PrefetchCounts(0, 0, 0)
+        for start in range(0, len(ask.indices), _AT_A_TIME):
+            part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
+            counts = _sum(counts, await self._prefetch_at_homes(part))
+            await asyncio.sleep(0)  # others have a turn: there may be a million items
+        return counts._asdict()
+
+    async def _prefetch_at_homes(self, ask: BatchAsk) -> PrefetchCounts:
+        """Each home is given its part; that of one which does not take it goes to the next, and in the end to nobody."""
+        counts = PrefetchCounts(0, 0, 0)
+        for _ in range(_HOMES):
+            split, peers = self._split(ask), self.fetches.peers
+            if split is None or peers is None:
+                return _sum(counts, await self._prefetch_here(ask))
+            counts = _sum(counts, await self._prefetch_here(replace(ask, indices=ask.indices[~split.elsewhere])))
+            wanted = self._wanted(ask, 0)
+            parts = [(node, ask.indices[at]) for node, at in split.parts()]
+            answers = await asyncio.gather(*(peers.prefetch(node, wanted, indices) for node, indices in parts))
+            counts = _sum(counts, *(answer for answer in answers if answer is not None))
+            left = [indices for (_, indices), answer in zip(parts, answers, strict=True) if answer is None]
+            if not left:
+                return counts
+            ask = replace(ask, indices=np.concatenate(left))
+        return _sum(counts, PrefetchCounts(0, 0, len(ask.indices)))
+
+    async def _prefetch_here(self, ask: BatchAsk) -> PrefetchCounts:
+        # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
+        await self._items.confirm(ask.registration.content, ask.indices)
+        resident = self.resident(ask)
+        self._used_soon(ask, ask.indices[resident])
+        return self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, ask.indices[~resident])
+
+    def _used_soon(self, ask: BatchAsk, indices: NDArray[np.uint32]) -> None:
+        """What is announced and here counts as used now, or what is fetched with it would push it out before its turn."""
+        now, content, identity = self._services.now(), ask.registration.content, ask.identity
+        for index in indices.tolist():
+            self._services.store.expect(Access(content.id, index, content.digest(index), False, now, identity))
+
+
+def _sum(*counts: PrefetchCounts) -> PrefetchCounts:
+    return PrefetchCounts(*map(sum, zip(*counts, strict=True)))
+
+
+def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
+    """Nobody waits for these any more; the fetches themselves go on, because they belong to the node."""
+    for task in tuple(tasks):
+        task.cancel()
+
+
+async def _nothing() -> AsyncGenerator[Arrival]:
+    return
+    yield  # makes it a generator

@@ -1,0 +1,484 @@
+"""Fetching items of datasets from the origin: one read per digest, verified, and kept if the plan allows it.
+
+Rules
+-----
+1. A fetch belongs to the node: it runs in its own task, keyed by digest, and whoever needs the same bytes joins it. Between the
+   workers of a node a lease on the digest does the same. A joiner whose fetch was refused or failed tries once with his own
+   address and rights, because the other's failure says nothing about his.
+2. The bytes are hashed on their way. What is not what its digest says is thrown away and reported as changed; it is stored under
+   no name at all, so nobody can plant bytes (DESIGN: the server hashes everything it stores).
+3. What the cache does not take (static cache full, disk ill, a rule against it) is passed on all the same: small items from
+   memory, large ones as they come, marked so that the reader knows that the verdict follows the bytes.
+4. In a fleet an item is fetched by its home (``homes.py``), which is asked from here, whoever asks here. A home's
+   origin error is not final: the next node in the ring is asked, and in the end the item is read here. A home asks a node that is
+   known to have the item before it asks the origin, and keeps nobody waiting for a lost origin (gateway/origin/reach.py).
+5. Readers are told of the origin's answers, not of its address nor of anything else behind the gateway; the log is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from zlib import crc32
+
+from gateway.engine.items.holders import Neighbours
+from gateway.engine.items.homes import Node
+from gateway.engine.items.peer_items import PeerItems
+from gateway.engine.items.wanted import (
+    FailedItem,
+    InMemoryItem,
+    ItemAnswer,
+    ItemStream,
+    LargeItem,
+    MemoryBudget,
+    MemoryLease,
+    Outcome,
+    StoredItem,
+    Wanted,
+    Who,
+)
+from gateway.engine.services import Services
+from gateway.metrics import MOVED_ITEMS
+from gateway.model.access import Access
+from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.frames import ItemFlag, ItemStatus
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef
+from gateway.origin.response import OriginResponse
+from gateway.policies.admission import forbidden
+from gateway.policies.datasets import CachingMode, may_evict_for
+from gateway.policies.pools import dataset_pool
+from gateway.policies.ring import item_key
+from gateway.store.blobs import OpenBlob
+from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
+from gateway.store.datasets.locations import Location
+from gateway.store.failures import disk_faults
+from gateway.store.index.pool_rows import Entering
+from gateway.store.writer import SMALL, WrongDigest
+
+ATTEMPTS = 3
+LARGEST_IN_MEMORY = 8 * 1024**2
+MEMORY = 64 * 1024**2
+"""Bytes of items that are in memory at once in one worker because the cache did not take them."""
+AT_ONCE = 128
+LEASE_PATIENCE = 30.0
+_LEASE_PAUSE = 0.005
+_HOMES = 3
+"""Homes asked in turn before an item is read here."""
+
+_UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, "the origin cannot be reached, or broke off")
+log = logging.getLogger("larder.items")
+T = TypeVar("T")
+
+
+class _Failed(LarderError):
+    def __init__(self, status: ItemStatus, detail: str) -> None:
+        self.status = status
+        super().__init__(detail)
+
+
+class _Unusable(OriginUnavailable):
+    """The origin answered, but with what is no use; the message is fit for readers."""
+
+
+@dataclass(eq=False, slots=True)
+class _Fetch:
+    task: asyncio.Task[Outcome]
+    who: Who
+
+
+class ItemFetches:
+    """The fetches of this worker."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._store = services.store
+        self._fetches: dict[bytes, _Fetch] = {}
+        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._reading = asyncio.Semaphore(AT_ONCE)
+        self._memory = MemoryBudget()
+        self._fleet = services.fleet
+        self.peers = PeerItems(services.fleet) if services.fleet else None
+        self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
+
+    @property
+    def active(self) -> int:
+        """How many fetches are under way."""
+        return len(self._tasks)
+
+    async def fetch(self, wanted: Wanted) -> Outcome:
+        """Get one item, by joining whoever is getting the same bytes, or from the origin. Never raises but to be cancelled."""
+        digest = wanted.digest
+        running = self._fetches.get(digest)
+        if running is not None:
+            outcome = await self._outcome(running, wanted)
+            if isinstance(outcome, StoredItem | InMemoryItem):
+                return replace(outcome, flags=ItemFlag.JOINED)
+            if running.who == wanted.who:
+                return await self._or_elsewhere(outcome, digest, wanted)
+            before, running = running, self._fetches.get(digest)
+            if running is not None and running is not before and running.who == wanted.who:
+                return await self.fetch(wanted)
+        tried: list[str] = []
+        served = await self._from_others(digest, wanted, tried)
+        if served is not None:
+            return served
+        outcome = await self._here(digest, wanted)
+        return outcome if tried else await self._or_elsewhere(outcome, digest, wanted)
+
+    async def _or_elsewhere(self, outcome: Outcome, digest: bytes, wanted: Wanted) -> Outcome:
+        """What this node's fetch came to; what another one's does, when only the way from here to the origin is the trouble."""
+        if self._fleet is None or not _may_be_had_elsewhere(outcome):
+            return outcome
+        return await self._from_others(digest, wanted, [self._fleet.members.me]) or outcome
+
+    async def _from_others(self, digest: bytes, wanted: Wanted, tried: list[str]) -> Outcome | None:
+        """What the item's home says, or the next one when that is dead or has lost its origin; ``None``: it is to be read here.
+
+        ``tried`` are the nodes that are not to be asked; who is asked is added.
+        """
+        for _ in range(_HOMES):
+            home = self.home(digest, wanted, tried)
+            if home is None:
+                return None
+            assert self.peers is not None
+            tried.append(home.id)
+            outcome = await self.peers.fetch(home, wanted)
+            if outcome is not None and not _may_be_had_elsewhere(outcome):
+                return outcome
+        return None
+
+    async def _here(self, digest: bytes, wanted: Wanted) -> Outcome:
+        running = self._fetches.get(digest)
+        if running is None or running.who != wanted.who:
+            if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
+                return _UNREACHED
+            running = self._start(digest, wanted)
+        return await self._outcome(running, wanted)
+
+    async def _outcome(self, fetch: _Fetch, wanted: Wanted) -> Outcome:
+        """What a fetch comes to, unless the origin is lost before and another node may do better."""
+        waiter = asyncio.shield(fetch.task)
+        try:
+            if not self._hasty(wanted):
+                return await waiter
+            return await self._services.origin.reach(wanted.identity).result(waiter)
+        except OriginUnavailable:
+            return _UNREACHED
+        finally:
+            waiter.cancel()  # the traceback of a reader that left refers to it, and would keep the outcome's file open
+
+    def _hasty(self, wanted: Wanted) -> bool:
+        """Whether another node may read the item if this one cannot: the one that asks, or one that is asked."""
+        return wanted.here or (self._fleet is not None and not self._fleet.members.alone)
+
+    def home(self, digest: bytes, wanted: Wanted, without: Sequence[str] = ()) -> Node | None:
+        """The node to ask for an item, of those that are not ``without``; ``None`` when that is this one."""
+        if self._fleet is None or wanted.here or wanted.mode is CachingMode.NONE:
+            return None
+        return self._fleet.members.home(item_key(digest), without)
+
+    def _start(self, digest: bytes, wanted: Wanted) -> _Fetch:
+        task = asyncio.get_running_loop().create_task(self._run(digest, wanted))
+        # Perhaps in place of another one, of somebody whose failure would say nothing about this one.
+        fetch = self._fetches[digest] = _Fetch(task, wanted.who)
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self._ended(digest, fetch))
+        return fetch
+
+    def _ended(self, digest: bytes, fetch: _Fetch) -> None:
+        self._tasks.discard(fetch.task)
+        del fetch.task  # see _outcome
+        if self._fetches.get(digest) is fetch:
+            del self._fetches[digest]
+
+    async def close(self) -> None:
+        """Stop every fetch; what was not whole is thrown away."""
+        if self.peers is not None:
+            await self.peers.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one fetch
+
+    async def _run(self, digest: bytes, wanted: Wanted) -> Outcome:
+        states, index = wanted.registration.content.states, wanted.index
+        if states.flags[index] == NOT_KNOWN:
+            states.flags[index] = FETCHING
+        key = ObjectKey("", "", digest.hex())
+        leased = False
+        try:
+            leased = await self._lease(key)
+            if wanted.mode is not CachingMode.NONE:
+                here = await self._store.items.look(wanted.registration.content, index)
+                if here is not None:
+                    # Another worker stored it while this one waited for the lease.
+                    return StoredItem(OpenBlob(here.fd, BlobRef(digest, here.size, here.crc32), 0), ItemFlag.JOINED)
+            async with self._reading:
+                return await self._insist(wanted, lambda: self._read(digest, wanted))
+        except _Failed as failure:
+            return FailedItem(failure.status, str(failure))
+        except Exception:
+            # Nobody else hears of it: those who wait may all have left.
+            log.exception("an item could not be read")
+            return FailedItem(ItemStatus.ORIGIN_ERROR, "the gateway made a mistake; its log says which")
+        finally:
+            if leased:
+                self._services.leases.release(key, 0, 0)
+            if states.flags[index] == FETCHING:
+                states.flags[index] = NOT_KNOWN
+
+    async def _lease(self, key: ObjectKey) -> bool:
+        """Wait for the turn of this worker; ``False`` when another one is so slow that both had better read."""
+        patience, pause = LEASE_PATIENCE, _LEASE_PAUSE
+        while not self._services.leases.acquire(key, 0, 0):
+            if patience <= 0:
+                return False
+            await asyncio.sleep(pause)
+            patience -= pause
+            pause = min(2 * pause, 16 * _LEASE_PAUSE)
+        return True
+
+    async def _insist(self, wanted: Wanted, attempt: Callable[[], Awaitable[T]]) -> T:
+        for number in range(1, ATTEMPTS):
+            try:
+                return await attempt()
+            except OriginUnavailable:
+                await asyncio.sleep(random.uniform(0.05, 0.25) * number)  # noqa: S311 - jitter, not a secret
+        try:
+            return await attempt()
+        except OriginUnavailable as failure:
+            log.info("%s could not be read: %s", wanted.location.path, failure)
+            told = str(failure) if isinstance(failure, _Unusable) else _UNREACHED.detail
+            raise _Failed(ItemStatus.ORIGIN_ERROR, told) from failure
+
+    async def _read(self, digest: bytes, wanted: Wanted) -> Outcome:
+        try:
+            return await self._read_once(digest, wanted, keep=True)
+        except DiskUnavailable:
+            # The bytes are passed on without being kept.
+            return await self._read_once(digest, wanted, keep=False)
+
+    async def _read_once(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
+        length = int(wanted.registration.content.lengths[wanted.index])
+        location = wanted.location
+        keep = keep and self._may_keep(wanted, location, length)
+        if wanted.store_only and not keep:
+            return _not_taken()
+        if location.length == 0:
+            return await self._empty(digest, wanted, keep=keep)
+        node = await wanted.source.of(wanted.index) if wanted.source else None
+        moved = await self._move(digest, wanted, node, keep=keep) if node else None
+        if moved is not None:
+            return moved
+        response, length = await self.ask(wanted, location)
+        try:
+            keep = keep and self._may_keep(wanted, location, length) and forbidden(response.headers) is None
+            if keep and await self._make_room(wanted, length):
+                return await self._into_store(digest, wanted, length, response.next_chunk)
+            if wanted.store_only:
+                return _not_taken()
+            if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
+                return LargeItem(length)
+            return await self._into_memory(digest, length, response.next_chunk)
+        finally:
+            response.release()
+
+    async def _move(self, digest: bytes, wanted: Wanted, node: Node, *, keep: bool) -> Outcome | None:
+        """Take the item over from a node that has it; ``None`` when that comes to nothing."""
+        assert self.neighbours is not None
+        expected = int(wanted.registration.content.lengths[wanted.index])
+        try:
+            blob = await self.neighbours.blob(node, digest)
+            if blob is None:
+                return None
+            answer, length = blob
+            try:
+                if expected not in (length, UNKNOWN_LENGTH):
+                    return None
+                outcome: Outcome | None = None
+                if keep and self._may_keep(wanted, wanted.location, length) and await self._make_room(wanted, length):
+                    outcome = await self._into_store(digest, wanted, length, answer.next_chunk)
+                elif not wanted.store_only and length <= LARGEST_IN_MEMORY and self._memory.used + length <= MEMORY:
+                    outcome = await self._into_memory(digest, length, answer.next_chunk)
+            finally:
+                answer.release()
+        except DiskUnavailable:
+            raise
+        except LarderError as failure:
+            log.info("%s did not give an item that it said it has: %s", node.id, failure)
+            return None
+        if not isinstance(outcome, StoredItem | InMemoryItem):
+            return None
+        MOVED_ITEMS.inc()
+        return replace(outcome, flags=ItemFlag.HIT)
+
+    async def ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[OriginResponse, int]:
+        """The origin's answer to a read of exactly this item but its first ``skip`` bytes, and how many bytes it will be.
+
+        Raises:
+            OriginUnavailable: it failed.
+            _Failed: it said no.
+        """
+        key = ObjectKey(wanted.identity.origin, location.bucket, location.key)
+        headers = []
+        offset, length = (0, None) if location.offset is None else (location.offset, location.length)
+        if offset or skip or length is not None:
+            last = "" if length is None else str(offset + length - 1)
+            headers.append(("Range", f"bytes={offset + skip}-{last}"))
+        response = await self._services.origin.send(wanted.identity, "GET", key.raw_path, "", headers)
+        expected = int(wanted.registration.content.lengths[wanted.index])
+        expected -= skip if expected != UNKNOWN_LENGTH else 0
+        try:
+            return response, _checked(response, ranged=bool(headers), expected=expected)
+        except BaseException:
+            response.abort()
+            raise
+
+    def _may_keep(self, wanted: Wanted, location: Location, length: int) -> bool:
+        """Whether the cache may take the item, as far as its ``length``, perhaps unknown, tells."""
+        if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
+            return False
+        if not self._services.keeps(wanted.registration.content, wanted.index):
+            return False
+        if length == UNKNOWN_LENGTH:
+            return True
+        return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))
+
+    async def _make_room(self, wanted: Wanted, length: int) -> bool:
+        if may_evict_for(wanted.mode):
+            return self._store.usable and await self._store.make_room(length)
+        return self._store.admits(length)
+
+    async def _into_store(
+        self, digest: bytes, wanted: Wanted, length: int, next_chunk: Callable[[], Awaitable[bytes]]
+    ) -> Outcome:
+        writer = self._store.begin(length)
+        writer.hold()
+        try:
+            if length <= SMALL:
+                ref = await writer.commit(await _gathered(length, next_chunk), digest)
+            else:
+                while writer.written < length:
+                    await writer.write(await _some(next_chunk))
+                ref = await writer.commit(digest=digest)
+            with disk_faults():
+                blob = OpenBlob(os.dup(writer.fd), ref, 0)
+        except WrongDigest:
+            raise _changed() from None
+        finally:
+            writer.abort()
+            writer.release()
+        dataset = wanted.registration.content.id
+        access = Access(dataset, wanted.index, digest, False, self._services.now(), wanted.identity)
+        entering = Entering(access, dataset_pool(dataset), 0 if wanted.store_only else 1)
+        await self._store.keep_item(ref, entering, for_good=not may_evict_for(wanted.mode))
+        return StoredItem(blob)
+
+    async def _empty(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
+        """An item of no bytes, for which nobody need be asked; kept, so that batches with it can be all resident."""
+        if digest != hashlib.sha256(b"").digest():
+            raise _changed()
+        if keep and await self._make_room(wanted, 0):
+            return await self._into_store(digest, wanted, 0, _nothing)
+        return InMemoryItem(b"", 0)
+
+    async def _into_memory(self, digest: bytes, length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> Outcome:
+        share = MemoryLease(self._memory, length)
+        data = await _gathered(length, next_chunk)
+        if hashlib.sha256(data).digest() != digest:
+            raise _changed()
+        return InMemoryItem(data, crc32(data), share)
+
+    # --- items that only pass through
+
+    async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
+        """A ``LargeItem``, asked for anew: the answer that showed how large it is was not kept for a reader that may be slow."""
+        digest = wanted.digest
+        there = await self._at_home(digest, wanted)
+        if there is not None:
+            return there
+        try:
+            response, length = await self._insist(wanted, lambda: self.ask(wanted, wanted.location))
+        except _Failed as failure:
+            return FailedItem(failure.status, str(failure))
+        return ItemStream(response, length, digest)
+
+    async def _at_home(self, digest: bytes, wanted: Wanted) -> ItemStream | None:
+        """The item out of its home's cache; what a home that dies half-way owes is read from the origin."""
+        home = self.home(digest, wanted)
+        if home is None or self.neighbours is None:
+            return None
+        try:
+            blob = await self.neighbours.blob(home, digest)
+        except LarderError:
+            return None
+        if blob is None:
+            return None
+        answer, length = blob
+
+        async def rest(sent: int) -> ItemAnswer:
+            response, _ = await self.ask(wanted, wanted.location, sent)
+            return response
+
+        if int(wanted.registration.content.lengths[wanted.index]) not in (length, UNKNOWN_LENGTH):
+            answer.release()
+            return None
+        return ItemStream(answer, length, digest, rest)
+
+
+def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:
+    status = response.status
+    if status in (404, 410):
+        raise _Failed(ItemStatus.MISSING, f"the origin answered {status}")
+    if status in (401, 403):
+        raise _Failed(ItemStatus.REFUSED, f"the origin answered {status} to this caller's keys")
+    if status == 416:
+        raise _Failed(ItemStatus.CHANGED, "the object is shorter than the digest file says")
+    if status != (206 if ranged else 200):
+        raise _Unusable(f"the origin answered {status}")
+    text = response.header("Content-Length")
+    if text is None or not text.isdecimal():
+        raise _Unusable("the origin did not say how long its answer is")
+    if expected not in (int(text), UNKNOWN_LENGTH):
+        raise _Failed(ItemStatus.CHANGED, f"it has {text} bytes, not {expected} as the digest file says")
+    return int(text)
+
+
+def _may_be_had_elsewhere(outcome: Outcome) -> bool:
+    """Whether a failure is of one node's way to the origin, so that it says nothing of another's."""
+    return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
+
+
+async def _gathered(length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> bytes:
+    pieces, size = [], 0
+    while size < length:
+        pieces.append(await _some(next_chunk))
+        size += len(pieces[-1])
+    return b"".join(pieces)
+
+
+async def _some(next_chunk: Callable[[], Awaitable[bytes]]) -> bytes:
+    if chunk := await next_chunk():
+        return chunk
+    raise OriginUnavailable("the origin closed the connection early")
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+def _not_taken() -> FailedItem:
+    return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not take it")
+
+
+def _changed() -> _Failed:
+    return _Failed(ItemStatus.CHANGED, "its bytes are not those of the digest file")

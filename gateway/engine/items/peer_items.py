@@ -1,0 +1,275 @@
+"""Items whose home is another node: asked for there, in one request for all that are wanted at the same moment.
+
+What a gateway's batches want of one home within a turn of the event loop goes there as one batch. Each item of the answer ends
+the wait of whoever wanted it, when it has come; so a home that dies half-way has delivered what came whole. The rest is asked for
+again by the caller, who finds another home in the ring, because this one is a suspect by then. A home that is only silent may be
+waiting for its origin, and is waited for (gateway/fleet/patient.py).
+
+What comes is in memory until the reader has taken it: at most ``MEMORY`` bytes per worker. While that is full nothing more is
+read, and the home waits, as for any slow reader; but not for long in one answer, because the reader of the one item may be
+waiting for the other, and nobody should wait for readers that have stopped. An item that is too large, or found no room, is
+streamed from its home when its turn has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.engine.items.peer_answer import AnswerReader, PeerAnswerBroken
+from gateway.engine.items.wanted import (
+    FailedItem,
+    InMemoryItem,
+    LargeItem,
+    MemoryBudget,
+    MemoryLease,
+    Outcome,
+    PrefetchCounts,
+    Wanted,
+)
+from gateway.model.errors import LarderError
+from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer_principal import principal_header
+from gateway.policies.datasets import CachingMode
+from gateway.store.datasets.opened import Registration
+from gateway.tasks import Tasks
+
+LARGEST = 8 * 1024**2
+"""Bytes of an item that is sent from node to node within a batch."""
+MEMORY = 64 * 1024**2
+MOST = 4096
+"""Items in one request."""
+LOOKUP = 0.5
+"""Seconds that a batch waits to hear what other nodes have."""
+_ROOM = 1.0
+_PAUSE = 0.005
+_LARGEST_JSON = 64 * 1024
+
+log = logging.getLogger("larder.peers")
+
+_Key = tuple[str, Registration, OriginIdentity, CachingMode]
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """What is asked of one home together.
+
+    ``waiting`` has who is still without an outcome; ``patience`` is how many seconds its answer may still wait for room.
+    """
+
+    home: Node
+    example: Wanted
+    waiting: dict[int, asyncio.Future[Outcome | None]] = field(default_factory=dict)
+    readers: int = 0
+    patience: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def path(self) -> str:
+        """The dataset's address at the home."""
+        return f"{PREFIX}/datasets/{self.example.registration.content.id}"
+
+    @property
+    def query(self) -> str:
+        """What the home has to know beside the indices."""
+        return f"{named(self.example.registration)}&caching={self.example.mode.value}&largest={LARGEST}"
+
+
+class PeerItems:
+    """The items that this worker asks other nodes for."""
+
+    def __init__(self, fleet: PeerNodes) -> None:
+        self._fleet = fleet
+        self._groups: dict[_Key, _Group] = {}
+        self._tasks = Tasks()
+        self.memory = MemoryBudget()
+
+    async def close(self) -> None:
+        """Stop asking."""
+        await self._tasks.stop()
+
+    # --- bodies
+
+    async def fetch(self, home: Node, wanted: Wanted) -> Outcome | None:
+        """One item from its home; ``None`` when the home cannot serve it, so that it is to be had elsewhere."""
+        group = self._group(home, wanted)
+        future = group.waiting.get(wanted.index)
+        first = future is None
+        if future is None:
+            future = group.waiting[wanted.index] = asyncio.get_running_loop().create_future()
+        group.readers += 1
+        try:
+            outcome = await asyncio.shield(future)
+        finally:
+            group.readers -= 1
+            if not group.readers and group.task is not None:
+                group.task.cancel()
+        if not first and isinstance(outcome, InMemoryItem) and not outcome.flags:
+            return replace(outcome, flags=ItemFlag.JOINED)
+        return outcome
+
+    def _group(self, home: Node, wanted: Wanted) -> _Group:
+        key = (home.id, wanted.registration, wanted.identity, wanted.mode)
+        group = self._groups.get(key)
+        if group is None or len(group.waiting) >= MOST:
+            group = self._groups[key] = _Group(home, wanted)
+            asyncio.get_running_loop().call_soon(self._send, key, group)
+        return group
+
+    def _send(self, key: _Key, group: _Group) -> None:
+        if self._groups.get(key) is group:
+            del self._groups[key]
+        if group.readers:
+            group.task = self._tasks.start(self._run(group))
+
+    async def _run(self, group: _Group) -> None:
+        try:
+            await self._ask(group)
+        except (LarderError, OSError, TimeoutError) as failure:
+            log.info("%s did not serve a batch to its end: %s", group.home.id, failure)
+            self._fleet.members.suspect(group.home.id)
+        except Exception:
+            log.exception("an answer of %s could not be read", group.home.id)
+        finally:
+            _end(group, None)
+
+    async def _ask(self, group: _Group) -> None:
+        indices = list(group.waiting)
+        group.patience = _ROOM
+        registration = group.example.registration
+        response = await self._fleet.peers.request(
+            group.home,
+            "POST",
+            f"{group.path}/batch",
+            query=group.query,
+            headers=[principal_header(registration.tenant, group.example.identity)],
+            body=np.array(indices, dtype="<u4").tobytes(),
+        )
+        try:
+            if response.status != 200:
+                log.info("%s answered %d to a batch", group.home.id, response.status)
+                return
+            reader = AnswerReader(response.next_chunk, indices)
+            await reader.begin()
+            while (head := await reader.next()) is not None:
+                entry, status = head
+                outcome = await self._outcome(group, reader, entry, status)
+                future = group.waiting.pop(entry.index, None)
+                if future is not None and not future.done():
+                    future.set_result(outcome)
+                del outcome, future
+            if reader.status is ItemStatus.ORIGIN_ERROR:
+                _end(group, FailedItem(ItemStatus.ORIGIN_ERROR, "the origin fails again and again"))
+        finally:
+            response.release()
+
+    async def _outcome(
+        self, group: _Group, reader: AnswerReader, entry: FrameEntry, status: ItemStatus
+    ) -> Outcome | None:
+        if status is not ItemStatus.OK:
+            if entry.length > _LARGEST_JSON:
+                raise PeerAnswerBroken("a reason is longer than any")
+            detail = _detail(await reader.take(entry.length))
+            return LargeItem(0) if status is ItemStatus.NOT_RESIDENT else FailedItem(status, detail)
+        if entry.length > LARGEST:
+            raise PeerAnswerBroken(f"an item has {entry.length} bytes, and {LARGEST} were said to be the most")
+        streamed = ItemFlag.STREAMED in entry.flags
+        if not await self._has_room(group, entry.length):
+            await reader.skip(entry.length)
+            if streamed:
+                await reader.trailer()
+            return LargeItem(entry.length)
+        share = MemoryLease(self.memory, entry.length)
+        data = await reader.take(entry.length)
+        crc, verdict = await reader.trailer() if streamed else (entry.crc32, ItemStatus.OK)
+        if verdict is not ItemStatus.OK:
+            return FailedItem(verdict, "its bytes are not those of the digest file")
+        if crc32(data) != crc:
+            raise PeerAnswerBroken("the bytes of an item are not what they were")
+        return InMemoryItem(data, crc, share, entry.flags & ~ItemFlag.STREAMED)
+
+    async def _has_room(self, group: _Group, size: int) -> bool:
+        while self.memory.used and self.memory.used + size > MEMORY:
+            if group.patience <= 0:
+                return False
+            await asyncio.sleep(_PAUSE)
+            group.patience -= _PAUSE
+        return True
+
+    # --- what is there
+
+    async def resident(
+        self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which items a home has, and which it is reading from the origin; none when it does not say in time."""
+        nothing = np.zeros(len(indices), dtype=bool)
+        try:
+            async with asyncio.timeout(LOOKUP):
+                status, body = await self._call(home, wanted, "lookup", indices, "")
+        except (LarderError, OSError, TimeoutError):
+            return nothing, nothing
+        bits = np.unpackbits(np.frombuffer(body, np.uint8), bitorder="little")
+        size = 8 * -(-len(indices) // 8)
+        if status != 200 or len(bits) != 2 * size:
+            return nothing, nothing
+        return bits[: len(indices)].astype(bool), bits[size : size + len(indices)].astype(bool)
+
+    async def prefetch(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> PrefetchCounts | None:
+        """Have a home fetch items; its counts, or ``None`` when it cannot."""
+        try:
+            status, body = await self._call(
+                home, wanted, "batch", indices, f"&caching={wanted.mode.value}&mode=prefetch"
+            )
+            return (
+                PrefetchCounts(**{name: int(count) for name, count in json.loads(body).items()})
+                if status == 202
+                else None
+            )
+        except (LarderError, OSError, TypeError, ValueError, AttributeError):
+            return None
+
+    async def _call(
+        self, home: Node, wanted: Wanted, what: str, indices: NDArray[np.uint32], query: str
+    ) -> tuple[int, bytes]:
+        registration = wanted.registration
+        response = await self._fleet.peers.request(
+            home,
+            "POST",
+            f"{PREFIX}/datasets/{registration.content.id}/{what}",
+            query=named(registration) + query,
+            headers=[principal_header(registration.tenant, wanted.identity)],
+            body=indices.astype("<u4").tobytes(),
+        )
+        try:
+            return response.status, await response.read(_LARGEST_JSON + len(indices))
+        finally:
+            response.release()
+
+
+def named(registration: Registration) -> str:
+    """The part of a query that says under which name the tenant has the dataset."""
+    return f"name={quote(registration.name, safe='')}"
+
+
+def _end(group: _Group, outcome: Outcome | None) -> None:
+    """Tell everybody who still waits."""
+    for future in group.waiting.values():
+        if not future.done():
+            future.set_result(outcome)
+    group.waiting.clear()
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return "the item's home does not say"

@@ -1,0 +1,147 @@
+"""Prefetching: items that a job has announced are read into the cache, so that they are there when their turn comes.
+
+Half of the cache bounds what is queued at any time, by all jobs together: more would push out the chunk in use
+before the next one is. An item is queued once, however many jobs want it of the same copy, and at its home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.engine.items.fetch import ItemFetches
+from gateway.engine.items.holders import HolderLookup
+from gateway.engine.items.wanted import FailedItem, HolderSource, PrefetchCounts, StoredItem, Wanted
+from gateway.engine.lane import Lane
+from gateway.engine.services import Services
+from gateway.model.frames import ItemStatus
+from gateway.model.keys import OriginIdentity
+from gateway.policies.datasets import CachingMode
+from gateway.policies.lane import LoadClass
+from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED
+from gateway.store.datasets.opened import Registration
+
+Indices = NDArray[np.uint32]
+
+
+@dataclass(eq=False, slots=True)
+class _Errand:
+    """What one reader has announced of one dataset: by item whether it is queued, and how many are.
+
+    ``parts`` have not begun; each goes with the nodes that may have its items. ``loading`` says whether the lane takes from them.
+    """
+
+    registration: Registration
+    identity: OriginIdentity
+    mode: CachingMode
+    queued: NDArray[np.bool_]
+    parts: deque[tuple[Indices, HolderSource | None]] = field(default_factory=deque)
+    count: int = 0
+    loading: bool = False
+
+    def units(self) -> Iterator[tuple[int, HolderSource | None]]:
+        """Items in the order in which their parts were announced."""
+        while self.parts:
+            indices, source = self.parts.popleft()
+            for index in indices:
+                yield int(index), source
+        self.loading = False
+
+
+class Prefetcher:
+    """The prefetches of this worker."""
+
+    def __init__(self, services: Services, fetches: ItemFetches, lane: Lane) -> None:
+        self._services = services
+        self._fetches = fetches
+        self._lane = lane
+        self._errands: dict[tuple[Registration, OriginIdentity], _Errand] = {}
+        self._random = np.random.default_rng()
+        self.queued_bytes = 0.0
+        """Of items that are queued or being read."""
+
+    def add(
+        self,
+        registration: Registration,
+        identity: OriginIdentity,
+        mode: CachingMode,
+        indices: Indices,
+        missing: Indices,
+    ) -> PrefetchCounts:
+        """Queue items, in random order, as far as there is room for them.
+
+        Args:
+            registration: of the dataset.
+            identity: who reads them from the origin.
+            mode: how the dataset is cached.
+            indices: that were asked for.
+            missing: those of them that are not in the cache.
+        """
+        if mode is CachingMode.NONE or not len(missing):
+            return PrefetchCounts(len(indices) - len(missing), 0, len(missing))
+        errand = self._errands.get((registration, identity))
+        if errand is None:
+            queued = np.zeros(registration.content.items, dtype=np.bool_)
+            errand = _Errand(registration, identity, mode, queued)
+        new = _distinct(missing[~errand.queued[missing]])
+        self._random.shuffle(new)
+        sizes = np.cumsum(self._sizes(registration, new))
+        new = new[: int(np.searchsorted(sizes, self._services.capacity // 2 - self.queued_bytes, "right"))]
+        if len(new):
+            self.queued_bytes += float(sizes[len(new) - 1])
+            errand.queued[new] = True
+            errand.count += len(new)
+            errand.parts.append((new, self._source(registration, new)))
+            self._errands[registration, identity] = errand
+            if not errand.loading:
+                errand.loading = True
+                self._lane.add(LoadClass.PREFETCH, errand.units(), lambda unit: self._load(errand, *unit))
+        fetching = int(np.count_nonzero(errand.queued[missing]))
+        return PrefetchCounts(len(indices) - len(missing), fetching, len(missing) - fetching)
+
+    def _source(self, registration: Registration, indices: Indices) -> HolderSource | None:
+        neighbours, fleet = self._fetches.neighbours, self._services.fleet
+        if neighbours is None or fleet is None or fleet.members.alone:
+            return None
+        return HolderLookup(neighbours, registration, map(int, indices))
+
+    def _sizes(self, registration: Registration, indices: Indices) -> NDArray[np.float64]:
+        """Bytes of items, as far as they are known; floats, because lengths are claims and their sum must not wrap around."""
+        lengths = registration.content.lengths[indices]
+        return np.where(lengths == UNKNOWN_LENGTH, self._services.block_size, lengths).astype(np.float64)
+
+    async def _load(self, errand: _Errand, index: int, source: HolderSource | None) -> int:
+        try:
+            # Another job may have brought it.
+            if errand.registration.content.states.flags[index] not in (RESIDENT, VERIFIED):
+                await self._fetch(errand, index, source)
+        finally:
+            errand.queued[index] = False
+            errand.count -= 1
+            if not errand.count:
+                del self._errands[errand.registration, errand.identity]
+            self.queued_bytes -= float(self._sizes(errand.registration, np.array([index]))[0])
+        return 0
+
+    async def _fetch(self, errand: _Errand, index: int, source: HolderSource | None) -> None:
+        wanted = Wanted(
+            errand.registration, index, errand.identity, errand.mode, store_only=True, here=True, source=source
+        )
+        outcome = await self._fetches.fetch(wanted)
+        metrics.PREFETCHED.labels("stored" if isinstance(outcome, StoredItem) else "failed").inc()
+        if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
+            await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 - jitter, not a secret
+
+
+def _distinct(indices: Indices) -> Indices:
+    """Each once, in ascending order; ``numpy.unique`` takes a hundred times as long for a million."""
+    ordered = np.sort(indices)
+    distinct: Indices = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return distinct

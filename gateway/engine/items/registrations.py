@@ -1,0 +1,285 @@
+"""The fleet's registrations: what was registered at one gateway can be used at every other.
+
+A registration is on the disk of the node that took it. A table in Redis says who has registered what (gateway/fleet/datasets.py).
+Whoever is asked for a dataset that is not on his disk looks there, and copies it from a node that has it
+(gateway/store/datasets/parcel.py). Nothing is copied that nobody asks for.
+
+A name that was replaced or removed elsewhere is dropped here, and copied anew when it is asked for. That is decided by comparing
+the disk with the table, each time the table has changed:
+
+- what the table has in another version, or does not have although it had it in this epoch, is dropped;
+- what the table lost, because Redis did, is told again, unless another node was quicker;
+- what this node has not told yet, because Redis was out of reach, is told, and replaces what the table has.
+
+The disk is read before the table, and a name is dropped only if it still is what it was then: a registration that is made at the
+same moment is safe. While Redis is lost, what is on the disk goes on, and only a removal is refused, because others could not be
+told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from cachetools import TLRUCache
+
+from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
+from gateway.flight import SingleFlight
+from gateway.model.datasets import ApiError, is_dataset_id, is_name
+from gateway.model.errors import LarderError
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer_principal import principal_header
+from gateway.store.datasets import parcel
+from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, read_marks, write_marks
+from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.registry import Registry
+from gateway.store.failures import disk_faults
+from gateway.tasks import repeat
+
+log = logging.getLogger("larder.datasets")
+
+EVERY = 0.5
+"""Seconds between two looks at the table."""
+_AGAIN = 20
+"""Looks after which disk and table are compared although neither is known to have changed."""
+_PATIENCE = 20.0
+_BLIND = 1.0
+_REST = 10.0
+_LONGEST_REST = 60.0
+"""What could not be copied is left alone for ``_REST`` times as long as the attempt took, at most so many seconds: batches ask
+for their dataset again and again, and would have a large one sent over and over to a node that cannot take it."""
+_NOBODY = OriginIdentity("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the nodes of a fleet have in common: each other, and the table."""
+
+    fleet: PeerNodes
+    table: DatasetTable
+
+
+class Registrations:
+    """The registrations of the fleet, as one worker sees them.
+
+    Args:
+        registry: of the node.
+        shared: the fleet's; ``None`` for a node that is in no fleet, which has its own registrations only.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, registry: Registry, shared: Shared | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.registry = registry
+        self._clock = clock
+        self._shared = shared
+        self._state = State()
+        self._listed: dict[Name, ListedRegistration] = {}
+        self._settled = State()
+        self._looks = 0
+        self._looking = asyncio.Lock()
+        self._blind_until = float("-inf")
+        self._copies: SingleFlight[Name, None] = SingleFlight()
+        self._resting: TLRUCache[Name, tuple[ListedRegistration, float]] = TLRUCache(
+            math.inf, lambda _, rest, __: rest[1], clock
+        )
+
+    # --- looking
+
+    async def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
+        """A tenant's dataset by its name or id, wherever it was registered; ``None`` when it is nowhere.
+
+        Raises:
+            ApiError: SlowDown, it is being copied from another node.
+        """
+        found = await self.registry.get(tenant, name_or_id, now=now)
+        if found is not None or self._shared is None or not (is_dataset_id(name_or_id) or is_name(name_or_id)):
+            return found
+        await self._look(self._shared.table)
+        for name in self._names(tenant, name_or_id):
+            await self._copy(self._shared, name)
+            if (found := await self.registry.get(tenant, name_or_id, now=True)) is not None:
+                return found
+        return None
+
+    def _names(self, tenant: str, name_or_id: str) -> Iterator[Name]:
+        if not is_dataset_id(name_or_id):
+            if (tenant, name_or_id) in self._listed:
+                yield tenant, name_or_id
+            return
+        for name, listed in list(self._listed.items()):
+            if name[0] == tenant and listed.tag.startswith(name_or_id):
+                yield name
+
+    async def bring(self, tenant: str) -> None:
+        """Have every dataset of a tenant here, as far as they can be had: to list them."""
+        if self._shared is None:
+            return
+        await self._look(self._shared.table)
+        for name in [name for name in self._listed if name[0] == tenant]:
+            if await self.registry.get(*name) is None:
+                await self._copy(self._shared, name)
+
+    # --- changing
+
+    async def registered(self) -> None:
+        """Tell the fleet of a registration that was made here; with Redis lost it is told later. Never raises."""
+        if self._shared is None:
+            return
+        self._settled = State()
+        try:
+            await self.settle(self._shared)
+        except (*DOWN, LarderError) as failure:
+            log.warning("the fleet could not be told of a registration yet: %s", type(failure).__name__)
+
+    async def remove(self, tenant: str, name: str) -> bool:
+        """Forget a name in the whole fleet; whether there was one.
+
+        Raises:
+            ApiError: ServiceUnavailable, Redis cannot be reached.
+            DiskFault: the disk cannot be written.
+        """
+        listed = False
+        if self._shared is not None:
+            try:
+                listed = await self._shared.table.remove((tenant, name))
+            except DOWN as failure:
+                raise ApiError(
+                    "ServiceUnavailable",
+                    "Redis cannot be reached, so the other gateways cannot be told; try again.",
+                    headers={"Retry-After": "5"},
+                ) from failure
+        return await self.registry.remove(tenant, name) or listed
+
+    # --- following the table
+
+    async def run(self) -> None:
+        """Follow the table until cancelled."""
+        if (shared := self._shared) is not None:
+            await repeat("following the table of datasets", lambda: self._follow(shared), EVERY, (*DOWN, LarderError))
+
+    async def close(self) -> None:
+        """Stop copying."""
+        await self._copies.stop()
+
+    async def _follow(self, shared: Shared) -> None:
+        for name in list(self.registry.expired):
+            if (listed := self._listed.get(name)) is not None and listed.node == shared.fleet.members.me:
+                await shared.table.remove(name)
+            self.registry.expired.discard(name)
+        self._looks += 1
+        if self._looks % _AGAIN == 0 or await shared.table.look() != self._settled:
+            await self.settle(shared)
+
+    async def _look(self, table: DatasetTable) -> None:
+        """Know the table as it is now; with Redis lost, as it was."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            # A Redis that hangs would make every request for an unknown dataset wait as long as it takes to see that.
+            if loop.time() < self._blind_until:
+                return
+            try:
+                if await table.look() != self._state:
+                    self._state, self._listed = await table.all()
+            except DOWN as failure:
+                self._blind_until = loop.time() + _BLIND
+                log.debug("the table of datasets cannot be read: %r", failure)
+
+    async def settle(self, shared: Shared) -> None:
+        """Make this node's disk and the fleet's table agree.
+
+        Raises:
+            RedisError, OSError: Redis cannot be reached; nothing was dropped.
+            DiskFault: the disk cannot be written.
+        """
+        folders = self.registry.folders
+        mine = await self.registry.work.chore(partial(inventory, folders))
+        marks = await self.registry.work.chore(partial(read_marks, folders))
+        state, self._listed = await shared.table.all()
+        self._state = state
+        news: dict[Name, Mark] = {}
+        for name, known in mine.items():
+            epoch = await self._agree(shared, name, known, marks.get(name))
+            if epoch and marks.get(name) != Mark(epoch, known.stamp):
+                news[name] = Mark(epoch, known.stamp)
+        if news:
+            with disk_faults():
+                await self.registry.work.chore(partial(write_marks, folders, news, state.epoch))
+        self._settled = state
+
+    async def _agree(self, shared: Shared, name: Name, known: AnnouncedRegistration, mark: Mark | None) -> str:
+        """Bring one name to agree; the epoch in which the table has it as it is here, empty if it does not."""
+        listed, epoch = self._listed.get(name), self._state.epoch
+        if listed is not None and (listed.tag, listed.stamp) == known:
+            return epoch
+        told = mark is not None and mark.stamp == known.stamp
+        if told and (listed is not None or (mark is not None and mark.epoch == epoch)):
+            if await self.registry.drop(*name, known):
+                log.info("a dataset was replaced or removed elsewhere; it is forgotten here")
+            return ""
+        entry = ListedRegistration(known.tag, known.stamp, shared.fleet.members.me)
+        return await shared.table.put(name, entry, only_new=told)
+
+    # --- copying
+
+    async def _copy(self, shared: Shared, name: Name) -> None:
+        if self._copies.get(name) is None:
+            rest = self._resting.get(name)
+            if rest is not None and rest[0] == self._listed.get(name):
+                return
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._copies.result(name, partial(self._copy_from_any, shared.fleet, name))
+        except TimeoutError:
+            raise ApiError(
+                "SlowDown", "The dataset is being copied from another gateway; try again.", headers={"Retry-After": "5"}
+            ) from None
+
+    async def _copy_from_any(self, fleet: PeerNodes, name: Name) -> None:
+        listed, began = self._listed.get(name), self._clock()
+        self._resting.pop(name, None)
+        if listed is None:
+            return
+        nodes = [node for node in fleet.members.nodes.values() if node.id != fleet.members.me]
+        for node in sorted(nodes, key=lambda node: node.id != listed.node):
+            try:
+                await self._copy_from(fleet, node, name, listed)
+                return
+            except LarderError as failure:
+                log.info("a registration could not be copied from node %s: %s", node.id, failure)
+        now = self._clock()
+        self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
+
+    async def _copy_from(self, fleet: PeerNodes, node: Node, name: Name, listed: ListedRegistration) -> None:
+        identity = listed.tag.partition("-")[0]
+        answer = await fleet.peers.request(
+            node, "GET", f"{PREFIX}/datasets/{identity}", [principal_header(name[0], _NOBODY)], query=f"name={name[1]}"
+        )
+        try:
+            if answer.status != 200:
+                raise parcel.Unfit(f"it answered {answer.status}")
+            grant = await self.registry.grant(*name)
+            async with self.registry.draft() as draft:
+                reserve = self.registry.limits.reserve
+                document = await parcel.receive(answer.next_chunk, draft, grant.output, reserve)
+                if (document["tenant"], document["name"], document["content"]) != (*name, listed.tag):
+                    raise parcel.Unfit("it is another one than was asked for")
+                with disk_faults():
+                    await self.registry.work.chore(partial(parcel.check, draft, listed.tag))
+                    # First, or what came would pass for a registration that was made here and is news.
+                    stamp = f"{document['locations']}/{document['caching']}"
+                    marks = {name: Mark(self._state.epoch, stamp)}
+                    await self.registry.work.chore(
+                        partial(write_marks, self.registry.folders, marks, self._state.epoch)
+                    )
+                await self.registry.adopt(draft, document)
+        finally:
+            answer.release()

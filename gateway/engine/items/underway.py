@@ -1,0 +1,125 @@
+"""What one batch has asked for and not heard of yet, and how much that may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.engine.items.wanted import FailedItem, Outcome
+from gateway.model.frames import ItemStatus
+from gateway.policies.batch import gives_up
+from gateway.store.datasets.content import UNKNOWN_LENGTH
+
+FETCHES_PER_BATCH = 32
+"""Items of one batch that are read from the origin at once by this node, or by each other node that this one asks."""
+FAR_BYTES = 16 * 1024**2
+FAR_ITEMS = 2048
+_GUESS = 256 * 1024
+
+
+class Underway:
+    """Fetches of one batch; the cost of hearing that one has ended does not depend on how many there are."""
+
+    def __init__(self) -> None:
+        self._positions: dict[asyncio.Task[Outcome], int] = {}
+        self._ended: deque[asyncio.Task[Outcome]] = deque()
+        self._some = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def add(self, position: int, task: asyncio.Task[Outcome]) -> None:
+        """Wait for one more."""
+        self._positions[task] = position
+        task.add_done_callback(self._note)
+
+    def _note(self, task: asyncio.Task[Outcome]) -> None:
+        self._ended.append(task)
+        self._some.set()
+
+    async def ended(self, within: float | None = None) -> list[tuple[int, Outcome]]:
+        """What has ended since the last call, waiting for at least one; nothing when none has ``within`` so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._some.wait()
+        except TimeoutError:
+            return []
+        self._some.clear()
+        found = []
+        while self._ended:
+            task = self._ended.popleft()
+            found.append((self._positions.pop(task), task.result()))
+        return found
+
+    def abandon(self) -> None:
+        """Nobody waits for these any more; the fetches themselves go on, because they belong to the node."""
+        for task in self._positions:
+            task.remove_done_callback(self._note)
+            task.cancel()
+        self._positions.clear()
+
+
+@dataclass(slots=True)
+class BatchProgress:
+    """What a batch has come to; ``failures`` counts what the origin failed since an item last came."""
+
+    needed: int
+    failures: int = 0
+    failed: bool = False
+    underway: Underway = field(default_factory=Underway)
+
+    def hear(self, outcome: Outcome) -> None:
+        """Take note of how a fetch ended."""
+        if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
+            self.failures += 1
+            self.failed = True
+        else:
+            self.failures = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether to try no more."""
+        return gives_up(self.failures, self.needed)
+
+
+class AskWindow:
+    """How much of a batch is asked of other nodes at once.
+
+    By bytes, because all of it may come to be in memory here. It opens again when half of it has come, so that what is asked next
+    goes in few requests.
+
+    Args:
+        lengths: of the batch's items in bytes, by position.
+        most: items.
+    """
+
+    def __init__(self, lengths: NDArray[np.uint64], most: int = FAR_ITEMS) -> None:
+        self._sizes = np.where(lengths == UNKNOWN_LENGTH, _GUESS, np.minimum(lengths, FAR_BYTES)).tolist()
+        self._most = most
+        self._inside: dict[int, int] = {}
+        self._bytes = 0
+        self._open = True
+
+    def __contains__(self, position: int) -> bool:
+        return position in self._inside
+
+    def takes(self, position: int) -> bool:
+        """Whether one more item may be asked for now; if so, it is counted until it has ``come``."""
+        size = int(self._sizes[position])
+        if self._inside and (len(self._inside) >= self._most or self._bytes + size > FAR_BYTES):
+            self._open = False
+        if not self._open:
+            return False
+        self._inside[position] = size
+        self._bytes += size
+        return True
+
+    def come(self, position: int) -> None:
+        """An item has come, or will not; one that was not counted does not matter."""
+        self._bytes -= self._inside.pop(position, 0)
+        if 2 * len(self._inside) <= self._most and 2 * self._bytes <= FAR_BYTES:
+            self._open = True

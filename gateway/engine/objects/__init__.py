@@ -1,0 +1,1 @@
+"""Objects: found, fetched once, read while they are written, forgotten by writes."""

@@ -1,0 +1,228 @@
+"""Where bodies get their blocks: blobs on disk, fills under way, and new fills."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+
+from gateway.engine.objects.body import Body
+from gateway.engine.objects.coming import Coming
+from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.objects.fill import Fill, FillParts
+from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.growing import GrowingBlock
+from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
+from gateway.engine.services import Services
+from gateway.metrics import FILLS
+from gateway.model.access import Access
+from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.outcomes import Reason
+from gateway.origin.response import OriginResponse
+from gateway.store.blobs import OpenBlob
+from gateway.tasks import Tasks
+
+Slot = tuple[ObjectKey, str, int]
+Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
+LEASE_PATIENCE = 10.0
+LEASE_PAUSE = 0.002
+
+
+class Blocks:
+    """The fills of this worker and the way to every block of an object.
+
+    Args:
+        services: shared.
+        max_fills: fills at once.
+        grants: lose the grant of an identity that the origin refuses more of an object.
+        forget: drops an object everywhere when the origin has another one by now.
+    """
+
+    def __init__(self, services: Services, max_fills: int, grants: Grants, forget: Forget) -> None:
+        self._services = services
+        self._grants = grants
+        self._forget = forget
+        self._store = services.store
+        self._leases = services.leases
+        self._accesses = services.store.accesses
+        self._max_fills = max_fills
+        self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
+        self._fills: set[Fill] = set()
+        self.tasks = Tasks()
+        """What belongs to the node, not to a client."""
+
+    @property
+    def active(self) -> int:
+        """How many fills are under way."""
+        return len(self._fills)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another fill may be started; when not, reads are answered without storing."""
+        return len(self._fills) < self._max_fills
+
+    @property
+    def half(self) -> int:
+        """Half of the places for fills, which what nobody waits for may take."""
+        return max(1, self._max_fills // 2)
+
+    def besides(self, keys: Collection[ObjectKey]) -> int:
+        """How many fills there are of other objects than these."""
+        return sum(fill.entry.key not in keys for fill in self._fills)
+
+    async def close(self) -> None:
+        """Stop every fill; what was not whole is thrown away."""
+        await self.tasks.stop()
+
+    def start_fill(
+        self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None
+    ) -> Fill:
+        """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
+
+        async def reopen(start: int, stop: int) -> OriginResponse:
+            return await self.read_range(entry, identity, start, stop)
+
+        parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
+        fill = Fill(self._store, parts, self._ended)
+        self._fills.add(fill)
+        FILLS.labels("started").inc()
+        for number, block in fill.blocks.items():
+            self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
+        self.tasks.start(self._run(fill))
+        return fill
+
+    async def _run(self, fill: Fill) -> None:
+        try:
+            await fill.run()
+        finally:
+            self._fills.discard(fill)
+            FILLS.labels("raced" if fill.race else fill.end).inc()
+
+    def _ended(self, fill: Fill, block: GrowingBlock) -> None:
+        slot = (fill.entry.key, fill.entry.record.meta.etag, block.number)
+        if self._growing.get(slot, (None,))[0] is fill:
+            del self._growing[slot]
+
+    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
+        """See ``BlockSource.block``."""
+        entry = body.entry
+        leased = False
+        try:
+            while True:
+                if (blob := await self._resident(body, number)) is not None:
+                    return blob
+                if (growing := self._join(entry, number)) is not None:
+                    body.joined = True
+                    self._missed(body, number)
+                    return growing
+                if not leased:
+                    # What another worker stored until now is in the index, and from here on none will store this block.
+                    await self.lease(entry.key, number, entry.generation)
+                    leased = True
+                    await self._adopt_row(entry)
+                    await self.load(entry, number, body.numbers[-1])
+                    continue
+                if not self.has_room:
+                    raise DiskUnavailable(Reason.OVERLOAD, "too many fills")
+                last = self._missing_until(entry, number, body.numbers[-1])
+                fill = self.start_fill(entry, (number, last), body.identity, None)
+                leased = False
+                body.missed = True
+                self._missed(body, number)
+                fill.blocks[number].join()
+                return fill, fill.blocks[number]
+        finally:
+            if leased:
+                self._leases.release(entry.key, number, entry.generation)
+
+    def _missed(self, body: Body, number: int) -> None:
+        self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
+
+    def _join(self, entry: ObjectEntry, number: int) -> tuple[Fill, GrowingBlock] | None:
+        growing = self._growing.get((entry.key, entry.record.meta.etag, number))
+        if growing is None:
+            return None
+        if not growing[0].comes_to(number) or growing[0].is_far_from(number):
+            growing[0].cut_short(number)
+            return None
+        growing[1].join()
+        return growing
+
+    async def lease(self, key: ObjectKey, number: int, generation: int) -> None:
+        """Wait until no other worker fills this block; the lease is the caller's, to hand to a fill or to release.
+
+        Raises:
+            DiskUnavailable: it takes longer than storing the block is worth.
+        """
+        patience, pause = LEASE_PATIENCE, LEASE_PAUSE
+        while not self._leases.acquire(key, number, generation):
+            if patience <= 0:
+                raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
+            await asyncio.sleep(pause)
+            patience -= pause
+            pause = min(2 * pause, 16 * LEASE_PAUSE)
+
+    async def _resident(self, body: Body, number: int) -> OpenBlob | None:
+        entry = body.entry
+        ref = entry.blobs.get(number)
+        if ref is None:
+            return None
+        blob = self._store.resident(ref)
+        if blob is None:
+            try:
+                blob = await self._store.open_blob(ref)
+            except BlobGone:
+                entry.blobs.pop(number, None)
+                return None
+        blob.hold()
+        self._accesses.record(Access(entry.key, number, ref.digest, True, self._services.now(), body.identity))
+        return blob
+
+    async def load(self, entry: ObjectEntry, first: int, last: int) -> None:
+        """Learn from the index which of the blocks ``first`` to ``last`` are resident, unless memory already knows."""
+        if entry.record.row_id and any(number not in entry.blobs for number in range(first, last + 1)):
+            for number, ref in (await self._store.blocks(entry.record.row_id, first, last)).items():
+                entry.blobs.setdefault(number, ref)
+
+    async def _adopt_row(self, entry: ObjectEntry) -> None:
+        """Find the row that another worker has written for an object of which this one knew only the metadata."""
+        if entry.record.row_id or not self._leases.shared:
+            return
+        row = await self._store.lookup(entry.key)
+        if row is not None and entry.is_of(row.meta) and row.block_size == entry.record.block_size:
+            entry.record = replace(entry.record, row_id=row.row_id)
+            for identity, granted_at in entry.grants.items():
+                await self._store.grant(row.row_id, identity, granted_at, lambda: self._is_current(entry))
+
+    def _is_current(self, entry: ObjectEntry) -> bool:
+        return self._store.generations.at(*entry.slots) == entry.generation
+
+    def _missing_until(self, entry: ObjectEntry, number: int, last: int) -> int:
+        while number < last:
+            growing = self._growing.get((entry.key, entry.record.meta.etag, number + 1))
+            if number + 1 in entry.blobs or (growing is not None and growing[0].comes_to(number + 1)):
+                break
+            number += 1
+        return number
+
+    async def direct(self, body: Body, start: int, stop: int) -> OriginResponse:
+        """See ``BlockSource.direct``."""
+        return await self.read_range(body.entry, body.identity, start, stop)
+
+    async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
+        """See ``ranged.read_range``; what turns out to be wrong is forgotten when it raises.
+
+        However far a body has come: its reader must be cut off, and the next one finds what is right.
+        """
+        meta = entry.record.meta
+        try:
+            return await read_range(self._services.origin, identity, entry.key, (meta.etag, meta.size), (start, stop))
+        except ReaderRefused:
+            await self._grants.revoke(entry, identity)
+            raise
+        except ObjectChanged:
+            row = await self._store.lookup(entry.key)
+            if row is None or entry.is_of(row.meta):  # else it was written, and forgotten, since the body began
+                await self._forget([entry.key])
+            raise

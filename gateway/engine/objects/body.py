@@ -1,0 +1,147 @@
+"""The bytes of one answer, block by block: from blobs on disk, from blocks that are still growing, or from the origin.
+
+Each step looks again at what is there now: a block that was resident when the read began may have been evicted, and a fill
+that was promised may have failed. Only what the disk cannot give is read from the origin directly, without keeping it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Protocol
+
+from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.objects.fill import Fill, FillEnded
+from gateway.engine.objects.growing import GrowingBlock, Span
+from gateway.engine.objects.ranged import ReaderRefused
+from gateway.model.errors import DiskUnavailable
+from gateway.model.keys import OriginIdentity
+from gateway.model.outcomes import Reason
+from gateway.model.ranges import block_span
+from gateway.origin.response import OriginResponse
+from gateway.store.blobs import OpenBlob
+
+MAX_SPAN = 8 * 1024**2
+
+
+class BlockSource(Protocol):
+    """Where a body gets its blocks; the engine implements it."""
+
+    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
+        """A resident block, held for the caller, or a growing one, joined, with its fill.
+
+        Raises:
+            DiskUnavailable: the block cannot be kept on disk.
+            LarderError: it cannot be had at all.
+        """
+
+    async def direct(self, body: Body, start: int, stop: int) -> OriginResponse:
+        """The bytes [start, stop) straight from the origin, kept nowhere."""
+
+
+class Body:
+    """The bytes [start, stop) of one object, for one reader.
+
+    ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``prepare`` does
+    everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the
+    bytes that are in no file.
+    """
+
+    def __init__(
+        self, source: BlockSource, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int
+    ) -> None:
+        self.entry = entry
+        self.identity = identity
+        self.start = start
+        self.stop = stop
+        # An empty object is one empty block, which its reader needs all the same.
+        self.numbers = block_span(start, stop, entry.record.block_size) or range(1)
+        self.joined = False
+        self.missed = False
+        self.partial = False
+        self.direct = False
+        self._source = source
+        self._fill: Fill | None = None
+        self._ready: OpenBlob | tuple[Fill, GrowingBlock] | None = None
+
+    async def prepare(self) -> None:
+        """Open the first block.
+
+        Raises:
+            LarderError: nothing was sent yet, so the caller can still answer with an error.
+        """
+        self._ready = await self._source.block(self, self.numbers[0])
+        self._attach(self._ready)
+        if not isinstance(self._ready, OpenBlob):
+            await self._ready[1].available(min(self.start % self.entry.record.block_size, self._ready[1].length - 1))
+
+    def close(self) -> None:
+        """Let go of what is held; the fill is told that one reader less follows it."""
+        self._release_ready()
+        if self._fill is not None:
+            self._fill.readers -= 1
+            self._fill = None
+
+    async def pieces(self) -> AsyncGenerator[Span | bytes]:
+        """Every byte of the body, in order.
+
+        Raises:
+            LarderError: the rest cannot be had; the connection must be broken.
+        """
+        position = self.start
+        block_size = self.entry.record.block_size
+        while position < self.stop:
+            number = position // block_size
+            end = min(self.stop, (number + 1) * block_size)
+            try:
+                if self._ready is None:
+                    if self._fill is not None and self._fill.disk_failed:
+                        raise DiskUnavailable(Reason.DISK, "another fill would fare no better")
+                    self._ready = await self._source.block(self, number)
+                    self._attach(self._ready)
+                ready = self._ready
+                if isinstance(ready, OpenBlob):
+                    yield Span(ready.fd, position - number * block_size, end - position)
+                    position = end
+                else:
+                    block, first = ready[1], number * block_size
+                    while position < end:
+                        stop = min(first + await block.available(position - first), end, position + MAX_SPAN)
+                        yield block.part(position - first, stop - first)
+                        position = stop
+            except FillEnded:
+                continue
+            except ReaderRefused as refused:
+                if refused.identity == self.identity:
+                    raise
+            except DiskUnavailable:
+                async for chunk in self._rest(position):
+                    yield chunk
+                return
+            finally:
+                self._release_ready()
+
+    async def _rest(self, position: int) -> AsyncIterator[bytes]:
+        self.direct = True
+        response = await self._source.direct(self, position, self.stop)
+        try:
+            async for chunk in response.chunks():
+                yield chunk
+        finally:
+            response.abort()
+
+    def _attach(self, ready: OpenBlob | tuple[Fill, GrowingBlock]) -> None:
+        if isinstance(ready, OpenBlob):
+            return
+        fill, _block = ready
+        if fill is not self._fill:
+            if self._fill is not None:
+                self._fill.readers -= 1
+            fill.readers += 1
+            self._fill = fill
+
+    def _release_ready(self) -> None:
+        ready, self._ready = self._ready, None
+        if isinstance(ready, OpenBlob):
+            ready.release()
+        elif ready is not None:
+            ready[1].leave()

@@ -1,0 +1,258 @@
+"""Fills: one origin read that becomes blobs on the node's disk, shared by every reader who wants them.
+
+Rules
+-----
+1. A fill belongs to the node. It runs in its own task; the client that caused it may leave. Without readers it still completes
+   when at most ``LINGER`` bytes remain, and otherwise ends at the next block boundary, keeping what is complete.
+2. The generation of the key is read *before* the origin is asked and handed to ``Store.record``: a fill that was under way
+   when the object was written is served to those who already follow it, and kept for nobody.
+3. A block is kept only whole. When the origin breaks off, the fill resumes at the first missing byte with ``Range`` and
+   ``If-Match`` (twice, after a jittered pause), so that a restart of the origin is invisible; then it fails, and the
+   readers' connections break.
+4. When the disk refuses bytes the fill ends. Its readers go on by reading the rest from the origin themselves.
+5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
+   another takes over from there.
+6. Between the workers of a node, a block is filled by whoever holds its lease (gateway/store/leases.py). A fill takes the next
+   block's lease before it gives up the current one, so siblings that wait stay behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from gateway.engine.objects.coming import Coming
+from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.objects.growing import GrowingBlock
+from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.outcomes import Reason
+from gateway.origin.response import OriginResponse
+from gateway.store.leases import FillLeases
+from gateway.store.store import Store
+from gateway.store.writer import SMALL
+
+LINGER = 64 * 1024**2
+RESUMES = 2
+FAR_AHEAD = 4
+
+Reopen = Callable[[int, int], Awaitable[OriginResponse]]
+"""Ask the origin for the bytes [start, stop) of exactly the object being filled; raises ``LarderError``."""
+
+
+class FillEnded(LarderError):
+    """The fill stopped before this block because nobody seemed to want it; whoever does starts another."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillParts:
+    """What a fill works on: the object, the blocks ``first`` to ``last`` (inclusive), and where their bytes come from.
+
+    The caller holds the lease of the first block, which is the fill's from then on. ``started_at`` is when, in seconds since the
+    epoch: the first use of the blocks, which may be long after the object was confirmed.
+    """
+
+    entry: ObjectEntry
+    first: int
+    last: int
+    response: Coming | None
+    reopen: Reopen
+    leases: FillLeases
+    started_at: float
+
+
+class Fill:
+    """One origin read in progress."""
+
+    def __init__(self, store: Store, parts: FillParts, on_end: Callable[[Fill, GrowingBlock], None]) -> None:
+        self.entry = parts.entry
+        self.last = parts.last
+        self.current = parts.first
+        self.readers = 0
+        self.race = False
+        self.disk_failed = False
+        self.end = "failed"
+        self._store = store
+        self._response: Coming | None = parts.response
+        self._reopen = parts.reopen
+        self._on_end = on_end
+        self._leases = parts.leases
+        self._started_at = parts.started_at
+        self._ended: set[int] = set()
+        self._left: bytes | memoryview = b""
+        record = parts.entry.record
+        self.blocks = {
+            number: GrowingBlock(number, record.block_length(number)) for number in range(parts.first, parts.last + 1)
+        }
+
+    def __repr__(self) -> str:
+        return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
+
+    def is_far_from(self, number: int) -> bool:
+        """Whether a reader of block ``number`` had better not wait for this fill to get there."""
+        return number - self.current > FAR_AHEAD
+
+    def comes_to(self, number: int) -> bool:
+        """Whether this fill still means to fill block ``number``; it does not once it was cut short before it."""
+        return number <= self.last
+
+    def cut_short(self, number: int) -> None:
+        """Let block ``number`` and what follows to somebody else."""
+        self.last = min(self.last, number - 1)
+
+    async def run(self) -> None:
+        """Carry the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
+        block = self.blocks[self.current]
+        try:
+            if self._response is None:
+                self._response = await self._reopen(*self._span_from(self.current * self.entry.record.block_size))
+            while True:
+                await self._fill_block(block)
+                await self._keep(block)
+                if not self._goes_on():
+                    break
+                self.current += 1
+                block = self.blocks[self.current]
+            self._finish()
+            self.end = "completed"
+        except LarderError as failure:
+            self.disk_failed = isinstance(failure, DiskUnavailable)
+            self._abort()
+            self._fail_rest(failure)
+        except BaseException:
+            self._abort()
+            self._fail_rest(OriginUnavailable("the gateway is stopping"))
+            raise
+        finally:
+            self._leases.release(self.entry.key, self.current, self.entry.generation)
+
+    def _goes_on(self) -> bool:
+        """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
+        if self.current >= self.last:
+            return False
+        start, stop = self._span_from((self.current + 1) * self.entry.record.block_size)
+        if self.readers == 0 and stop - start > LINGER:
+            return False
+        if not self._leases.acquire(self.entry.key, self.current + 1, self.entry.generation):
+            return False
+        self._leases.release(self.entry.key, self.current, self.entry.generation)
+        return True
+
+    def _abort(self) -> None:
+        if self._response is not None:
+            self._response.abort()
+
+    def _span_from(self, position: int) -> tuple[int, int]:
+        record = self.entry.record
+        return position, min((self.last + 1) * record.block_size, record.meta.size)
+
+    def _finish(self) -> None:
+        assert self._response is not None
+        if self.current == max(self.blocks):
+            self._response.release()
+        else:
+            self._response.abort()
+            self._fail_rest(FillEnded("the fill ended before this block"))
+
+    def _fail_rest(self, failure: LarderError) -> None:
+        for block in self.blocks.values():
+            if block.number not in self._ended:
+                if block.writer is not None:
+                    block.writer.abort()
+                block.fail(failure)
+                self._end(block)
+
+    def _end(self, block: GrowingBlock) -> None:
+        self._ended.add(block.number)
+        self._on_end(self, block)
+        block.leave()
+
+    async def _fill_block(self, block: GrowingBlock) -> None:
+        if not await self._store.make_room(block.length):
+            raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
+        writer = self._store.begin(block.length)
+        writer.hold()
+        block.writer = writer
+        resumes = 0
+        while block.ref is None:
+            try:
+                if resumes:
+                    await self._resume(block.number * self.entry.record.block_size + block.received)
+                await self._pump(block)
+            except OriginUnavailable:
+                resumes += 1
+                if resumes > RESUMES:
+                    raise
+
+    async def _pump(self, block: GrowingBlock) -> None:
+        """Write what the origin sends into this block, and commit it.
+
+        The last bytes are handed out with the block committed and known to its entry: a reader who has them all and
+        asks again meets a hit.
+        """
+        writer = block.writer
+        assert writer is not None
+        while block.ref is None:
+            room = block.length - block.received
+            chunk = await self._next_chunk(room)
+            if len(chunk) == room:
+                if block.gathered:
+                    chunk = block.gathered + chunk
+                self.entry.blobs[block.number] = block.ref = await writer.commit(chunk)
+                block.gathered = b""
+            elif block.length <= SMALL:
+                block.gathered += chunk
+            else:
+                await writer.write(chunk)
+            block.progress()
+
+    async def _next_chunk(self, room: int) -> bytes | memoryview:
+        """What the origin sends, at most ``room`` bytes; what it sent beyond stays in ``_left``."""
+        assert self._response is not None
+        if not room:
+            return b""
+        chunk = self._left or await self._response.next_chunk()
+        if not chunk:
+            raise OriginUnavailable("the origin closed the connection early")
+        self._left = b""
+        if len(chunk) > room:
+            view = memoryview(chunk)
+            chunk, self._left = view[:room], view[room:]
+        return chunk
+
+    async def _resume(self, position: int) -> None:
+        self._abort()
+        self._left = b""
+        await asyncio.sleep(random.uniform(0.05, 0.25))  # noqa: S311 - jitter, not a secret
+        self._response = await self._reopen(*self._span_from(position))
+
+    async def _keep(self, block: GrowingBlock) -> None:
+        """Tie a committed block to its object, unless the object was written since the origin was asked.
+
+        Raises:
+            DiskUnavailable: disk or index do not take it.
+        """
+        entry = self.entry
+        assert block.ref is not None
+        granted = dict(entry.grants) if entry.record.row_id == 0 else {}
+        record = await self._store.record(
+            entry.key,
+            entry.record.meta,
+            entry.record.block_size,
+            {block.number: block.ref},
+            generation=entry.generation,
+            confirmed_at=entry.record.confirmed_at,
+            grants=granted,
+            used_at=self._started_at,
+        )
+        if record is None:
+            entry.blobs.pop(block.number, None)
+            self.race = self._store.generations.of(entry.key) != entry.generation
+            if not self.race:
+                raise DiskUnavailable(Reason.DISK, "the index did not take the block")
+        else:
+            entry.record = replace(entry.record, row_id=record.row_id)
+            for identity in granted.keys() - entry.grants.keys():
+                await self._store.revoke(record.row_id, identity)  # refused while the row was being written
+        self._end(block)

@@ -1,0 +1,75 @@
+"""What the origin allowed, as one worker remembers it: per object in its entry, and per bucket where a rule shares grants.
+
+A grant is never older news than it seems: it counts from before the origin was asked, and is noted only if neither the object
+was written nor the rights in its bucket were changed since then (``Generations``). Grants of whole buckets are in memory alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.services import Services
+from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
+from gateway.policies.rules import Caching, Rules
+
+
+class _Shared(NamedTuple):
+    """When an identity was granted an object, and the generation of the bucket's rights then."""
+
+    granted_at: float
+    rights: int
+
+
+class Grants:
+    """The grants that this worker remembers."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._shared: dict[tuple[str, str, str], _Shared] = {}
+        self._revocation: list[Rules] = [services.rules]
+
+    @property
+    def epoch(self) -> object:
+        """Changes whenever what entries remember of rules and grants may be wrong."""
+        return self._revocation if self._revocation[0] is self._services.rules else self._new_epoch()
+
+    def _new_epoch(self) -> object:
+        self._revocation = [self._services.rules]
+        return self._revocation
+
+    def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
+        """When the origin last said yes to an identity, of an object for which it did so at ``granted``: a grant of any object
+        that the rule matches in the same bucket counts too, if the rule shares grants."""
+        if not rule.by_prefix:
+            return granted
+        shared = self._shared.get((identity, rule.match, key.bucket))
+        if shared is None or shared.rights != self._rights_in(key):
+            return granted
+        return shared.granted_at if granted is None else max(granted, shared.granted_at)
+
+    def _rights_in(self, key: ObjectKey) -> int:
+        return self._services.store.generations.of(rights_in(key))
+
+    def note(self, entry: ObjectEntry, identity: OriginIdentity, generation: int, asked_at: float) -> None:
+        """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``."""
+        entry.grants[identity.name] = asked_at
+        entry.good.clear()
+        rule = self._services.rules.for_path(entry.key.path)
+        if rule.by_prefix and self._services.store.generations.of(entry.key) == generation:
+            place = (identity.name, rule.match, entry.key.bucket)
+            self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))
+
+    async def revoke(self, entry: ObjectEntry, identity: OriginIdentity) -> None:
+        """A refusal is about the caller, not about the object: the bytes stay for the others."""
+        rule = self._services.rules.for_path(entry.key.path)
+        entry.grants.pop(identity.name, None)
+        self._new_epoch()
+        self._shared.pop((identity.name, rule.match, entry.key.bucket), None)
+        if entry.record.row_id:
+            await self._services.store.revoke(entry.record.row_id, identity.name)
+
+    def drop(self) -> None:
+        """Forget the grants that no object's row holds: an origin is another store now."""
+        self._shared.clear()
+        self._new_epoch()

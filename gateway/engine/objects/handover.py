@@ -1,0 +1,86 @@
+"""Objects whose home has moved here: taken over from the node that was their home before, when somebody wants them.
+
+A node that joins becomes home of a part of all objects, which others have in their caches. Nothing is moved because of that. When
+such an object is wanted, and is not here, its home of before is asked once, and gives it only if it would have answered that
+reader by itself from its cache: resident, fresh and granted. It says how long ago the origin confirmed that, and the object is
+here no fresher than it was there. What it does not have costs a question, and only within the time in which homes may have moved.
+
+A node that is drained, or about to stop, is home of nothing any more, and still has what it was home of: it is asked as long as
+it is there. Several may leave one after the other, with nobody having wanted an object meanwhile; so those are asked that would
+be home of it if they did not leave, the best first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.engine.objects.coming import Coming
+from gateway.fleet.membership import Membership
+from gateway.fleet.patient import PatientPeers, PatientResponse
+from gateway.fleet.peers import PeerUnavailable
+from gateway.metrics import RELAYED
+from gateway.model.errors import OriginUnavailable
+from gateway.model.fleet import Node
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import Header
+from gateway.model.peer_objects import AGE, CHECKED, RESIDENT, object_path
+from gateway.model.peer_principal import principal_header
+from gateway.policies.ring import path_key
+
+
+class Moved(NamedTuple):
+    """A whole object on its way from its former home; ``age`` in seconds since the origin confirmed and granted it."""
+
+    headers: Sequence[Header]
+    body: Coming
+    age: float
+
+
+class Moves:
+    """Asks the former homes of objects.
+
+    Args:
+        membership: who was home before.
+        peers: how it is asked.
+    """
+
+    def __init__(self, membership: Membership, peers: PatientPeers) -> None:
+        self._membership = membership
+        self._peers = peers
+
+    async def __call__(self, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
+        """The object, if one of its former homes is another node and gives it to this identity."""
+        for node in self._membership.formers(path_key(key.bucket, key.key)):
+            if (moved := await self._ask(node, key, identity)) is not None:
+                return moved
+        return None
+
+    async def _ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
+        headers = [RESIDENT, CHECKED, principal_header("", identity)]
+        try:
+            response = await self._peers.request(node, "GET", object_path(key), headers)
+        except PeerUnavailable:
+            return None
+        age = response.header(AGE) or ""
+        if response.status != 200 or not age.isdecimal():
+            response.abort()
+            return None
+        RELAYED.labels("moved").inc()
+        return Moved(response.headers, _Coming(response), float(age))
+
+
+class _Coming:
+    """What a former home sends; when it breaks off, the rest is the origin's to give, as if that had broken off."""
+
+    def __init__(self, response: PatientResponse) -> None:
+        self._response = response
+        self.release = response.release
+        self.abort = response.abort
+
+    async def next_chunk(self) -> bytes:
+        """See ``Coming``."""
+        try:
+            return await self._response.next_chunk()
+        except PeerUnavailable as failure:
+            raise OriginUnavailable(str(failure)) from failure

@@ -1,0 +1,432 @@
+"""Finding an object for a reader: in memory, in the index, or at the origin, with the right to read it.
+
+``Reads.find`` answers with one of three values, before any byte is sent:
+
+* ``Found``: the object's metadata is known, fresh and granted; its bytes are in the cache or will be.
+* ``Relay``: the origin has already answered this read, and its answer goes to the client as it is.
+* ``Forward``: the read is not for the cache; the edge forwards the client's request unchanged.
+
+The interleaving to keep in mind: a write may be accepted between any two awaits. Whoever talks to the origin reads the key's
+generation first, and what was learned is believed only if the generation is still the same afterwards (``_current``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from gateway.engine.objects.blocks import Blocks
+from gateway.engine.objects.checks import Checks
+from gateway.engine.objects.entries import EntryCache, ObjectEntry
+from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.handover import Moved
+from gateway.engine.services import Services
+from gateway.flight import SingleFlight
+from gateway.metrics import CHECKS
+from gateway.model.errors import DiskUnavailable, OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectMeta, ObjectRecord
+from gateway.model.outcomes import Outcome, Reason
+from gateway.origin.headers import entity_headers
+from gateway.origin.response import OriginResponse
+from gateway.policies import freshness
+from gateway.policies.admission import refusal
+from gateway.policies.freshness import EntryState, Verdict, decide, may_serve_stale
+from gateway.policies.rules import Caching
+
+CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
+_ATTEMPTS = 3
+_LOAD_AT_ONCE = 64
+T = TypeVar("T")
+Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A plain read of one object.
+
+    ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
+    must be known before it is decided which bytes are needed. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty``
+    says that the reader has another way to the object, and waits for no origin that is lost (gateway/origin/reach.py).
+    """
+
+    key: ObjectKey
+    identity: OriginIdentity
+    head: bool = False
+    metadata_first: bool = False
+    forced: bool = False
+    hasty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The object is known and may be read by this reader."""
+
+    entry: ObjectEntry
+    outcome: Outcome
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The origin's own answer to this very read."""
+
+    response: OriginResponse
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The edge must forward the client's request; ``miss`` tells a miss from a bypass."""
+
+    reason: Reason
+    miss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the origin said of an object, and the key's generation and the time from before it was asked.
+
+    It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
+    have been accepted in between.
+    """
+
+    meta: ObjectMeta
+    generation: int
+    asked_at: float
+
+
+class Reads:
+    """Finds objects for readers. See the module's text for the rules.
+
+    ``forget`` drops keys from this node, after the origin showed that they changed.
+    """
+
+    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants, forget: Forget) -> None:
+        self._services = services
+        self._forget_here = forget
+        self._blocks = blocks
+        self._entries = entries
+        self._grants = grants
+        self._cold: SingleFlight[tuple[ObjectKey, int], Found | Relay | Forward | None] = SingleFlight()
+        self._checks: Checks[ObjectMeta | Forward | None] = Checks()
+
+    # -- the path of a repeated hit: no await, no thread, no database
+
+    def hot(self, key: ObjectKey, identity: str, now: float) -> ObjectEntry | None:
+        """The entry of an object that may be served at once to this origin identity, or ``None``."""
+        entry = self._entries.get(key)
+        if entry is None or not entry.has_bytes or not self._current(entry):
+            return None
+        since = self._services.trusted_since()
+        epoch, good = entry.good.get(identity, (None, None))
+        if good is not None and epoch is self._grants.epoch and good.holds(now, since):
+            return entry
+        rule = self._services.rules.for_path(key.path)
+        good = freshness.good(self._standing(entry, identity, rule), rule)
+        if not rule.cache or not good.holds(now, since):
+            return None
+        entry.good[identity] = (self._grants.epoch, good)
+        return entry
+
+    def _current(self, entry: ObjectEntry) -> bool:
+        return self._services.store.generations.at(*entry.slots) == entry.generation
+
+    def _verdict(self, entry: ObjectEntry, ask: Ask, rule: Caching) -> Verdict:
+        return decide(self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced)
+
+    def _standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
+        granted = self._grants.widest(entry.key, identity, rule, entry.grants.get(identity))
+        return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
+
+    # -- everything else
+
+    async def find(self, ask: Ask) -> Found | Relay | Forward:
+        """Find an object for a reader.
+
+        Raises:
+            OriginUnavailable: the origin is needed and cannot be reached.
+        """
+        rule = self._services.rules.for_path(ask.key.path)
+        if not rule.cache:
+            return Forward(Reason.RULE)
+        reason: Reason | None = None
+        for _attempt in range(_ATTEMPTS):
+            entry = await self.known(ask.key)
+            if entry is None:
+                found = await self._from_origin(ask, rule)
+                if found is not None:
+                    return found if not isinstance(found, Found) or reason is None else replace(found, reason=reason)
+                continue
+            if self._verdict(entry, ask, rule) is Verdict.SERVE:
+                return await self._granted(entry, ask, Outcome.HIT, reason)
+            checked = await self._check(entry, ask, rule)
+            if checked is Reason.CHANGED:
+                reason = Reason.CHANGED
+            elif isinstance(checked, (Found, Relay, Forward)):
+                return checked
+        return Forward(Reason.WRITE_RACE, miss=True)
+
+    async def known(self, key: ObjectKey) -> ObjectEntry | None:
+        """The entry of an object, from memory or from the index.
+
+        Between asking the index and its answer somebody else may have put an entry there, of which fills already know; so
+        memory is asked again afterwards, and what it has counts.
+        """
+        if (entry := self._in_memory(key)) is not None:
+            return entry
+        store = self._services.store
+        generation = store.generations.of(key)
+        known = await store.known(key, _LOAD_AT_ONCE)
+        entry = None if known is None else ObjectEntry(key, known.record, generation, known.blobs, known.grants)
+        if (present := self._in_memory(key)) is not None:
+            return present
+        if entry is not None:
+            self._entries.put(entry)
+        return entry
+
+    async def resident(self, ask: Ask) -> tuple[ObjectEntry, float] | None:
+        """An object that can be given to this reader at once and whole; and how many seconds ago that was confirmed."""
+        rule = self._services.rules.for_path(ask.key.path)
+        entry = await self.known(ask.key) if rule.cache else None
+        if (
+            entry is None
+            or entry.record.block_count > _LOAD_AT_ONCE
+            or self._verdict(entry, ask, rule) is not Verdict.SERVE
+        ):
+            return None
+        await self._blocks.load(entry, 0, entry.record.block_count - 1)
+        standing = self._standing(entry, ask.identity.name, rule)
+        if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self._current(entry):
+            return None
+        return entry, max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
+
+    def _in_memory(self, key: ObjectKey) -> ObjectEntry | None:
+        entry = self._entries.get(key)
+        if entry is None or self._current(entry):
+            return entry
+        self._entries.drop(key)
+        return None
+
+    async def _granted(
+        self, entry: ObjectEntry, ask: Ask, outcome: Outcome, reason: Reason | None
+    ) -> Found | Relay | Forward:
+        if ask.head and not entry.has_bytes:
+            return await self._head(ask, self._services.rules.for_path(ask.key.path))
+        return Found(entry, outcome, reason)
+
+    # -- asking the origin about an object that is in the cache
+
+    async def _check(
+        self, entry: ObjectEntry, ask: Ask, rule: Caching
+    ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
+        """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again.
+
+        A reader who insists on a check shares none that began before: it may be older than a write of which only he knows.
+        """
+        stale = entry.has_bytes and may_serve_stale(
+            self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
+        )
+        try:
+            result = await self._checked(ask, lambda: self._ask_origin(entry, ask.identity, rule), stale=stale)
+        except OriginUnavailable:
+            CHECKS.labels("failed").inc()
+            if stale:
+                return await self._granted(entry, ask, Outcome.STALE, Reason.ORIGIN_DOWN)
+            raise
+        if isinstance(result, Forward):
+            return result
+        if result is None:
+            return None
+        if entry.is_of(result):
+            return await self._granted(entry, ask, Outcome.HIT, Reason.REVALIDATED)
+        return Reason.CHANGED
+
+    async def _checked(
+        self, ask: Ask, check: Callable[[], Coroutine[Any, Any, ObjectMeta | Forward | None]], *, stale: bool
+    ) -> ObjectMeta | Forward | None:
+        slot, reach = (ask.key, ask.identity.name), self._services.origin.reach(ask.identity)
+        if ask.forced:
+            self._checks.forget(slot)
+        if stale:
+            return await self._checks.in_time(slot, check, reach)
+        return await (self._checks.hastily(slot, check, reach) if ask.hasty else self._checks.patiently(slot, check))
+
+    async def hastily(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that needs the origin; a hasty reader does not wait for one that is lost.
+
+        Raises:
+            OriginUnavailable: the origin is lost; or what ``work`` raises.
+        """
+        return await (self._services.origin.reach(ask.identity).unless_lost(work) if ask.hasty else work)
+
+    async def _ask_origin(
+        self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching
+    ) -> ObjectMeta | Forward | None:
+        services, key = self._services, entry.key
+        generation, asked_at = services.store.generations.of(key), services.now()
+        response = await services.origin.send(identity, "HEAD", key.raw_path, "", CHECKSUMS)
+        response.release()
+        if response.status in (401, 403):
+            CHECKS.labels("refused").inc()
+            await self._grants.revoke(entry, identity)
+            return Forward(Reason.REFUSED, miss=True)
+        if response.status in (404, 410):
+            CHECKS.labels("gone").inc()
+            await self._forget_here([key])
+            return Forward(Reason.NOT_FOUND, miss=True)
+        if response.status >= 500:
+            raise OriginUnavailable(f"the origin answered {response.status}")
+        if response.status != 200:
+            return Forward(Reason.ORIGIN_ERROR, miss=True)
+        meta = entity_headers(response.headers)
+        if services.store.generations.of(key) != generation:
+            return None
+        if not entry.is_of(meta):
+            CHECKS.labels("changed").inc()
+            await self._forget_here([key])
+            return meta
+        if (forbidden := refusal(meta, rule, services.capacity)) is not None:
+            CHECKS.labels("forbidden").inc()
+            await self._forget_here([key])
+            return Forward(forbidden)
+        CHECKS.labels("confirmed").inc()
+        self._renew(entry, identity, Learned(meta, generation, asked_at))
+        if entry.record.row_id:
+            await services.store.confirm(key, meta, asked_at)
+            await services.store.grant(
+                entry.record.row_id, identity.name, asked_at, lambda: services.store.generations.of(key) == generation
+            )
+        return meta
+
+    def _renew(self, entry: ObjectEntry, identity: OriginIdentity, learned: Learned) -> None:
+        entry.record = replace(entry.record, meta=learned.meta, confirmed_at=learned.asked_at)
+        self._grants.note(entry, identity, learned.generation, learned.asked_at)
+
+    # -- asking the origin about an object that is not in the cache
+
+    async def _from_origin(self, ask: Ask, rule: Caching) -> Found | Relay | Forward | None:
+        store = self._services.store
+        if not store.usable:
+            return Forward(Reason.DISK, miss=True)
+        if not self._blocks.has_room:
+            return Forward(Reason.OVERLOAD, miss=True)
+        reach = self._services.origin.reach(ask.identity) if ask.hasty else None
+        if reach is not None:
+            reach.require()
+        # A read that began before the last write is none to wait for: who comes after the write is owed the new object.
+        generation = store.generations.of(ask.key)
+        pending = self._cold.get((ask.key, generation))
+        if pending is not None and ask.forced:
+            return Forward(Reason.JOINED, miss=True)
+        if pending is not None:
+            await (reach.wait(pending) if reach else asyncio.wait([pending]))
+            joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
+            if joined is None:
+                return None
+            if not isinstance(joined, Found):
+                return Forward(Reason.JOINED, miss=True)
+            if ask.identity.name not in joined.entry.grants or ask.head or not self._current(joined.entry):
+                return None
+            return joined if joined.reason is Reason.MOVED else replace(joined, reason=Reason.JOINED)
+        if ask.metadata_first:
+            return await self._head(ask, rule)
+        return await self._cold_read(ask, rule, generation)
+
+    async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
+        """Learn an object's metadata without its bytes."""
+        services = self._services
+        generation, asked_at = services.store.generations.of(ask.key), services.now()
+        response = await self.hastily(ask, services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS))
+        response.release()
+        if response.status != 200:
+            return Forward(_reason_of(response.status), miss=True)
+        meta = entity_headers(response.headers)
+        reason = refusal(meta, rule, services.capacity)
+        if reason is not None:
+            return Forward(reason)
+        entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
+        return Found(entry, Outcome.MISS, Reason.COLD)
+
+    async def _cold_read(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
+        task = self._cold.begin((ask.key, generation), self._open_cold(ask, rule, generation))
+        try:
+            if ask.hasty:
+                return await self._services.origin.reach(ask.identity).result(task)
+            return await asyncio.shield(task)
+        except (asyncio.CancelledError, OriginUnavailable):
+            task.add_done_callback(_abandon)
+            raise
+
+    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
+        """Ask for the whole object; ``None`` when another worker turned out to have stored it."""
+        try:
+            await self._blocks.lease(ask.key, 0, generation)
+        except DiskUnavailable:
+            return Forward(Reason.OVERLOAD, miss=True)
+        started = False
+        try:
+            if self._services.leases.shared and await self._services.store.lookup(ask.key) is not None:
+                return None
+            opened = await self._open_leased(ask, rule, generation)
+            started = isinstance(opened, Found)
+            return opened
+        finally:
+            if not started:
+                self._services.leases.release(ask.key, 0, generation)
+
+    async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
+        services = self._services
+        believed = not ask.forced and ask.key not in services.forgotten
+        moved = await services.moved(ask.key, ask.identity) if believed else None
+        if moved is not None and (entry := self._take_over(ask, rule, generation, moved)) is not None:
+            return Found(entry, Outcome.HIT, Reason.MOVED)
+        asked_at = services.now()
+        response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
+        if response.status != 200:
+            return Relay(response, _reason_of(response.status))
+        meta = entity_headers(response.headers)
+        reason = refusal(meta, rule, services.capacity)
+        if reason is not None:
+            return Relay(response, reason)
+        if not self._blocks.has_room:
+            # There was some before the origin was asked, and many may have been asking.
+            return Relay(response, Reason.OVERLOAD)
+        entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
+        self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
+        return Found(entry, Outcome.MISS, Reason.COLD)
+
+    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> ObjectEntry | None:
+        """Fill from the former home what it gives; ``None`` when that cannot be kept."""
+        meta = entity_headers(moved.headers)
+        if refusal(meta, rule, self._services.capacity) is not None or not self._blocks.has_room:
+            moved.body.abort()
+            return None
+        entry = self._keep_metadata(ask, Learned(meta, generation, self._services.now() - moved.age))
+        self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
+        return entry
+
+    def _keep_metadata(self, ask: Ask, learned: Learned) -> ObjectEntry:
+        """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
+        meta = learned.meta
+        entry = self._in_memory(ask.key)
+        if entry is None or entry.generation != learned.generation or not entry.is_of(meta):
+            record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
+            entry = ObjectEntry(ask.key, record, learned.generation)
+        self._renew(entry, ask.identity, learned)
+        self._entries.put(entry)
+        return entry
+
+
+def _abandon(task: asyncio.Task[Found | Relay | Forward | None]) -> None:
+    """The reader left before the origin answered: an answer that is not being stored has no reader any more."""
+    if not task.cancelled() and task.exception() is None and isinstance(result := task.result(), Relay):
+        result.response.abort()
+
+
+def _reason_of(status: int) -> Reason:
+    if status in (401, 403):
+        return Reason.REFUSED
+    return Reason.NOT_FOUND if status in (404, 410) else Reason.ORIGIN_ERROR

@@ -1,0 +1,128 @@
+"""Writes go to the origin; what the caches know of the keys is forgotten before and after.
+
+Before, so that no reader gets bytes older than a write that has begun and no fill that began earlier is kept. After, because
+a fill that began between the two may have read either version. The client hears of the write only when every gateway has
+forgotten: then no later read, through whichever gateway, can give the old object (read-after-write).
+
+Sequence, with R a read that fills:
+1. forget; 2. R starts, notes the generation, reads the old bytes; 3. the origin accepts the write; 4. forget: R is fenced,
+or, had it been recorded already, deleted; 5. the answer to the write is completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from gateway.engine.objects.entries import EntryCache
+from gateway.engine.services import Services
+from gateway.fleet.invalidations import InvalidationChannel
+from gateway.metrics import FORGOTTEN
+from gateway.model.keys import ObjectKey
+from gateway.origin.response import OriginResponse
+
+
+class Writes:
+    """Forgets keys, here and in the fleet, around every write."""
+
+    def __init__(self, services: Services, entries: EntryCache, channel: InvalidationChannel) -> None:
+        self._services = services
+        self._entries = entries
+        self._channel = channel
+
+    async def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> None:
+        """Drop keys from this node: an object changed at the origin, or another gateway wrote it.
+
+        Of a key that stands for the rights in a bucket (``rights_in``), the bucket's grants are dropped.
+        """
+        self._services.forgotten.note(keys)
+        for key in keys:
+            self._entries.drop(key)
+        store = self._services.store
+        await store.forget([key for key in keys if key.key])
+        for bucket in [key for key in keys if not key.key]:
+            await store.withdraw(bucket)
+        FORGOTTEN.labels(source).inc(len(keys))
+
+    async def forget(self, keys: Sequence[ObjectKey], source: str = "write") -> None:
+        """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin."""
+        if not keys:
+            return
+        await self.forget_here(keys, source)
+        await self._channel.announce(keys)
+
+    async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+        """Send a write to the origin between two forgettings.
+
+        The second one happens even if the client leaves or the origin fails: the write may have been accepted all the same.
+
+        Raises:
+            OriginUnavailable: the origin could not be reached or broke off.
+        """
+        await self.forget(keys)
+        try:
+            response = await send()
+        except BaseException:
+            await asyncio.shield(self.forget(keys))
+            raise
+        return WriteAnswer(response, lambda: self.forget(keys))
+
+    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+        """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
+
+        Nothing is forgotten before: no bytes change, and what the origin grants until then is caught by the generation. Nor if
+        the origin refuses, so that nobody empties a cache of grants by asking for what he may not do.
+
+        Args:
+            bucket: what ``rights_in`` gives for it.
+            send: sends the write.
+
+        Raises:
+            OriginUnavailable: the origin could not be reached or broke off; it may have done it all the same.
+        """
+        try:
+            response = await send()
+        except BaseException:
+            await asyncio.shield(self.forget([bucket]))
+            raise
+        refused = 400 <= response.status < 500
+        return WriteAnswer(response, lambda: self.forget([] if refused else [bucket]))
+
+
+class WriteAnswer:
+    """The origin's answer to a write; its last piece is held back until the keys are forgotten again.
+
+    Multipart completion and copy answer 200 at once and the outcome later in the body, so its header proves nothing.
+    """
+
+    def __init__(self, response: OriginResponse, settle: Callable[[], Awaitable[None]]) -> None:
+        self.response = response
+        self.then: Callable[[], None] = lambda: None
+        """Called when the keys are forgotten again: what is read from then on may be kept."""
+        self._settle = settle
+        self._settled = False
+
+    async def settle(self) -> None:
+        """Forget the keys again, once; to be called in any case."""
+        if not self._settled:
+            self._settled = True
+            await asyncio.shield(self._settle())
+            self.then()
+
+    async def close(self) -> None:
+        """The client got what it wanted of the answer, or left: let go of the origin, and forget in any case."""
+        self.response.abort()
+        await self.settle()
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """The body of the answer."""
+        held = b""
+        try:
+            async for chunk in self.response.chunks():
+                if held:
+                    yield held
+                held = chunk
+        finally:
+            await self.settle()
+        if held:
+            yield held

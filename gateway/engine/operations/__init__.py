@@ -1,0 +1,1 @@
+"""What operators ask for: explain, purge, verify, warm up, watch."""

@@ -1,0 +1,163 @@
+"""Why a read was no hit, and what the next one will be: looked up at the home of the object, without asking the origin.
+
+The answer is what ``objects/reads.py`` would find at this moment, from the same index and by the same policies; nothing is
+fetched, renewed or counted for it. ``Knowledge`` travels between nodes as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.reads import Reads
+from gateway.engine.services import Services
+from gateway.model.errors import LarderError
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.peer_principal import principal_header
+from gateway.policies.freshness import EntryState, Verdict, decide
+from gateway.policies.ring import path_key
+from gateway.policies.rules import Caching
+
+EXPLAIN = f"{PREFIX}/explain"
+"""Where a node is asked for what it knows of an object."""
+LONGEST = 16 * 1024
+_FOR_EVER = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What one node knows of an object, for one origin identity. Times are seconds since the epoch by that node's clock.
+
+    ``node`` knows it; ``usable`` says whether its disk is in use, ``channel`` whether it hears of the fleet's writes.
+    ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` say how long it may be served without asking
+    the origin (``None``: never asked, or never granted; a time in the far future: for as long as it is there), and ``resident``
+    of ``blocks`` are on the disk. ``serves`` is the verdict of freshness, grant and channel together, now. ``former`` were home
+    of it before, and are asked before the origin, in order.
+    """
+
+    node: str
+    usable: bool = True
+    channel: bool = True
+    known: bool = False
+    etag: str = ""
+    size: int = 0
+    confirmed_at: float | None = None
+    fresh_until: float | None = None
+    granted_until: float | None = None
+    blocks: int = 0
+    resident: int = 0
+    serves: bool = False
+    former: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
+        """Read what ``asdict`` made.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        return cls(**{**told, "former": tuple(told.get("former", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the next plain GET of the object would be, and why."""
+
+    outcome: Outcome
+    reason: Reason | None = None
+
+
+def expected(rule: Caching, knowledge: Knowledge) -> Expected:
+    """What the next plain GET would be, if the origin says what it said last."""
+    if not rule.cache:
+        return Expected(Outcome.BYPASS, Reason.RULE)
+    if not knowledge.known:
+        return Expected(Outcome.MISS, Reason.COLD if knowledge.usable else Reason.DISK)
+    if knowledge.resident < knowledge.blocks:
+        return Expected(Outcome.MISS, Reason.PARTIAL if knowledge.resident else Reason.COLD)
+    return Expected(Outcome.HIT, None if knowledge.serves else Reason.REVALIDATED)
+
+
+class Explainer:
+    """Looks up objects on this node, and at the nodes that are their homes."""
+
+    def __init__(self, services: Services, reads: Reads, grants: Grants, me: str) -> None:
+        self._services = services
+        self._reads = reads
+        self._grants = grants
+        self._me = me
+
+    def home(self, bucket: str, key: str) -> Node | None:
+        """Which other node is home of an object; ``None``: this one."""
+        fleet = self._services.fleet
+        return None if fleet is None else fleet.members.home(path_key(bucket, key))
+
+    async def here(self, key: ObjectKey, identity: OriginIdentity) -> Knowledge:
+        """What this node knows of an object."""
+        services, store = self._services, self._services.store
+        usable, since = store.usable, services.trusted_since()
+        entry = await self._reads.known(key)
+        if entry is None or not entry.has_bytes:
+            return Knowledge(self._me, usable, since < math.inf, former=self._former(key))
+        record = entry.record
+        resident = {**await store.blocks(record.row_id, 0, record.block_count - 1), **entry.blobs}
+        rule = services.rules.for_path(key.path)
+        granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
+        standing = EntryState(record.confirmed_at, granted, since)
+        return Knowledge(
+            node=self._me,
+            usable=usable,
+            channel=since < math.inf,
+            known=True,
+            etag=record.meta.etag,
+            size=record.meta.size,
+            confirmed_at=record.confirmed_at,
+            fresh_until=_bounded(record.confirmed_at + rule.freshness),
+            granted_until=None if granted is None else _bounded(granted + rule.grant),
+            blocks=record.block_count,
+            resident=len(resident),
+            serves=decide(standing, rule, services.now()) is Verdict.SERVE,
+        )
+
+    def _former(self, key: ObjectKey) -> tuple[str, ...]:
+        services = self._services
+        if services.fleet is None or key in services.forgotten:
+            return ()
+        return tuple(node.id for node in services.fleet.members.formers(path_key(key.bucket, key.key)))
+
+    async def anywhere(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> tuple[Knowledge, str]:
+        """What the home of an object knows of it; and why this node was asked instead, empty if it was not."""
+        home, fleet = self.home(key.bucket, key.key), self._services.fleet
+        if home is None or fleet is None:
+            return await self.here(key, identity), ""
+        try:
+            return await _asked(fleet, home, key, principal_header(tenant, identity)), ""
+        except LarderError as failure:
+            return await self.here(key, identity), str(failure)
+
+
+async def _asked(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Knowledge:
+    body = json.dumps(list(key)).encode()
+    answer = await fleet.peers.request(home, "POST", EXPLAIN, [principal], body=body)
+    text = await answer.read(LONGEST)
+    try:
+        if answer.status != 200:
+            raise LarderError(f"node {home.id} answered {answer.status}")
+        return Knowledge.from_json(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise LarderError(f"node {home.id} answered what is no explanation") from error
+
+
+def to_json(knowledge: Knowledge) -> dict[str, Any]:
+    """As JSON types."""
+    return asdict(knowledge)
+
+
+def _bounded(moment: float) -> float:
+    return min(moment, _FOR_EVER)

@@ -1,0 +1,171 @@
+"""Warming up a dataset: its items are loaded, part by part, each at its home, as a loader's announcements would have it.
+
+A dataset is refused that the cache does not keep whole: because it is larger than the cache, or because the plan gives the
+space to others. Parts follow the items' order; within one the order is random, as ever (gateway/engine/items/prefetch.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.engine.items.answers import BatchAsk
+from gateway.engine.items.batch import Batches
+from gateway.engine.items.wanted import FailedItem, Wanted
+from gateway.engine.operations.warming import Capacity, WarmupFailed, WarmupProgress, WarmupRefused, Whose, still
+from gateway.engine.space.planned import Planned
+from gateway.model.errors import LarderError
+from gateway.model.frames import ItemStatus
+from gateway.model.keys import Principal
+from gateway.model.units import format_size
+from gateway.policies.batch import BatchMode
+from gateway.policies.datasets import CachingMode
+from gateway.store.datasets.content import UNKNOWN_LENGTH
+from gateway.store.datasets.opened import Registration
+from gateway.tasks import for_each
+
+_PART = 512
+_LOOK = 0.1
+_QUIET = 2.0
+"""Seconds: items of which none has come for so long are asked for one by one, which tells why."""
+_AT_ONCE = 8
+
+Find = Callable[[str, str], Awaitable[Registration | None]]
+Rights = Callable[[Principal, Registration, NDArray[np.uint32]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetAccess:
+    """Where datasets are: ``find`` gives a tenant's by name or id; ``rights`` raises LarderError for items that a caller may
+    not read."""
+
+    find: Find
+    rights: Rights
+    planned: Planned
+    batches: Batches
+
+
+class WarmDataset:
+    """Loads one dataset.
+
+    Args:
+        name: of the dataset, or its id.
+        whose: in whose name.
+        shelf: where datasets are.
+        capacity: bytes that the caches of the fleet can hold.
+    """
+
+    def __init__(self, name: str, whose: Whose, shelf: DatasetAccess, capacity: Capacity) -> None:
+        self._name = name
+        self._whose = whose
+        self._shelf = shelf
+        self._capacity = capacity
+
+    async def run(self, progress: WarmupProgress) -> None:
+        """See ``warming.Work``."""
+        registration = await self.check()
+        content = registration.content
+        progress.total, progress.total_bytes = content.items, content.size
+        for start in range(int(progress.cursor or 0), content.items, _PART):
+            part = np.arange(start, min(start + _PART, content.items), dtype=np.uint32)
+            await self._load(registration, part, progress)
+            progress.mark(str(start + len(part)))
+
+    async def check(self) -> Registration:
+        """Whether the dataset can be warmed up, as far as that is known now.
+
+        Raises:
+            WarmupRefused: it cannot.
+            WarmupFailed: it cannot be told now.
+        """
+        principal = still(self._whose)
+        try:
+            registration = await self._shelf.find(principal.tenant, self._name)
+        except LarderError as failure:
+            raise WarmupFailed(str(failure)) from None
+        if registration is None:
+            raise WarmupRefused(
+                f"dataset: the tenant {principal.tenant} of the access key has none named {self._name[:140]!r}; register it first"
+            )
+        size, limit = registration.content.size, self._capacity()
+        if size > limit:
+            raise WarmupRefused(
+                f"dataset: has {format_size(size)}, and the caches of the fleet can hold {format_size(limit)}: add nodes, or let "
+                "jobs use it in chunks, which are loaded ahead without a warm-up"
+            )
+        mode = self._shelf.planned.of(registration).caching
+        if mode not in (CachingMode.FULL, CachingMode.STATIC):
+            raise WarmupRefused(
+                f"dataset: the plan holds it as {mode.value!r}, not whole; pin it (PUT /-/admin/datasets/{{id}}/override), "
+                "or leave it to the plan"
+            )
+        return registration
+
+    async def _load(self, registration: Registration, part: NDArray[np.uint32], progress: WarmupProgress) -> None:
+        principal = still(self._whose)
+        try:
+            await self._shelf.rights(principal, registration, part)
+        except LarderError as refusal:
+            raise WarmupFailed(str(refusal)) from None
+        ask = BatchAsk(
+            registration,
+            principal.identity,
+            self._shelf.planned.of(registration).caching,
+            BatchMode.PREFETCH,
+            part,
+            len(part),
+        )
+        before = (progress.done, progress.done_bytes)
+        resident = await self._shelf.batches.lookup(ask)
+        progress.there += int(np.count_nonzero(resident))
+        if not bool(resident.all()):
+            await self._shelf.batches.prefetch(replace(ask, indices=part[~resident]))
+            resident = await self._settled(ask, progress, before)
+        left = await self._ask_for(ask, part[~resident])
+        resident = await self._shelf.batches.lookup(ask)
+        progress.done = before[0] + int(np.count_nonzero(resident))
+        progress.done_bytes = before[1] + _bytes_of(registration, part[resident])
+        for index in part[~resident].tolist():
+            progress.fail(f"item {index}", left.get(index, "the cache did not keep it"))
+
+    async def _settled(self, ask: BatchAsk, progress: WarmupProgress, before: tuple[int, int]) -> NDArray[np.bool_]:
+        """Wait until nothing has come of a part for a while; by position, whether the item is in the cache."""
+        loop = asyncio.get_running_loop()
+        resident = await self._shelf.batches.lookup(ask)
+        quiet_since = loop.time()
+        while not bool(resident.all()) and loop.time() - quiet_since < _QUIET:
+            await asyncio.sleep(_LOOK)
+            still(self._whose)
+            now = await self._shelf.batches.lookup(ask)
+            if np.count_nonzero(now) > np.count_nonzero(resident):
+                quiet_since = loop.time()
+            resident = now
+            progress.done = before[0] + int(np.count_nonzero(resident))
+            progress.done_bytes = before[1] + _bytes_of(ask.registration, ask.indices[resident])
+        return resident
+
+    async def _ask_for(self, ask: BatchAsk, left: NDArray[np.uint32]) -> dict[int, str]:
+        """Ask for items one by one, of which nothing has come; for those that cannot be had, why."""
+        reasons: dict[int, str] = {}
+
+        async def fetch(index: int) -> None:
+            wanted = Wanted(ask.registration, index, ask.identity, ask.caching)
+            outcome = await self._shelf.batches.fetches.fetch(wanted)
+            if isinstance(outcome, FailedItem):
+                reasons[index] = _why(outcome)
+
+        await for_each(left.tolist(), fetch, _AT_ONCE)
+        return reasons
+
+
+def _why(failed: FailedItem) -> str:
+    return failed.detail or ItemStatus(failed.status).name.lower()
+
+
+def _bytes_of(registration: Registration, indices: NDArray[np.uint32]) -> int:
+    lengths = registration.content.lengths[indices]
+    return int(lengths[lengths != UNKNOWN_LENGTH].sum())

@@ -1,0 +1,146 @@
+"""Reading objects into the cache of their homes, for an operator, in the background lane.
+
+The home of an object loads it as if a reader had asked for it, with that reader's rights; the node that runs the warm-up
+asks, and hears how it ended. A home answers at once that it has begun, and then every second that it goes on,
+so that a large object is not taken for a dead node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gateway.engine.engine import Engine
+from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.engine.objects.ranged import ObjectChanged
+from gateway.engine.objects.reads import Ask, Forward, Found, Relay
+from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.peer_principal import principal_header
+from gateway.policies.lane import LoadClass
+from gateway.policies.ring import path_key
+
+WARM = f"{PREFIX}/warm"
+"""Where a node is asked to load an object."""
+AT_ONCE = 16
+"""Objects that one warm-up has loaded at once, here and at other nodes."""
+_ALIVE = 1.0
+"""Seconds between two lines that say that a load goes on."""
+_ATTEMPTS = 3
+_HOMES = 3
+_LONGEST = 1 << 20
+
+_WHY = {
+    Reason.RULE: "a rule says cache = false",
+    Reason.CACHE_CONTROL: "the object itself says no-store or private",
+    Reason.NO_VALIDATOR: "the origin gives no strong ETag or no length",
+    Reason.TOO_LARGE: "it is larger than half of the cache",
+    Reason.NO_SPACE: "no room could be made for it",
+    Reason.DISK: "the cache disk is failing",
+    Reason.NOT_FOUND: "the origin has no such object",
+    Reason.REFUSED: "the origin refuses it to this credential",
+    Reason.ORIGIN_ERROR: "the origin answered with an error",
+    Reason.OVERLOAD: "too many fills at once",
+    Reason.WRITE_RACE: "it was written meanwhile",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """How it ended: ``size`` bytes are in the cache now, and were before if ``there``; or why not (``failure``)."""
+
+    size: int = 0
+    there: bool = False
+    failure: str = ""
+
+
+class WarmObjects:
+    """Loads objects on this node, and has the others load what is theirs.
+
+    Args:
+        engine: of this worker.
+        fleet: the other nodes; ``None`` for a node that is in no fleet.
+    """
+
+    def __init__(self, engine: Engine, fleet: PeerNodes | None) -> None:
+        self._engine = engine
+        self._fleet = fleet
+
+    async def load(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> Warmed:
+        """Have an object loaded at its home. Never raises but to be cancelled."""
+        fleet, tried = self._fleet, None
+        for _ in range(_HOMES if fleet is not None else 0):
+            assert fleet is not None
+            home = fleet.members.home(path_key(key.bucket, key.key))
+            if home is None or home == tried:
+                break
+            try:
+                return await _loaded_at(fleet, home, key, principal_header(tenant, identity))
+            except LarderError:
+                tried = home  # it is suspected now, and its successor is home
+        return await self.here(key, identity)
+
+    async def here(self, key: ObjectKey, identity: OriginIdentity) -> Warmed:
+        """Load an object into this node's cache. Never raises but to be cancelled."""
+
+        async def load(key: ObjectKey) -> Warmed:
+            try:
+                return await self._load(Ask(key, identity))
+            except IdentityGone:
+                return Warmed(failure="the origin of the access key is not configured any more")
+            except OriginUnavailable:
+                return Warmed(failure="the origin cannot be reached")
+            except DiskUnavailable as failure:
+                return Warmed(failure=_WHY.get(Reason(failure.reason), str(failure)))
+            except LarderError as failure:
+                return Warmed(failure=str(failure))
+
+        return await self._engine.lane.one(LoadClass.WARMUP, key, load)
+
+    async def progress(self, key: ObjectKey, identity: OriginIdentity) -> AsyncGenerator[bytes]:
+        """``here`` as another node hears it: a line every second while it goes on, and at the end one with how it ended."""
+        loading = asyncio.get_running_loop().create_task(self.here(key, identity))
+        try:
+            yield b"\n"
+            while not (await asyncio.wait([loading], timeout=_ALIVE))[0]:
+                yield b"\n"
+            yield json.dumps(asdict(loading.result())).encode() + b"\n"
+        finally:
+            loading.cancel()
+
+    async def _load(self, ask: Ask) -> Warmed:
+        for _ in range(_ATTEMPTS):
+            found = await self._engine.find(ask)
+            if isinstance(found, Relay):
+                found.response.abort()
+            if not isinstance(found, Found):
+                return Warmed(failure=_because(found))
+            try:
+                missed = await self._engine.read_through(ask, found.entry)
+            except ObjectChanged:
+                continue
+            if missed is None:
+                return Warmed(failure="the cache did not take it")
+            return Warmed(found.entry.record.meta.size, found.outcome is Outcome.HIT and not missed)
+        return Warmed(failure=_WHY[Reason.WRITE_RACE])
+
+
+def _because(found: Relay | Forward) -> str:
+    return _WHY.get(found.reason, found.reason.value)
+
+
+async def _loaded_at(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Warmed:
+    body = json.dumps(list(key)).encode()
+    answer = await fleet.peers.request(home, "POST", WARM, [principal], body=body)
+    text = (await answer.read(_LONGEST)).strip()
+    if answer.status != 200:
+        raise LarderError(f"node {home.id} answered {answer.status}")
+    try:
+        told: dict[str, Any] = json.loads(text)
+        return Warmed(int(told["size"]), bool(told["there"]), str(told["failure"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LarderError(f"node {home.id} answered what cannot be read") from error

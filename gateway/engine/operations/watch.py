@@ -1,0 +1,221 @@
+"""A node looks at itself every few seconds, and tells the zone: what it has counted, how it is, what is wrong with it.
+
+One of its workers does it (``Samples.speaks``). While Redis is lost each worker looks for itself and tells nobody, so that
+whoever asks it for an overview still hears of this node. A trouble has begun when it was seen first; a worker that takes over
+from another goes on from what that one had said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway import __version__
+from gateway.engine.operations.counting import Counted, counted
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.samples import EVERY, FINE, Samples
+from gateway.model.counters import Counters, Sample
+from gateway.policies.datasets import CachingMode
+from gateway.policies.rates import lately
+from gateway.policies.space.plan import Plan
+from gateway.policies.troubles import COUNTED, TURNOVER, NodeFacts, Trouble, troubles, worst_first
+from gateway.store.datasets.content import Content
+from gateway.store.store import Store
+from gateway.tasks import repeat
+
+_MINUTE = 60.0
+_SOON = 1.0
+_MOST_DATASETS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Where a node looks. ``contents`` are the datasets that are open here, ``stopping`` says whether the node is about to end,
+    ``parts`` is what is wrong by what this worker's parts say at the moment."""
+
+    store: Store
+    contents: Callable[[], Iterable[Content]]
+    plan: Callable[[], Plan]
+    stopping: Callable[[], bool] = lambda: False
+    parts: Callable[[], Iterable[Trouble]] = tuple
+    redis: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Which node looks: its id, the token of its start, what tells this worker from its siblings, where others reach it."""
+
+    node: str
+    boot: str
+    worker: str
+    address: str = ""
+
+
+class NodeWatch:
+    """One worker's part.
+
+    Args:
+        samples: of the zone.
+        me: the node and worker.
+        seen: where it looks.
+        now: seconds since the epoch, by this node's clock.
+        look: reads the node's metrics; called in a thread.
+
+    Attributes:
+        speaks: whether this worker speaks for its node.
+        document: what was found last; empty before the first look.
+        recent: samples that this worker took, in the order of time; by Redis's clock as far as it is known.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        me: NodeIdentity,
+        seen: NodeView,
+        now: Callable[[], float] = time.time,
+        look: Callable[[], Counted] = counted,
+    ) -> None:
+        self.speaks = False
+        self.document: Mapping[str, Any] = {}
+        self.recent: deque[Sample] = deque(maxlen=FINE)
+        self._samples = samples
+        self._me = me
+        self._seen = seen
+        self._now = now
+        self._look = look
+        self._began = now()
+        self._skew = 0.0
+        self._since: dict[str, float] = {}
+        self._counted: Sequence[Trouble] = ()
+
+    def problems(self) -> list[Trouble]:
+        """What is wrong with this node now, errors first; what follows from counters is a few seconds old."""
+        return worst_first([*self._seen.parts(), *self._counted])
+
+    async def run(self) -> None:
+        """Look every ``EVERY`` seconds until cancelled."""
+        await repeat("collecting node status", self.turn, lambda: EVERY if self.speaks else _SOON)
+
+    async def stop(self) -> None:
+        """Let a sibling speak at once; of a node that stops nothing is to be missed. Never raises for Redis."""
+        self.speaks = False
+        try:
+            await self._samples.silent(self._me.node, self._me.worker)
+            if self._seen.stopping():
+                await self._samples.gone(self._me.node)
+        except DOWN:
+            return  # both run out by themselves
+
+    async def turn(self) -> None:
+        """Look once, if it is this worker's turn."""
+        try:
+            spoke, self.speaks = self.speaks, await self._may_speak()
+            if not self.speaks:
+                self._hear(await self._samples.said(self._me.node))
+                return
+            if not spoke:
+                await self._take_over()
+            found = await asyncio.to_thread(self._look)
+            asked = self._now()
+            at = await self._samples.tell(self._me.node, self._me.boot, found.counters)
+            self._skew = (asked + self._now()) / 2 - at
+            self._note(at, found)
+            await self._samples.say(self._me.node, self.document)
+            await self._tell_of_chunks()
+        except DOWN:
+            self.speaks = False
+            found = await asyncio.to_thread(self._look)
+            self._note(self._now() - self._skew, found)
+
+    async def _may_speak(self) -> bool:
+        """Whether it is this worker's turn: that of the one that keeps the cache, which has the node's datasets open."""
+        store = self._seen.store
+        if self._seen.stopping() or (store.usable and not store.directory.locked):
+            if self.speaks:
+                await self._samples.silent(self._me.node, self._me.worker)
+            return False
+        return await self._samples.speaks(self._me.node, self._me.worker)
+
+    def _hear(self, document: Mapping[str, Any]) -> None:
+        """Believe the worker that speaks for this node: only one of them counts."""
+        if document.get("boot") != self._me.boot:
+            return
+        self.document = document
+        told = [Trouble.from_json(each) for each in document.get("problems", ())]
+        self._counted = [each for each in told if each.kind in COUNTED]
+
+    async def _take_over(self) -> None:
+        """Go on from what was said before: since when what is wrong, and what was counted."""
+        told = (await self._samples.statuses()).nodes.get(self._me.node)
+        if told is not None and told.document.get("boot") == self._me.boot:
+            known = told.document.get("problems", [])
+            self._since = {str(each["kind"]): float(each["since"]) for each in known if "kind" in each}
+        before = await self._samples.recent([self._me.node])
+        self.recent.clear()
+        self.recent.extend(before[self._me.node])
+
+    def _note(self, at: float, found: Counted) -> None:
+        self.recent.append(Sample(at, self._me.boot, found.counters))
+        status, seen = self._seen.store.status(), self._seen
+        self._counted = troubles(self._facts(at, found.counters))
+        problems = self.problems()
+        self._since = {each.kind: self._since.get(each.kind, at) for each in problems}
+        self.document = {
+            "boot": self._me.boot,
+            "address": self._me.address,
+            "capacity": status.capacity,
+            "version": __version__,
+            "uptime": round(max(0.0, self._now() - self._started()), 3),
+            "bytes": status.bytes,
+            "blobs": status.blobs,
+            "dataset_bytes": status.datasets,
+            "room": status.room,
+            "disk": status.state.value,
+            "redis": seen.redis(),
+            "skew": round(self._skew, 3),
+            "reasons": found.reasons,
+            "datasets": self._datasets(),
+            "problems": [self._told(each) for each in problems],
+        }
+
+    def _told(self, trouble: Trouble) -> dict[str, Any]:
+        return {**trouble.to_json(), "since": round(self._since[trouble.kind], 3)}
+
+    def _facts(self, at: float, since_start: Counters) -> NodeFacts:
+        return NodeFacts(
+            capacity=self._seen.store.status().capacity,
+            minute=lately(self.recent, at, _MINUTE)[0],
+            turnover=lately(self.recent, at, TURNOVER)[0],
+            since_start=since_start,
+            skew=self._skew,
+        )
+
+    def _started(self) -> float:
+        """When the node was started; a worker may have been replaced since."""
+        started = self._seen.store.directory.started_ns / 1e9
+        return min(started, self._began) if started else self._began
+
+    def _datasets(self) -> dict[str, list[int]]:
+        """Items, bytes and resident items of the datasets that are open here, by id."""
+        found: dict[str, list[int]] = {}
+        for content in self._seen.contents():
+            known = found.get(content.id, [0, 0, 0])
+            now = [content.items, content.size, content.states.resident]
+            found[content.id] = [max(pair) for pair in zip(known, now, strict=True)]
+            if len(found) >= _MOST_DATASETS:
+                break
+        return found
+
+    async def _tell_of_chunks(self) -> None:
+        plan = self._seen.plan()
+        if plan.version:
+            held = {
+                name: order.chunks.held
+                for name, order in plan.datasets.items()
+                if order.caching is CachingMode.CHUNKED and order.chunks.held
+            }
+            await self._samples.held(plan.fence, plan.version, held)

@@ -1,0 +1,59 @@
+"""What differs between two plans, in words: the history that explains why a dataset or a job is treated as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
+
+
+def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
+    """One document per change; ``at`` is ``now``, in seconds; nothing when ``after`` is ``before``.
+
+    Of a dataset: ``what`` is allocated, released, or what happened to ``chunk`` (``policies.chunks.ChunkReason``), with
+    the ``jobs`` that lost it. Of a job: ``what`` is judged, with its phase and whether it uses the cache, or gone.
+    """
+    if after is before:
+        return []
+    common = {"at": round(now, 3), "version": after.version}
+    datasets = sorted({*before.datasets, *after.datasets})
+    jobs = sorted({*before.jobs, *after.jobs})
+    return [
+        *(
+            {**common, "dataset": dataset, **change}
+            for dataset in datasets
+            for change in _of_dataset(before.datasets.get(dataset), after.datasets.get(dataset))
+        ),
+        *(_of_chunk(common, event) for event in after.inputs.get("events", ())),
+        *(
+            {**common, "job": job, **change}
+            for job in jobs
+            for change in _of_job(before.jobs.get(job), after.jobs.get(job))
+        ),
+    ]
+
+
+def _of_dataset(before: PoolOrder | None, after: PoolOrder | None) -> Iterator[dict[str, Any]]:
+    if after is None:
+        yield {"what": "released"}
+        return
+    if before is None or (before.caching, before.why, before.units) != (after.caching, after.why, after.units):
+        yield {"what": "allocated", "caching": after.caching.value, "why": after.why.value, "granted": after.target}
+
+
+def _of_chunk(common: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    lost = {"jobs": event["jobs"]} if event["jobs"] else {}
+    return {**common, "dataset": event["dataset"], "what": event["reason"], "chunk": event["chunk"], **lost}
+
+
+def _of_job(before: JobOrder | None, after: JobOrder | None) -> Iterator[dict[str, Any]]:
+    if after is None:
+        yield {"what": "gone"}
+    elif before is None or (before.cache, before.phase) != (after.cache, after.phase):
+        yield {
+            "what": "judged",
+            "phase": after.phase.value,
+            "cache": after.cache,
+            "benefit": round(after.benefit, 3),
+        }

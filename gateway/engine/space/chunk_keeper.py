@@ -1,0 +1,305 @@
+"""One node's part in performing the plan: evict what has no place any more, load what is to come, say how far it is.
+
+The worker with the node lock does it, once per heartbeat. Room is made before anything is loaded into it, so at no time are items
+of more than two chunks of a dataset kept for their own sake. What leaves is decided by the plan that this node follows; while
+Redis is lost the plan stands still, and a load that has begun goes on to its end.
+
+A node reports a chunk as loaded when all that it can have of its part is there; also when its disk is ill, or when nobody tells
+it where the items are (no job's registration is known here): what then is missing is read by those who need it. When nodes
+come or go, homes move: the parts of all held chunks are looked at again.
+
+Which blobs go first when room is needed follows the plan too: see gateway/engine/space/pool_assignments.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from gateway import metrics
+from gateway.engine.items.homes import keys_of
+from gateway.engine.space.chunk_eviction import outside, placeless
+from gateway.engine.space.planned import Planned
+from gateway.engine.space.pool_assignments import PoolAssignments
+from gateway.engine.space.preload import Preloader, Reader
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import JobRecord, Jobs
+from gateway.fleet.membership import Membership
+from gateway.fleet.plans import NodeReport, Reports
+from gateway.flight import SingleFlight
+from gateway.model.errors import LarderError
+from gateway.model.keys import OriginIdentity
+from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.pools import dataset_pool
+from gateway.policies.space.plan import PoolOrder
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.opened import Registration
+from gateway.store.store import Store
+from gateway.tasks import stop
+
+_SWEEP_EVERY = 10
+_PATIENCE = 10
+_SOON = 0.5
+"""Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
+
+log = logging.getLogger("larder.chunks")
+
+Find = Callable[[str, str], Awaitable[Registration | None]]
+Part = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDatasets:
+    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
+
+    ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
+    """
+
+    find: Find
+    contents: Callable[[], Iterable[Content]]
+    signs_as: Callable[[OriginIdentity], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanExchange:
+    """What the fleet says to this node, and hears of it."""
+
+    planned: Planned
+    jobs: Jobs
+    reports: Reports
+    membership: Membership
+
+
+@dataclass(slots=True)
+class _Load:
+    """One chunk's part on this node. ``homes`` is the version of the membership for which it is loaded."""
+
+    homes: int
+    task: asyncio.Task[None]
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Rotated:
+    """A rotated dataset, as this node keeps it."""
+
+    order: PoolOrder
+    readers: list[Reader] = field(default_factory=list)
+    turns: int = 0
+    unknown_for: int = 0
+
+
+class ChunkKeeper:
+    """Performs the plan on this node.
+
+    Args:
+        store: of the node.
+        preloader: brings items.
+        shelves: what datasets there are.
+        told: the fleet.
+        eviction: order of the pool ``default``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        preloader: Preloader,
+        shelves: OpenDatasets,
+        told: PlanExchange,
+        eviction: str = LeastRecentlyUsed.name,
+    ) -> None:
+        self._store = store
+        self._preloader = preloader
+        self._shelves = shelves
+        self._told = told
+        self._rotated: dict[str, _Rotated] = {}
+        self._loads: dict[Part, _Load] = {}
+        self._finding: SingleFlight[tuple[str, str], Registration | None] = SingleFlight()
+        self._records: list[JobRecord] | None = None
+        self._placed: dict[str, Registration] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._turns = 0
+        self._assignments = PoolAssignments(store, told.planned.keeps, eviction)
+
+    async def turn(self) -> None:
+        """Once per heartbeat. In a worker without the node lock nothing happens."""
+        if not self._store.directory.locked:
+            await self.stop()
+            return
+        orders = self._told.planned.plan.datasets
+        rotated = {name: order for name, order in orders.items() if order.caching is CachingMode.CHUNKED}
+        self._forget_others(rotated)
+        self._records = None
+        await self._place(frozenset(name for name, order in orders.items() if order.caching is not CachingMode.NONE))
+        for name, order in rotated.items():
+            await self._keep(name, order)
+        planned = self._told.planned
+        await self._assignments.turn(list(self._shelves.contents()), planned.plan, planned.capacity)
+        try:
+            await self._report(orders)
+        except DOWN:
+            return  # it is said again with the next heartbeat
+
+    async def stop(self) -> None:
+        """Load no more."""
+        loads = [load.task for load in self._loads.values()]
+        self._loads.clear()
+        await stop(loads)
+        await self._finding.stop()
+        self._rotated.clear()
+        self._placed.clear()
+        self._wanted = frozenset()
+
+    async def _place(self, wanted: frozenset[str]) -> None:
+        """Keep open what the plan gives space: its items are spared and counted here, whichever worker serves them."""
+        self._turns += 1
+        if wanted == self._wanted and self._turns % _SWEEP_EVERY:
+            return
+        self._wanted = wanted
+        self._placed = {name: known for name, known in self._placed.items() if name in wanted}
+        looked = set()
+        for record in await self._known_jobs():
+            name = record.dataset
+            if name in wanted and name not in looked:
+                registration = await self._found(record.tenant, name)
+                if registration is not None:
+                    looked.add(name)
+                    self._store.items.adopt(registration.content)
+                    self._placed[name] = registration
+
+    async def _known_jobs(self) -> list[JobRecord]:
+        """The jobs of the zone, asked for once per turn; none while Redis is lost."""
+        if self._records is None:
+            try:
+                self._records = await self._told.jobs.records()
+            except DOWN:
+                self._records = []
+        return self._records
+
+    def _forget_others(self, rotated: dict[str, PoolOrder]) -> None:
+        for name in [name for name in self._rotated if name not in rotated]:
+            del self._rotated[name]
+        for part in [
+            part for part in self._loads if part[0] not in rotated or part[1] not in rotated[part[0]].chunks.held
+        ]:
+            self._loads.pop(part).task.cancel()
+
+    async def _keep(self, name: str, order: PoolOrder) -> None:
+        known = self._rotated.setdefault(name, _Rotated(order))
+        if not known.readers or known.turns % _SWEEP_EVERY == 0:
+            known.readers = await self._readers(name) or known.readers
+            known.unknown_for = 0 if known.readers else known.unknown_for + 1
+        if known.order.units != order.units:
+            for part in [part for part in self._loads if part[0] == name]:
+                self._loads.pop(part).task.cancel()
+        changed = (known.order.chunks.held, known.order.units) != (order.chunks.held, order.units)
+        if changed or known.turns % _SWEEP_EVERY == 0:
+            await self._evict(name, order)
+        known.order = order
+        known.turns += 1
+        if known.readers:
+            self._load_all(name, order, known.readers)
+
+    async def _readers(self, name: str) -> list[Reader]:
+        """The jobs of a dataset whose registration is known here."""
+        found: dict[tuple[str, OriginIdentity], Reader] = {}
+        for record in await self._known_jobs():
+            identity = OriginIdentity(record.origin, record.access_key_id)
+            if record.dataset != name or not self._shelves.signs_as(identity):
+                continue
+            if (record.tenant, identity) not in found:
+                registration = await self._found(record.tenant, name)
+                if registration is not None:
+                    self._store.items.adopt(registration.content)
+                    found[record.tenant, identity] = Reader(registration, identity)
+        return list(found.values())
+
+    async def _found(self, tenant: str, name: str) -> Registration | None:
+        """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
+        within = _SOON if self._finding.get((tenant, name)) is None else 0.0
+        finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
+        done, _ = await asyncio.wait([finding], timeout=within)
+        return finding.result() if done else None
+
+    async def _find(self, tenant: str, name: str) -> Registration | None:
+        try:
+            return await self._shelves.find(tenant, name)
+        except (*DOWN, LarderError):
+            return None  # it is still being copied from another node, or Redis is lost: looked for again later
+
+    # --- room
+
+    async def _evict(self, name: str, order: PoolOrder) -> None:
+        for content in [content for content in self._shelves.contents() if content.id == name]:
+            cut = self._told.planned.cut(content, order.partitions, order.units)
+            indices = outside(content, cut, order.chunks.held)
+            for gone, placed in placeless(content, indices, self._shelves.contents(), self._told.planned.keeps):
+                if gone:
+                    metrics.CHUNK_ITEMS.labels("evicted").inc(await self._store.pools.evict(gone))
+                for dataset in {dataset for _, dataset in placed if dataset != name}:
+                    left = [digest for digest, holder in placed if holder == dataset]
+                    await self._store.pools.charge(left, dataset_pool(dataset))
+                await asyncio.sleep(0)
+
+    # --- loading
+
+    def _load_all(self, name: str, order: PoolOrder, readers: list[Reader]) -> None:
+        version = self._told.membership.version
+        for chunk in order.chunks.held:
+            load = self._loads.get((name, chunk))
+            if load is not None and load.homes == version:
+                continue
+            if load is not None:
+                load.task.cancel()
+            task = asyncio.get_running_loop().create_task(self._load(name, order, chunk, readers))
+            self._loads[name, chunk] = _Load(version, task)
+
+    async def _load(self, name: str, order: PoolOrder, chunk: int, readers: list[Reader]) -> None:
+        try:
+            content = readers[0].registration.content
+            indices = self._told.planned.cut(content, order.partitions, order.units).items_of(chunk)
+            homes, _ = self._told.membership.homes(keys_of(content, indices))
+            if self._store.usable:
+                of_one = [reader for reader in readers if reader.registration.content is content]
+                mine = indices[homes < 0]
+                left = await self._preloader.load(of_one, mine)
+                log.info(
+                    "chunk %d of dataset %s: of %d items %d are at home here: %d of those are held, %d not to be had",
+                    chunk,
+                    name[:12],
+                    len(indices),
+                    len(mine),
+                    len(mine) - left,
+                    left,
+                )
+        except Exception:
+            # Whatever is wrong with this chunk must not hold up the rotation.
+            log.exception("a chunk could not be loaded; it is read by those who need it")
+        load = self._loads.get((name, chunk))
+        if load is not None and load.task is asyncio.current_task():
+            load.done = True
+
+    # --- saying so
+
+    async def _report(self, orders: Mapping[str, PoolOrder]) -> None:
+        resident: dict[str, int] = {}
+        for content in self._shelves.contents():
+            if content.id in orders:
+                resident[content.id] = max(resident.get(content.id, 0), content.states.resident)
+        report = {
+            name: NodeReport(order.chunks.loading if self._has(name, order) else -1, resident.get(name, 0))
+            for name, order in orders.items()
+        }
+        await self._told.reports.tell(self._told.membership.me, report)
+
+    def _has(self, name: str, order: PoolOrder) -> bool:
+        """Whether this node has what it can have of the chunk that is being loaded."""
+        known = self._rotated.get(name)
+        if known is None or order.chunks.loading < 0:
+            return False
+        load = self._loads.get((name, order.chunks.loading))
+        return known.unknown_for > _PATIENCE if load is None else load.done

@@ -1,0 +1,78 @@
+"""The keeper: the one loop per node that recovers, evicts and sweeps. It runs in the worker that holds the node lock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway import metrics
+from gateway.engine.objects.blocks import Blocks
+from gateway.policies.breaker import BreakerState
+from gateway.policies.watermarks import Watermarks
+from gateway.store.status import StoreStatus
+from gateway.store.store import Store
+from gateway.tasks import repeat
+
+log = logging.getLogger("larder.keeper")
+_PAUSE = 0.5
+_DISK_STATES = (BreakerState.NORMAL, BreakerState.UNSTABLE, BreakerState.DOWN)
+
+
+class SweepLoop:
+    """Tries for the node lock and, once it has it, keeps the store within its bounds."""
+
+    def __init__(self, store: Store, blocks: Blocks) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._published: StoreStatus | None = None
+        self._short = False
+        self.ready = asyncio.Event()
+        self.recovered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Loop until cancelled.
+
+        ``ready`` is set once recovery is done, or once another worker is known to do it; ``recovered`` only when it is done, and
+        only in the worker that has done it.
+        """
+        await repeat("keeper", self.turn, _PAUSE)
+
+    async def turn(self) -> None:
+        """One pass: take the lock if it is free, recover once, keep the store within its bounds."""
+        if await self._store.try_lock() and not self.recovered.is_set():
+            report = await self._store.recover()
+            self.recovered.set()
+            log.info("recovery finished: %s", report)
+        self.ready.set()
+        await self._store.sweep()
+        self._tell_of_room(self._store.status())
+
+    def _tell_of_room(self, status: StoreStatus) -> None:
+        """Say once that the file system has no room for the capacity, and once that it has again."""
+        if not status.keeper or status.state is BreakerState.DOWN:
+            return
+        if status.shortage and not self._short:
+            self._short = True
+            log.warning("%s", status.shortage)
+        elif self._short and status.room >= Watermarks().high * (status.capacity - status.datasets):
+            # Not as soon as it suffices: what fills under way take would be told of again and again.
+            self._short = False
+            log.info("the file system has room for cache.capacity again")
+
+    def publish(self) -> None:
+        """Bring the metrics of store and fills up to date."""
+        status = self._store.status()
+        metrics.CACHE_BYTES.set(status.bytes)
+        metrics.CACHE_BLOBS.set(status.blobs)
+        metrics.CACHE_CAPACITY.set(status.capacity)
+        metrics.DATASET_BYTES.set(status.datasets)
+        metrics.CACHE_ROOM.set(status.room)
+        metrics.OPEN_BLOBS.set(status.open_files)
+        metrics.SKIPPED_FILES.set(status.skipped_files)
+        metrics.ACTIVE_FILLS.set(self._blocks.active)
+        metrics.DISK_STATE.set(_DISK_STATES.index(status.state))
+        before, self._published = self._published, status
+        metrics.EVICTED_BLOBS.inc(status.evicted_blobs - (before.evicted_blobs if before else 0))
+        metrics.EVICTED_BYTES.inc(status.evicted_bytes - (before.evicted_bytes if before else 0))
+        dropped = status.corrupt_dropped + status.missing_dropped
+        metrics.CORRUPT_BLOBS.inc(dropped - (before.corrupt_dropped + before.missing_dropped if before else 0))

@@ -1,0 +1,263 @@
+"""The manager's loop: who leads the zone decides once per heartbeat who gets which space, and everybody follows.
+
+Every worker of a node that is READY tries for the lease (gateway/fleet/leadership.py). The one that has it reads the jobs, what
+the nodes report of their chunks, what operators decided, and lets ``policies.manager.decide`` make the next plan of the last
+one. All that is remembered is in the plan, so another leader goes on from there. Time is Redis's, which is one clock for all
+leaders there will be.
+
+Redis lost: nobody leads and everybody keeps the plan. Redis emptied: the jobs are gone until they register again, which they do
+when their next heartbeat is answered UnknownJob. A plan made meanwhile would take the space of all of them. So the first leader
+after that publishes the plan that it knows, and decides again when the jobs in it are back, or have had the time of a silent
+job to come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Any
+
+from gateway import metrics
+from gateway.engine.space.changes import changes
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
+from gateway.fleet.leadership import Leadership
+from gateway.fleet.plans import NodeReport, Plans, Reports
+from gateway.model.fleet import Node, NodeState
+from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.plan import Phase, Plan, PoolOrder
+
+_FORGET_EVERY = 60
+
+log = logging.getLogger("larder.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """What one worker has in Redis beside the fleet's membership."""
+
+    jobs: Jobs
+    plans: Plans
+    reports: Reports
+    leadership: Leadership
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Who is there: the live nodes of the zone, and whether this worker's may lead."""
+
+    nodes: Callable[[], Iterable[Node]]
+    may_lead: Callable[[], bool]
+
+    def ready(self) -> list[Node]:
+        """The nodes that hold something."""
+        return [node for node in self.nodes() if node.state is NodeState.READY]
+
+
+class Manager:
+    """One worker's part in managing the zone.
+
+    Args:
+        parts: what it has in Redis.
+        electorate: who is there.
+        settings: how decisions are made.
+        patience: seconds that jobs have to register again after Redis was emptied.
+    """
+
+    def __init__(self, parts: Coordination, electorate: Electorate, settings: ManagerParams, patience: float) -> None:
+        self._parts = parts
+        self._electorate = electorate
+        self._settings = settings
+        self._patience = patience
+        self._fence = 0
+        self._written: Plan | None = None
+        self._awaited: frozenset[str] = frozenset()
+        self._until = 0.0
+        self._turns = 0
+        self._lost = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker leads, as far as it knows."""
+        return self._parts.leadership.fence > 0
+
+    async def turn(self) -> None:
+        """Once per heartbeat: lead or follow. With Redis down nothing changes."""
+        try:
+            await self._turn()
+        except DOWN as error:
+            if not self._lost:
+                log.warning("Redis cannot be reached; the plan stays as it is: %s", type(error).__name__)
+            self._lost = True
+        else:
+            self._lost = False
+        metrics.MANAGER_LEADING.set(self.leads)
+        _show(self._parts.plans.plan)
+
+    async def stop(self) -> None:
+        """Let another one lead at once."""
+        try:
+            await self._parts.leadership.resign()
+        except DOWN:
+            return  # the lease runs out by itself
+
+    async def _turn(self) -> None:
+        leadership, plans = self._parts.leadership, self._parts.plans
+        if not self._electorate.may_lead():
+            await leadership.resign()
+        elif await leadership.lead(plans.plan.fence):
+            await self._lead(leadership.fence)
+            return
+        await plans.refresh()
+
+    async def _lead(self, fence: int) -> None:
+        now, jobs = await self._parts.jobs.all()
+        if fence != self._fence:
+            await self._take_office(fence, now)
+        before = after = self._parts.plans.plan
+        present = {job.record.key for job in jobs}
+        if self._awaited <= present or now >= self._until:
+            self._awaited = frozenset()
+            after = decide(before, await self._facts(before, jobs), now, self._settings)
+        await self._publish(replace(after, fence=fence), changes(before, after, now))
+
+    async def _take_office(self, fence: int, now: float) -> None:
+        plans = self._parts.plans
+        found = await plans.latest()
+        self._fence, self._written = fence, None
+        self._awaited = frozenset() if found else frozenset(plans.plan.jobs)
+        self._until = now + self._patience
+        log.info(
+            "this worker leads the zone now, with fence %d, from version %d of the plan", fence, plans.plan.version
+        )
+
+    async def _publish(self, plan: Plan, events: list[dict[str, Any]]) -> None:
+        if plan == self._written:
+            return
+        try:
+            taken = await self._parts.plans.write(plan, events)
+        except DOWN:
+            # Redis may have taken it all the same: what it has is looked up again before anything is decided.
+            self._fence = 0
+            raise
+        if taken:
+            self._written = plan
+            _count(events)
+            return
+        metrics.MANAGER_DEPOSED.inc()
+        log.warning("a plan was refused: another worker leads by now")
+        self._fence = 0
+        await self._parts.leadership.resign()
+        await self._parts.plans.refresh()
+
+    async def _facts(self, plan: Plan, jobs: list[KnownJob]) -> Facts:
+        parts, ready = self._parts, self._electorate.ready()
+        overrides, quotas = await parts.plans.overrides(), await parts.plans.quotas()
+        decided = {*overrides, *quotas}
+        reports = await parts.reports.all()
+        told = [reports.get(node.id, {}) for node in ready]
+        known = _claimed([job.record for job in jobs])
+        # A dataset without jobs keeps what it has for as long as nobody needs it.
+        holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
+        known |= await parts.jobs.sizes(sorted((holding | decided) - set(known)))
+        self._turns += 1
+        if self._turns % _FORGET_EVERY == 0:
+            await parts.jobs.forget_sizes({*known, *decided})
+        datasets = {
+            dataset: DatasetFacts(
+                size,
+                items,
+                requested,
+                overrides.get(dataset, ""),
+                _loaded(plan.of(dataset), dataset, told),
+                _share(dataset, items, told),
+                quotas.get(dataset),
+            )
+            for dataset, (size, items, requested) in known.items()
+        }
+        capacity = int(USABLE * sum(node.capacity for node in ready))
+        return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs})
+
+
+def _show(plan: Plan) -> None:
+    """Bring the metrics of the plan that is followed up to date."""
+    metrics.PLAN_VERSION.set(plan.version)
+    phases = [order.phase for order in plan.jobs.values()]
+    for phase in Phase:
+        metrics.JOBS.labels(phase.value).set(phases.count(phase))
+    metrics.JOBS_CACHED.set(sum(order.cache for order in plan.jobs.values()))
+    modes = [order.caching for order in plan.datasets.values()]
+    for mode in CachingMode:
+        metrics.PLANNED_DATASETS.labels(mode.value).set(modes.count(mode))
+    metrics.PLANNED_BYTES.set(sum(order.target for order in plan.datasets.values()))
+
+
+def _count(events: Iterable[Mapping[str, Any]]) -> None:
+    """Count what a plan that was published has changed."""
+    for event in events:
+        metrics.PLAN_CHANGES.labels(event["what"]).inc()
+        if event["what"] == "judged":
+            metrics.JOB_PHASES.labels(event["phase"]).inc()
+
+
+def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
+    """Size in bytes, items, and requested mode of each dataset that jobs are about.
+
+    Tenants may say different things of the same bytes, because lengths are claims, and nobody should have to live with a
+    stranger's. So the size is the lower median of what each tenant says, of those who say anything; of different wishes none
+    counts.
+    """
+    of_dataset: dict[str, list[JobRecord]] = {}
+    for record in records:
+        of_dataset.setdefault(record.dataset, []).append(record)
+    found = {}
+    for dataset, those in of_dataset.items():
+        sizes: dict[str, int] = {}
+        for record in those:
+            sizes[record.tenant] = max(record.size, sizes.get(record.tenant, 0))
+        wishes = {record.requested for record in those}
+        size = median_low([size for size in sizes.values() if size] or [0])
+        found[dataset] = (size, those[0].items, wishes.pop() if len(wishes) == 1 else "auto")
+    return found
+
+
+def _loaded(order: PoolOrder | None, dataset: str, told: list[dict[str, NodeReport]]) -> bool:
+    """Whether every node that is READY has its part of the chunk that is being loaded."""
+    if order is None or order.caching is not CachingMode.CHUNKED or order.chunks.loading < 0:
+        return False
+    missing = NodeReport()
+    return bool(told) and all(report.get(dataset, missing).chunk == order.chunks.loading for report in told)
+
+
+def _share(dataset: str, items: int, told: list[dict[str, NodeReport]]) -> float:
+    resident = sum(report[dataset].resident for report in told if dataset in report)
+    return min(1.0, resident / items) if items else 1.0
+
+
+def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
+    record, order = job.record, plan.of(job.record.dataset)
+    upcoming, left = job.upcoming, job.epoch_left
+    if order is not None:
+        # A job that was cut into other chunks than the fleet cuts into has nothing to say about the latter.
+        left = sum(chunk < order.units for chunk in upcoming[:left])
+        upcoming = tuple(chunk for chunk in upcoming if chunk < order.units)
+    return JobFacts(
+        record.tenant,
+        record.job,
+        record.dataset,
+        record.gpus,
+        upcoming,
+        left,
+        job.totals,
+        job.joined_at,
+        record.caching,
+    )
+
+
+def settings_of(probe_batches: int, force_eviction: float) -> ManagerParams:
+    """The policy's settings, of what operators may set."""
+    usual = ManagerParams()
+    return replace(usual, probe=replace(usual.probe, batches=probe_batches), force_after=force_eviction)

@@ -1,0 +1,91 @@
+"""What is in force here and now: the fleet's plan where it knows the dataset or job, else what one gateway decides alone.
+
+The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's size
+and the capacity of the whole fleet (policies/datasets.py), which comes out the same everywhere.
+
+Of a dataset whose chunks are rotated only the items of the held chunks are kept; the others are delivered all the same. So at
+most two chunks take space, whoever reads what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gateway.model.datasets import is_job_name
+from gateway.policies.datasets import PLAN, CachingMode, decide
+from gateway.policies.space.chunk_cut import ChunkCut
+from gateway.policies.space.plan import Phase, Plan
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.opened import Registration
+
+_cut = lru_cache(maxsize=256)(ChunkCut)
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """How a dataset is cached, for one reader.
+
+    ``caching`` is none while the reader's job leaves the cache or is refused it (``cache``); ``planned`` says whether the fleet's
+    plan decides; ``chunk`` is where a new job begins, -1 for none; ``version`` of the plan.
+    """
+
+    caching: CachingMode
+    partitions: int
+    units: int
+    planned: bool = False
+    chunk: int = -1
+    version: int = PLAN
+    cache: bool = True
+    phase: Phase = Phase.STEADY
+
+
+class Planned:
+    """The plan and its fallback, as the data path asks for them.
+
+    Args:
+        plan: what this worker knows of the plan, now.
+        capacity: bytes of the caches of the whole fleet, now.
+    """
+
+    def __init__(self, plan: Callable[[], Plan], capacity: Callable[[], int]) -> None:
+        self._plan = plan
+        self._capacity = capacity
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; of version 0 while there is none."""
+        return self._plan()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the caches of the whole fleet."""
+        return self._capacity()
+
+    def of(self, registration: Registration, job: str = "") -> InForce:
+        """What is in force for a dataset, and for one of its tenant's jobs if it is named."""
+        plan = self._plan()
+        version = max(PLAN, plan.version)
+        order = plan.of(registration.content.id)
+        # With a slash in it, it could be the name of another tenant's job.
+        of_job = plan.jobs.get(f"{registration.tenant}/{job}") if is_job_name(job) else None
+        cache, phase = (True, Phase.STEADY) if of_job is None else (of_job.cache, of_job.phase)
+        if order is None:
+            alone = decide(registration.caching, registration.content.size, self._capacity())
+            mode = alone.caching if cache else CachingMode.NONE
+            return InForce(mode, alone.partitions, alone.units, version=version, cache=cache, phase=phase)
+        mode = order.caching if cache else CachingMode.NONE
+        chunk = order.chunks.active if order.caching is CachingMode.CHUNKED else -1
+        return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase)
+
+    def keeps(self, content: Content, index: int) -> bool:
+        """Whether the plan has a place for an item of a dataset; of datasets that it does not speak of, every item has one."""
+        order = self._plan().of(content.id)
+        if order is None or order.caching is not CachingMode.CHUNKED:
+            return order is None or order.caching is not CachingMode.NONE
+        return self.cut(content, order.partitions, order.units).chunk_of(index) in order.chunks.held
+
+    def cut(self, content: Content, partitions: int, units: int) -> ChunkCut:
+        """How a dataset is cut into chunks."""
+        return _cut(content.id, content.items, partitions, units)

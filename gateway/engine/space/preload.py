@@ -1,0 +1,112 @@
+"""Loading this node's part of a chunk before jobs need it (Quiver, section 5.1), in the background lane.
+
+The order is random, so that several nodes and jobs find different items in the cache. An item that the origin cannot give now is
+tried again, as another job's reader if there is one. One that the origin has not, or refuses to all readers, is left out: a chunk
+is complete when all that can be had is there, or it would hold up the rotation. Nodes that have an item already are asked before
+the origin (gateway/engine/items/holders.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.engine.items.fetch import ItemFetches
+from gateway.engine.items.holders import HolderLookup
+from gateway.engine.items.wanted import FailedItem, HolderSource, StoredItem, Wanted
+from gateway.engine.lane import Lane
+from gateway.model.frames import ItemStatus
+from gateway.model.keys import OriginIdentity
+from gateway.policies.datasets import CachingMode
+from gateway.policies.lane import LoadClass
+from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
+from gateway.store.datasets.opened import Registration
+
+ROUNDS = 3
+"""Attempts at an item."""
+_AGAIN = 0.5
+"""Seconds before the second attempt; the third follows after twice as many."""
+
+Indices = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """As whom, and from where, a dataset's items are read."""
+
+    registration: Registration
+    identity: OriginIdentity
+
+
+def missing_of(content: Content, indices: Indices) -> Indices:
+    """Those of some items that are not known to be in this node's cache."""
+    flags = content.states.flags[indices]
+    missing: Indices = indices[(flags != RESIDENT) & (flags != VERIFIED)]
+    return missing
+
+
+class Preloader:
+    """Loads parts of chunks on one worker.
+
+    Args:
+        fetches: of this worker.
+        lane: that they go through.
+    """
+
+    def __init__(self, fetches: ItemFetches, lane: Lane) -> None:
+        self._fetches = fetches
+        self._lane = lane
+        self._random = np.random.default_rng()
+
+    async def load(self, readers: Sequence[Reader], indices: Indices) -> int:
+        """Bring items into the cache that are not there; how many could not be had.
+
+        Args:
+            readers: of the same content, at least one.
+            indices: whose home is here.
+        """
+        content = readers[0].registration.content
+        left = missing_of(content, indices)
+        for number in range(ROUNDS):
+            self._random.shuffle(left)
+            reader = readers[number % len(readers)]
+            left = await self._round(reader, left)
+            if not len(left):
+                return 0
+            if number + 1 < ROUNDS:
+                await asyncio.sleep(_AGAIN * 2**number)
+        metrics.CHUNK_ITEMS.labels("failed").inc(len(left))
+        return len(left)
+
+    async def _round(self, reader: Reader, indices: Indices) -> Indices:
+        """Try each item once; those that may be had another time, or by another reader."""
+        failed: list[int] = []
+        neighbours, content = self._fetches.neighbours, reader.registration.content
+        scout = HolderLookup(neighbours, reader.registration, indices.tolist()) if neighbours else None
+
+        async def fetch(index: int) -> int:
+            if content.states.flags[index] in (RESIDENT, VERIFIED):
+                return 0  # a job has brought it
+            status = await self._fetch(reader, index, scout)
+            if status in (ItemStatus.ORIGIN_ERROR, ItemStatus.REFUSED):
+                failed.append(index)
+            length = int(content.lengths[index])
+            return 0 if length == UNKNOWN_LENGTH else length
+
+        await self._lane.add(LoadClass.CHUNK, indices.tolist(), fetch).ended()
+        return np.array(failed, dtype=np.uint32)
+
+    async def _fetch(self, reader: Reader, index: int, source: HolderSource | None) -> ItemStatus:
+        wanted = Wanted(
+            reader.registration, index, reader.identity, CachingMode.CHUNKED, store_only=True, here=True, source=source
+        )
+        outcome = await self._fetches.fetch(wanted)
+        if isinstance(outcome, StoredItem):
+            metrics.CHUNK_ITEMS.labels("loaded").inc()
+            metrics.PRELOADED_BYTES.inc(outcome.blob.size)
+        return outcome.status if isinstance(outcome, FailedItem) else ItemStatus.OK

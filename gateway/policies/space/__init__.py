@@ -1,0 +1,1 @@
+"""Who gets which space: allocation, probing, and the rotation of chunks."""

@@ -1,0 +1,372 @@
+"""The manager's decision: which dataset gets which space, which chunks are held, which jobs are probed, all in one plan.
+
+Quiver, sections 4.5 and 5, put together: ``probing`` measures what each job gains, ``allocation`` shares the space out by that,
+``chunks`` rotates what is held in part. ``decide`` is a function of the last plan, of what is known now, and of the time. What it
+must remember (``remembered``) is in the plan, so whoever leads next goes on from the plan in Redis. Where the paper leaves a
+choice:
+
+- *Before anything is measured* a job counts as one that gains as much as ``assumed_benefit`` says: a new dataset deserves a try.
+  As two chunks are the cheapest way to gain, every new dataset gets those before any gets all it asks for.
+- *What two chunks bring* is what a job gained when it was measured with two chunks, *what all brings* what it gained with all.
+  Where only one is known, two chunks are taken to bring half: 0.47, 0.46 and 0.90 in the paper's Table 3.
+- *Moving space costs refills.* A dataset in use counts ``hysteresis`` times its gain, so others take its space only if they bring
+  that much more; and a fleet that has become smaller is believed after ``patience`` only, as most nodes that go come back.
+- *The cut into chunks stays* while jobs use a dataset, because they have laid out their epochs by it. It is the one that a
+  gateway without a plan decides on (``datasets.units_of``), so that a job may begin before the first plan.
+- *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
+  to get what nobody else wants.
+- *A dataset without jobs* keeps what it has while there is room, and while it is within its quota. One that was never in the plan
+  comes in only when an operator lets it have less than all of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
+from gateway.policies.space.allocation import Allocation, Candidate, allocate
+from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
+from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
+from gateway.policies.space.remembered import ManagerMemory, RememberedJob
+
+CHUNKED_SHARE = 0.5
+"""Share of the gain of a dataset held whole that two chunks are taken to bring, until it is known."""
+IN_USE = (CachingMode.FULL, CachingMode.CHUNKED)
+"""Modes whose space is not taken away lightly."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """What is known of a dataset.
+
+    ``size`` in bytes; ``requested`` a ``CachingMode`` or ``"auto"``; ``override`` is ``"pin"``, ``"never"`` or empty; ``loaded``:
+    every node has its part of the chunk that the plan says is being loaded; ``resident_share`` of its items, 0 to 1;
+    ``quota``: bytes that it may take at most, ``None`` for any number.
+    """
+
+    size: int
+    items: int
+    requested: str = "auto"
+    override: str = ""
+    loaded: bool = False
+    resident_share: float = 0.0
+    quota: int | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it may take less than all of it."""
+        return self.quota is not None and self.quota < self.size
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What is known of a job: as it registered, and as of its last heartbeat.
+
+    ``upcoming`` and ``epoch_left`` as in ``chunks.JobView``, ``totals`` cumulative per phase, ``joined_at`` on the clock of
+    ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``.
+    """
+
+    tenant: str
+    job: str
+    dataset: str
+    gpus: int
+    upcoming: tuple[int, ...] = ()
+    epoch_left: int = 0
+    totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
+    joined_at: float = 0.0
+    wants: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a decision is made from.
+
+    ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
+    ``jobs`` by ``tenant/job``.
+    """
+
+    capacity: int
+    datasets: Mapping[str, DatasetFacts]
+    jobs: Mapping[str, JobFacts]
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerParams:
+    """How decisions are made; times in seconds."""
+
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+    force_after: float = 60.0
+    """After the first job has finished a chunk, those still in it lose it."""
+    hysteresis: float = 1.1
+    """How many times what it now brings another use of a dataset's space must bring to take it."""
+    assumed_benefit: float = 2.0
+    """t_miss / t_hit of a job that was not measured yet."""
+    patience: float = 60.0
+    """How long the fleet may be smaller (a node restarts) before datasets lose their space."""
+
+
+def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> Plan:
+    """The plan after ``before``: its version is higher by one if nodes or jobs see any difference.
+
+    Args:
+        before: the last plan, as decided or as read from Redis; the fence is kept.
+        facts: what is known now.
+        now: seconds of a clock that all leaders share.
+        settings: how to decide.
+    """
+    memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
+    jobs = _probed(before, memory.jobs, facts, now, settings.probe)
+    spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
+    datasets, rotations, events = _rotated(before, facts, spaces.orders(), memory.rotations, jobs, now, settings)
+    told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
+    pools = dataset_pools(datasets)
+    seen = (pools, told) != (dict(before.pools), dict(before.jobs))
+    return replace(
+        before,
+        version=before.version + seen,
+        pools=pools,
+        jobs=told,
+        memory=replace(memory, jobs=jobs, rotations=rotations).to_json(),
+        inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
+    )
+
+
+def _told(fact: JobFacts, known: RememberedJob) -> JobOrder:
+    if fact.wants == "auto":
+        return known.probe.order
+    return JobOrder(fact.wants == "on", Phase.STEADY)
+
+
+def _uses_cache(fact: JobFacts, known: RememberedJob) -> bool:
+    """Whether chunks are held for it: also while it is refused hits, as it will soon have them."""
+    if fact.wants != "auto":
+        return fact.wants == "on"
+    return known.probe.cache or known.probe.stage is Stage.MEASURING
+
+
+# --- jobs
+
+
+def _by_dataset(facts: Facts) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for name in sorted(facts.jobs):
+        found[facts.jobs[name].dataset].append(name)
+    return found
+
+
+def _probed(
+    before: Plan, memory: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings
+) -> dict[str, RememberedJob]:
+    """What is known of each job after its last report. One job of a dataset is refused hits at a time."""
+    jobs = {}
+    for dataset, names in _by_dataset(facts).items():
+        order = before.of(dataset)
+        held = CachingMode.FULL if order is None else order.caching
+        known = {name: _remembered(memory, name, dataset) for name in names}
+        probing = [name for name in names if facts.jobs[name].wants == "auto"]
+        turn = _next_turn({name: known[name] for name in probing}, facts, now, settings)
+        for name in names:
+            if name in probing:
+                probe = step(
+                    known[name].probe,
+                    facts.jobs[name].totals,
+                    held=held,
+                    turn=name == turn,
+                    now=now,
+                    settings=settings,
+                )
+                jobs[name] = _noted(replace(known[name], probe=probe), known[name].probe.measurements, held)
+            else:
+                jobs[name] = RememberedJob(dataset)
+    return jobs
+
+
+def _remembered(memory: Mapping[str, RememberedJob], name: str, dataset: str) -> RememberedJob:
+    known = memory.get(name)
+    return known if known is not None and known.dataset == dataset else RememberedJob(dataset)
+
+
+def _next_turn(known: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings) -> str:
+    """The job that may be probed now: new ones first, in the order of their coming."""
+    if any(one.probe.stage is Stage.REFUSING for one in known.values()):
+        return ""
+    waiting = [name for name, one in known.items() if due(one.probe, now, settings)]
+    return min(
+        waiting,
+        key=lambda name: (known[name].probe.stage is not Stage.WAITING, facts.jobs[name].joined_at, name),
+        default="",
+    )
+
+
+def _noted(known: RememberedJob, measurements: int, held: CachingMode) -> RememberedJob:
+    """With a new measurement written down under the mode that it was made in."""
+    if known.probe.measurements == measurements:
+        return known
+    if held is CachingMode.CHUNKED:
+        return replace(known, chunked=known.probe.benefit)
+    return replace(known, full=known.probe.benefit)
+
+
+# --- space
+
+
+class _Spaces:
+    """The allocation, from what the jobs gain to what the datasets get."""
+
+    def __init__(
+        self, before: Plan, facts: Facts, jobs: Mapping[str, RememberedJob], capacity: int, settings: ManagerParams
+    ) -> None:
+        self._before = before
+        self._facts = facts
+        self._capacity = capacity
+        self._settings = settings
+        self._gains = {
+            dataset: self._gain_of(dataset, {name: jobs[name] for name in names})
+            for dataset, names in _by_dataset(facts).items()
+            if dataset in facts.datasets
+        }
+        chosen = {name for name, fact in facts.datasets.items() if fact.override in ("pin", "never")}
+        self._candidates = {name: self._candidate(name) for name in sorted(chosen | set(self._gains))}
+
+    def orders(self) -> dict[str, PoolOrder]:
+        """What each dataset gets; chunks are not decided on yet."""
+        allocations = allocate(list(self._candidates.values()), self._capacity)
+        orders = {name: self._order(name, allocation) for name, allocation in allocations.items()}
+        free = self._capacity - sum(one.granted for one in allocations.values())
+        for name in sorted(set(self._facts.datasets) - set(orders)):
+            idle, fact = self._before.of(name), self._facts.datasets[name]
+            if idle is None:
+                if fact.bounded:
+                    orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))
+                continue
+            beyond = fact.quota is not None and idle.target > fact.quota
+            if beyond or (fact.bounded and idle.caching not in IN_USE):
+                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, target=0, minimum=0)
+            elif 0 < idle.target <= free:
+                free -= idle.target
+                orders[name] = replace(idle, why=WhyCaching.NO_JOBS)
+            else:
+                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.NO_JOBS, target=0, minimum=0)
+        return dict(sorted(orders.items()))
+
+    def inputs(self) -> dict[str, Any]:
+        """What the allocation was made from, for those who want to know."""
+        return {
+            name: {
+                "size": one.size,
+                "chunk": one.chunk,
+                "gain": round(one.gain, 6),
+                "chunked_gain": round(one.chunked_gain, 6),
+                "override": one.override,
+                "requested": one.requested,
+                "quota": one.quota,
+                "resident": round(self._facts.datasets[name].resident_share, 3),
+            }
+            for name, one in self._candidates.items()
+        }
+
+    def _units(self, dataset: str) -> int:
+        order = self._before.of(dataset)
+        if order is not None and dataset in self._gains and order.why is not WhyCaching.NO_JOBS:
+            return order.units
+        return units_of(self._facts.datasets[dataset].size, self._capacity)
+
+    def _candidate(self, dataset: str) -> Candidate:
+        fact = self._facts.datasets[dataset]
+        full, chunked = self._gains.get(dataset, (0.0, 0.0))
+        chunk = -(-fact.size // self._units(dataset))
+        return Candidate(dataset, fact.size, chunk, full, chunked, fact.override, fact.requested, fact.quota)
+
+    def _order(self, dataset: str, allocation: Allocation) -> PoolOrder:
+        pinned = self._facts.datasets[dataset].override == "pin"
+        return PoolOrder(
+            allocation.caching,
+            PARTITIONS,
+            self._units(dataset),
+            allocation.why,
+            allocation.granted,
+            minimum=allocation.granted if pinned else 0,
+        )
+
+    def _gain_of(self, dataset: str, jobs: Mapping[str, RememberedJob]) -> tuple[float, float]:
+        """What a dataset brings whole, and in two chunks: the GPUs that its jobs would need on top without it."""
+        order = self._before.of(dataset)
+        weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
+        full = chunked = 0.0
+        for name, known in jobs.items():
+            fact = self._facts.jobs[name]
+            more, some = _gains(fact, known, self._settings.assumed_benefit)
+            full += weight * fact.gpus * more
+            chunked += weight * fact.gpus * some
+        return full, chunked
+
+
+def _gains(fact: JobFacts, known: RememberedJob, assumed: float) -> tuple[float, float]:
+    """t_miss / t_hit - 1 of one job, with its dataset held whole and with two chunks of it."""
+    if fact.wants == "off":
+        return 0.0, 0.0
+    if not known.probe.cache:
+        again = LEAST_BENEFIT - 1 if known.probe.stage is Stage.MEASURING else 0.0
+        return again, again * CHUNKED_SHARE
+    full, chunked = _above(known.full), _above(known.chunked)
+    if not known.full and not known.chunked:
+        full = _above(assumed)
+    if not known.full and known.chunked:
+        full = chunked / CHUNKED_SHARE
+    if not known.chunked:
+        chunked = full * CHUNKED_SHARE
+    return max(full, chunked), chunked
+
+
+def _above(benefit: float) -> float:
+    return benefit - 1 if benefit >= LEAST_BENEFIT else 0.0
+
+
+# --- chunks
+
+
+def _rotated(
+    before: Plan,
+    facts: Facts,
+    orders: Mapping[str, PoolOrder],
+    memory: Mapping[str, RotationMemory],
+    jobs: Mapping[str, RememberedJob],
+    now: float,
+    settings: ManagerParams,
+) -> tuple[dict[str, PoolOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
+    """The orders with the chunks of those datasets that are held in part; what must be remembered of them; what happened."""
+    named = _by_dataset(facts)
+    rotations: dict[str, RotationMemory] = {}
+    found: dict[str, PoolOrder] = {}
+    events: list[dict[str, Any]] = []
+    for dataset, order in orders.items():
+        if order.caching is not CachingMode.CHUNKED:
+            found[dataset] = replace(order, chunks=ChunkRotation())
+            continue
+        last = before.of(dataset)
+        same = last is not None and (last.caching, last.units) == (order.caching, order.units)
+        views = [
+            JobView(name, facts.jobs[name].upcoming, facts.jobs[name].epoch_left)
+            for name in named.get(dataset, ())
+            if _uses_cache(facts.jobs[name], jobs[name])
+        ]
+        chunks, rotations[dataset], happened = rotate(
+            last.chunks if last is not None and same else ChunkRotation(),
+            memory.get(dataset, RotationMemory()) if same else RotationMemory(),
+            views,
+            loaded=facts.datasets[dataset].loaded and same,
+            units=order.units,
+            now=now,
+            force_after=settings.force_after,
+        )
+        found[dataset] = replace(order, chunks=chunks)
+        events.extend(_described(dataset, event) for event in happened)
+    return found, rotations, events
+
+
+def _described(dataset: str, event: ChunkEvent) -> dict[str, Any]:
+    return {"dataset": dataset, "reason": event.reason.value, "chunk": event.chunk, "jobs": list(event.jobs)}

@@ -1,0 +1,226 @@
+"""The manager's current decision, as a value: what every node does for each dataset, and what every job may expect.
+
+The manager (``manager.py``) makes it, Redis carries it as JSON, the keepers of all nodes perform it. What is not
+in the plan is treated as ``policies.datasets.decide`` says: there is no manager yet, or nobody asked it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.chunk import ChunkOrder
+from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.pools import Pool, dataset_pool, share_of
+
+
+class Phase(StrEnum):
+    """What is being found out about a job (Quiver, section 4.5 and 5.3)."""
+
+    PROBE_MISS = "probe-miss"
+    """It is refused hits, so that its time per mini-batch without the cache is known."""
+    MEASURE = "measure"
+    """It reads as usual, until enough mini-batches tell its time with the cache."""
+    STEADY = "steady"
+    """Both are known, as of the last probe."""
+
+
+class WhyCaching(StrEnum):
+    """Why a dataset has the space that it has."""
+
+    OVERRIDE = "override"
+    """An operator pinned it, forbade it, or set a quota that it does not fit."""
+    REQUESTED = "requested"
+    """Its registration asks for this mode."""
+    BENEFIT = "benefit"
+    """Its benefit per byte is high enough."""
+    NO_BENEFIT = "no-benefit"
+    """None of its jobs gains anything."""
+    NO_ROOM = "no-room"
+    """Others gain more from the space."""
+    NO_JOBS = "no-jobs"
+    """No job uses it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRotation:
+    """The chunks of a rotated dataset: at most two take space at any time.
+
+    ``complete`` are loaded, oldest first; ``loading`` is being loaded, -1 for none; ``active`` is where a new job begins, -1 for
+    none; ``marked`` are complete ones older than another, which leave when no job needs them.
+    """
+
+    complete: tuple[int, ...] = ()
+    loading: int = -1
+    active: int = -1
+    marked: tuple[int, ...] = ()
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """All that take space."""
+        return self.complete if self.loading < 0 else (*self.complete, self.loading)
+
+    @property
+    def first(self) -> int:
+        """The chunk that an epoch opened now begins with: the active one, or the one being loaded; -1 for any."""
+        return self.active if self.active >= 0 else self.loading
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOrder:
+    """What the fleet does for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
+
+    ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
+    """
+
+    caching: CachingMode
+    partitions: int
+    units: int
+    why: WhyCaching
+    target: int = 0
+    chunks: ChunkRotation = ChunkRotation()
+    minimum: int = 0
+
+    @property
+    def eviction(self) -> str:
+        """The eviction order of the pool."""
+        return ChunkOrder.name if self.caching is CachingMode.CHUNKED else Uniform.name
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """What one job may expect: whether it uses the cache, and what is being measured. ``benefit``: t_miss / t_hit, 0 unknown."""
+
+    cache: bool
+    phase: Phase
+    benefit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
+
+    ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is what the manager needs to go on from
+    here, ``inputs`` what it saw: both are JSON, and only the manager and those who want an explanation read them.
+    """
+
+    version: int = 0
+    fence: int = 0
+    pools: Mapping[str, PoolOrder] = field(default_factory=dict)
+    jobs: Mapping[str, JobOrder] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, dataset: str) -> PoolOrder | None:
+        """What the fleet does for a dataset, by its id; ``None`` when the plan has nothing on it."""
+        return self.pools.get(dataset_pool(dataset))
+
+    @property
+    def datasets(self) -> dict[str, PoolOrder]:
+        """The pools that hold datasets, by the dataset's id."""
+        prefix = dataset_pool("")
+        return {name.removeprefix(prefix): order for name, order in self.pools.items() if name.startswith(prefix)}
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {
+            "version": self.version,
+            "fence": self.fence,
+            "pools": {
+                name: {
+                    "caching": order.caching.value,
+                    "partitions": order.partitions,
+                    "units": order.units,
+                    "why": order.why.value,
+                    "target": order.target,
+                    "minimum": order.minimum,
+                    "chunks": {
+                        "complete": list(order.chunks.complete),
+                        "loading": order.chunks.loading,
+                        "active": order.chunks.active,
+                        "marked": list(order.chunks.marked),
+                    },
+                }
+                for name, order in self.pools.items()
+            },
+            "jobs": {
+                name: {"cache": order.cache, "phase": order.phase.value, "benefit": order.benefit}
+                for name, order in self.jobs.items()
+            },
+            "memory": dict(self.memory),
+            "inputs": dict(self.inputs),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        """Read a plan; one of a version without pools has datasets, and what was granted to them is their target.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is none.
+        """
+        return cls(
+            int(document["version"]),
+            int(document["fence"]),
+            _pools(document),
+            {
+                str(name): JobOrder(bool(order["cache"]), Phase(order["phase"]), float(order["benefit"]))
+                for name, order in document["jobs"].items()
+            },
+            dict(document["memory"]),
+            dict(document["inputs"]),
+        )
+
+
+def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
+    """The pools of datasets, by their names, of orders by the datasets' ids."""
+    return {dataset_pool(dataset): order for dataset, order in orders.items()}
+
+
+def _pools(document: Mapping[str, Any]) -> dict[str, PoolOrder]:
+    if "pools" not in document:
+        granted = {str(name): {**order, "target": order["granted"]} for name, order in document["datasets"].items()}
+        return dataset_pools({name: _pool(order) for name, order in granted.items()})
+    return {str(name): _pool(order) for name, order in document["pools"].items()}
+
+
+def _pool(document: Mapping[str, Any]) -> PoolOrder:
+    chunks = document["chunks"]
+    return PoolOrder(
+        CachingMode(document["caching"]),
+        int(document["partitions"]),
+        int(document["units"]),
+        WhyCaching(document["why"]),
+        int(document["target"]),
+        ChunkRotation(
+            tuple(map(int, chunks["complete"])),
+            int(chunks["loading"]),
+            int(chunks["active"]),
+            tuple(map(int, chunks["marked"])),
+        ),
+        int(document.get("minimum", 0)),
+    )
+
+
+def node_pools(plan: Plan, capacity: int, everywhere: int) -> tuple[Pool, ...]:
+    """The pools that one node has under a plan; a dataset without jobs has none.
+
+    Args:
+        plan: of the fleet.
+        capacity: bytes of this node's cache.
+        everywhere: bytes of all nodes' caches.
+    """
+    return tuple(
+        Pool(name, _target(order, capacity, everywhere), order.eviction, share_of(order.minimum, capacity, everywhere))
+        for name, order in sorted(plan.pools.items())
+        if order.why is not WhyCaching.NO_JOBS
+    )
+
+
+def _target(order: PoolOrder, capacity: int, everywhere: int) -> int:
+    if order.caching is CachingMode.NONE:
+        return 0
+    # A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept.
+    return share_of(order.target, capacity, everywhere) or capacity

@@ -1,0 +1,212 @@
+"""Operations on the rows of blobs: who goes first, what was used, what was verified, what is counted.
+
+Files are removed only here, by ``remove_files``, and only while the transaction holds the write lock and the blob has no
+row. ``objects.record`` looks at the files under the same lock. So of an eviction and a new fill of the same bytes one comes
+first: either the fill's row protects the file, or the fill sees that the file is gone and is not recorded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+
+from gateway.model.objects import BlobRef
+from gateway.store.index import pool_rows
+from gateway.store.index.pool_rows import Entering, NewBlob
+from gateway.store.index.schema import NODE
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRow:
+    """What the index knows of one blob. ``boot`` is the start under which the file of ``mtime_ns`` was found right."""
+
+    digest: bytes
+    size: int
+    crc32: int
+    mtime_ns: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What all blobs of the node amount to."""
+
+    size: int
+    blobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A committed blob file. ``boot`` is the start under which the file of ``mtime_ns`` was known to be right."""
+
+    ref: BlobRef
+    path: str
+    mtime_ns: int
+    boot: int
+
+
+def find(connection: Connection, digest: bytes) -> BlobRow | None:
+    """The row of a blob."""
+    row = connection.execute(
+        "SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest = ?", (digest,)
+    ).fetchone()
+    return None if row is None else BlobRow(*row)
+
+
+def find_many(connection: Connection, digests: Sequence[bytes]) -> list[BlobRow]:
+    """The rows of those of at most 500 blobs that have one."""
+    marks = ",".join("?" * len(digests))
+    statement = f"SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
+    return [BlobRow(*row) for row in connection.execute(statement, tuple(digests))]
+
+
+def fit(connection: Connection, refs: Iterable[BlobRef], capacity: int) -> bool:
+    """Whether the blobs that are not here yet leave the node within its capacity."""
+    new = {ref.digest: ref.size for ref in refs if find(connection, ref.digest) is None}
+    return not new or counts(connection).size + sum(new.values()) <= capacity
+
+
+def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering, now: float) -> bool:
+    """Give a blob that was stored for its own sake its row; ``False`` when its file is gone or there is no room.
+
+    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    """
+    try:
+        status = os.stat(blob.path)
+    except FileNotFoundError:
+        return False
+    if status.st_size != blob.ref.size or not fit(connection, [blob.ref], capacity):
+        return False
+    pool_rows.enter(connection, entered(blob, status.st_mtime_ns, entry, item=True), now)
+    return True
+
+
+def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False) -> NewBlob:
+    """A blob on its way into a pool, with the modification time that its file has."""
+    boot = blob.boot if mtime_ns == blob.mtime_ns else 0
+    return NewBlob(blob.ref.digest, blob.ref.size, blob.ref.crc32, mtime_ns, boot, entry, item)
+
+
+def counts(connection: Connection) -> Counts:
+    """The kept counts."""
+    row = connection.execute("SELECT bytes, blobs FROM pools WHERE id = ?", (NODE,)).fetchone()
+    return Counts(row[0], row[1])
+
+
+def born(connection: Connection) -> int:
+    """When this index was created, in nanoseconds since the epoch."""
+    value = connection.execute("SELECT value FROM meta WHERE name = 'born'").fetchone()
+    return int(value[0])
+
+
+def want(connection: Connection, size: int) -> None:
+    """Leave word for the keeper that room for ``size`` bytes is needed."""
+    connection.execute(
+        "INSERT INTO meta VALUES ('wanted', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+        (size,),
+    )
+
+
+def wanted(connection: Connection) -> int:
+    """The most that was wanted since ``forget_wanted``."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'wanted'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def forget_wanted(connection: Connection) -> None:
+    """The room was made."""
+    connection.execute("DELETE FROM meta WHERE name = 'wanted'")
+
+
+def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
+    """Write down that the file of that modification time was found right under this start."""
+    connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
+
+
+def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
+    """Delete the rows of the blobs that leave next, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
+
+    Returns:
+        Digests and sizes.
+    """
+    chosen = pool_rows.victims(connection, wanted, files, limit)
+    drop(connection, [digest for digest, _ in chosen])
+    return chosen
+
+
+def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[bytes, int]]:
+    """Delete the rows of blobs that are here for their own sake only; digests and sizes of those that had one."""
+    marks = ",".join("?" * len(digests))
+    statement = (
+        f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND item = 1 "  # noqa: S608 - "?" only
+        "AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_blocks.digest = blobs.digest)"
+    )
+    victims: list[tuple[bytes, int]] = connection.execute(statement, tuple(digests)).fetchall()
+    drop(connection, [digest for digest, _ in victims])
+    return victims
+
+
+def drop(connection: Connection, digests: Iterable[bytes]) -> int:
+    """Delete blobs with all their ties, and the objects that lose their last block; how many blobs had a row."""
+    dropped = 0
+    for digest in digests:
+        holders = connection.execute(
+            "SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)
+        ).fetchall()
+        connection.execute("DELETE FROM object_blocks WHERE digest = ?", (digest,))
+        for holder in holders:
+            connection.execute(
+                "DELETE FROM objects WHERE id = ? AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_id = objects.id)",
+                holder,
+            )
+        dropped += connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,)).rowcount
+    return dropped
+
+
+def remove_files(
+    connection: Connection,
+    digests: Sequence[bytes],
+    remove: Callable[[bytes], bool],
+) -> int:
+    """Have ``remove`` unlink the files of blobs that have no row; how many went."""
+    return sum(remove(digest) for digest in digests if find(connection, digest) is None)
+
+
+def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[int, int] | None) -> int:
+    """Drop a blob whose file was found wrong (``wrong``: its device and inode) or missing (``None``).
+
+    Nothing is dropped when another file lies there by now: it was written since. How many blobs had a row.
+    """
+    try:
+        status = os.stat(path)
+        found = (status.st_dev, status.st_ino)
+    except FileNotFoundError:
+        found = None
+    return drop(connection, [digest]) if found == wrong else 0
+
+
+def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Callable[[bytes], str]) -> list[bytes]:
+    """Drop the blobs whose file is missing or has not the size of the row; their digests."""
+    broken = []
+    for digest in digests:
+        row = find(connection, digest)
+        if row is None:
+            continue
+        try:
+            whole = os.stat(path_of(digest)).st_size == row.size
+        except FileNotFoundError:
+            whole = False
+        if not whole:
+            broken.append(digest)
+    drop(connection, broken)
+    return broken
+
+
+def shard(connection: Connection, number: int) -> dict[bytes, int]:
+    """Digests and sizes of the blobs whose first byte is ``number``."""
+    low = bytes([number])
+    high = bytes([number + 1]) if number < 255 else b"\xff" * 33
+    rows = connection.execute("SELECT digest, size FROM blobs WHERE digest >= ? AND digest < ?", (low, high)).fetchall()
+    return {row[0]: row[1] for row in rows}

@@ -1,0 +1,265 @@
+"""The three threads that talk to the index: one writes, one reads what may take long, one looks up single rows.
+
+The event loop waits for none of them longer than the watch allows (threads.py).
+
+Group commit. What the event loop asks to be written while a transaction is running is done together in the next one. An
+operation is a function of a connection. When one of a group fails, the group is rolled back and each operation is done
+in a transaction of its own, so an operation may run twice and must have no effects except through the connection
+or ones that do not mind repetition (unlinking a file).
+
+A connection is used only while the file at its path is the one that was opened: SQLite itself would go on writing to a
+deleted index for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from gateway.policies.breaker import FailureKind
+from gateway.store.failures import DiskFault, disk_fault
+from gateway.store.index.schema import driver_of, open_engine, prepare_connection, rollback
+from gateway.store.threads import HUNG_AFTER, LONG, HangWatch
+
+T = TypeVar("T")
+Operation = Callable[[sqlite3.Connection], T]
+
+GROUP = 128
+PATIENCE = 2.0
+"""Seconds that a statement waits for another process's lock on the index."""
+Check = Callable[[], None]
+"""Raises ``DiskFault`` when the index is not the one that was opened; called in the threads."""
+
+
+@dataclass(slots=True)
+class _QueuedOperation:
+    operation: Operation[Any]
+    future: asyncio.Future[Any]
+
+
+Outcome = tuple["_QueuedOperation", Any, BaseException | None]
+
+
+class _Session:
+    """One thread's connection, opened when it is first needed and dropped when it failed or its file was replaced."""
+
+    def __init__(self, path: Path, check: Check) -> None:
+        self._path = path
+        self._check = check
+        self._connection: Connection | None = None
+        self._identity: tuple[int, int] = (0, 0)
+
+    def connection(self) -> sqlite3.Connection:
+        """The connection, checked against the file at the path.
+
+        Raises:
+            DiskFault: GONE, when there is no index at the path; it is never created here.
+        """
+        self._check()
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError as error:
+            self.close()
+            raise DiskFault(FailureKind.GONE, f"{self._path} is missing") from error
+        if self._connection is None or (status.st_dev, status.st_ino) != self._identity:
+            self.close()
+            connection = open_engine(self._path, patience=PATIENCE).connect()
+            self._connection, self._identity = connection, (status.st_dev, status.st_ino)
+            prepare_connection(connection)
+        return driver_of(self._connection)
+
+    def close(self) -> None:
+        """Close the connection; never fails."""
+        if self._connection is not None:
+            try:
+                self._connection.close()
+            except Exception as error:
+                if disk_fault(error) is None:
+                    raise
+            finally:
+                self._connection = None
+
+
+class _Lane:
+    """A thread that takes operations in groups and reports them done, a whole group in one wake-up of the event loop."""
+
+    def __init__(
+        self, session: _Session, name: str, watch: HangWatch, *, writes: bool = False, long: bool = False
+    ) -> None:
+        self._session = session
+        self._writes = writes
+        self._patience = LONG if long else HUNG_AFTER
+        self._watch = watch
+        self._station = watch.station()
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_QueuedOperation | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._watch.future()
+        self._jobs.put(_QueuedOperation(operation, future))
+        return future
+
+    def stop(self) -> asyncio.Future[None]:
+        """End the thread when it has finished what was submitted."""
+        self._ended: asyncio.Future[None] = self._watch.future()
+        self._jobs.put(None)
+        return self._ended
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            group: list[_QueuedOperation] = []
+            going = self._collect(group)
+            if group:
+                self._report(self._do(group))
+        self._session.close()
+        self._call(_end, self._ended)
+
+    def _do(self, group: list[_QueuedOperation]) -> list[Outcome]:
+        self._station.begin(self._patience)
+        try:
+            return self._write(group) if self._writes else [self._try(job) for job in group]
+        finally:
+            self._station.end()
+
+    def _collect(self, group: list[_QueuedOperation]) -> bool:
+        job = self._jobs.get()
+        while job is not None:
+            group.append(job)
+            if len(group) == GROUP:
+                return True
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return True
+        return False
+
+    def _write(self, group: list[_QueuedOperation]) -> list[Outcome]:
+        try:
+            connection = self._session.connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                results = [job.operation(connection) for job in group]
+                connection.execute("COMMIT")
+            except BaseException:
+                rollback(connection)
+                raise
+            return [(job, result, None) for job, result in zip(group, results, strict=True)]
+        except Exception as error:
+            judged = self._judge(error)
+            if isinstance(judged, DiskFault) and judged.kind is FailureKind.BUSY:
+                # Each of them alone would wait for the same lock as long.
+                return [(job, None, judged) for job in group]
+            if len(group) > 1:
+                return [outcome for job in group for outcome in self._write([job])]
+            return [(group[0], None, judged)]
+
+    def _try(self, job: _QueuedOperation) -> Outcome:
+        try:
+            return job, job.operation(self._session.connection()), None
+        except Exception as error:
+            return job, None, self._judge(error)
+
+    def _judge(self, error: Exception) -> Exception:
+        return _judged(error, self._session)
+
+    def _report(self, outcomes: list[Outcome]) -> None:
+        self._call(_deliver, outcomes)
+
+    def _call(self, function: Callable[[T], None], argument: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, argument)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            return
+
+
+class Database:
+    """The index as the event loop sees it. ``on_fault`` hears of faults of operations that nobody waits for."""
+
+    def __init__(self, path: Path, check: Check, watch: HangWatch, on_fault: Callable[[DiskFault], None]) -> None:
+        self._on_fault = on_fault
+        self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, writes=True)
+        self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, long=True)
+        self._looker = _Lane(_Session(path, check), "larder-index-looker", watch)
+
+    async def write(self, operation: Operation[T]) -> T:
+        """Do ``operation`` in a transaction; returns when it is committed.
+
+        Raises:
+            DiskFault: the index cannot take it.
+        """
+        return await self._writer.submit(operation)
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Do ``operation``, which only reads and may take long, outside of any transaction.
+
+        Raises:
+            DiskFault: the index cannot answer.
+        """
+        return await self._reader.submit(operation)
+
+    async def look(self, operation: Operation[T]) -> T:
+        """Do a small ``operation``, which only reads, before the long ones.
+
+        Raises:
+            DiskFault: the index cannot answer.
+        """
+        return await self._looker.submit(operation)
+
+    def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
+        """``write`` without waiting, after everything submitted before it; ``undone`` is called when the disk failed it."""
+        self._writer.submit(operation).add_done_callback(partial(self._posted, undone))
+
+    async def close(self) -> None:
+        """Finish what was submitted and close the connections; a disk that hangs is not waited for."""
+        for lane in (self._writer, self._reader, self._looker):
+            with suppress(DiskFault):
+                await lane.stop()
+
+    def _posted(self, undone: Callable[[], object], future: asyncio.Future[object]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, DiskFault):
+            self._on_fault(error)
+            undone()
+        elif error is not None:
+            raise error
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _judged(error: Exception, session: _Session) -> Exception:
+    """What an error means: a fault of the disk, after which the session starts anew, or a mistake of ours."""
+    fault = disk_fault(error)
+    if fault is None:
+        return error
+    session.close()
+    fault.__cause__ = error if fault is not error else None
+    return fault
+
+
+def _deliver(outcomes: list[Outcome]) -> None:
+    for job, result, error in outcomes:
+        future = job.future
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

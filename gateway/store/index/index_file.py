@@ -1,0 +1,78 @@
+"""The index file: made when missing, replaced when it cannot be read, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gateway.policies.breaker import FailureKind
+from gateway.store.failures import DiskFault, disk_faults
+from gateway.store.index.database import PATIENCE
+from gateway.store.index.migrations import migrate
+from gateway.store.index.schema import open_engine, prepare_connection
+
+Identity = tuple[int, int]
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Device and inode of a file, or ``None`` when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def ensure_index(path: Path, condemned: Identity | None) -> bool:
+    """Have a readable index at ``path``. An index that is ``condemned``, or cannot be opened as one, starts anew, empty.
+
+    Returns:
+        Whether a new index was made: then every blob file of before is an orphan.
+
+    Raises:
+        DiskFault: the index cannot be read or written for a reason that a new one would not cure.
+    """
+    with disk_faults(), _alone(path.with_name("index.lock")):
+        if condemned is not None and identity_of(path) == condemned:
+            _remove(path)
+        new = not path.exists()
+        try:
+            _open_once(path)
+        except DiskFault as fault:
+            if fault.kind is not FailureKind.CORRUPT:
+                raise
+            _remove(path)
+            _open_once(path)
+            return True
+        return new
+
+
+def _open_once(path: Path) -> None:
+    # Digests are secrets, and SQLite gives its logs the mode of the file that it finds. One that is there is not opened here:
+    # the close would take away the locks that SQLite holds for this process's connections (fcntl(2)). Another process would then
+    # take itself for the last user and remove the log that this one writes to.
+    with disk_faults(), suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with disk_faults(), open_engine(path, patience=PATIENCE).connect() as connection:
+        prepare_connection(connection)
+        migrate(connection, time.time_ns())
+
+
+def _remove(path: Path) -> None:
+    # The log first: a new index next to an old log would be read together with it.
+    for suffix in ("-wal", "-shm", ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

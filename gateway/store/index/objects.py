@@ -1,0 +1,302 @@
+"""Operations on objects, their blocks and their grants. Each takes a connection inside a transaction, or one to read from.
+
+Statements are written out and run by the driver: they are on the path of every miss, and through SQLAlchemy's result
+objects recording one small object took 150 us of CPU instead of 45.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from gateway.model.access import Access
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
+from gateway.policies.freshness import latest
+from gateway.policies.pools import DEFAULT
+from gateway.store.generations import slot_of
+from gateway.store.index import blob_rows, pool_rows
+from gateway.store.index.blob_rows import Kept
+from gateway.store.index.pool_rows import Entering
+
+_OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
+_SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
+_INSERT = (
+    "INSERT INTO objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, confirmed_at) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ? WHERE id = ?"
+_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
+_DROP_UNTIED = (
+    "DELETE FROM blobs WHERE digest = ? AND item = 0 "
+    "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
+)
+_PAGE = 500
+_ANYBODY = OriginIdentity("", "")
+"""Who caused a fill is recorded with the access that missed, not with the blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What ``record`` is to write; ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``."""
+
+    key: ObjectKey
+    meta: ObjectMeta
+    block_size: int
+    blocks: Mapping[int, Kept]
+    confirmed_at: float
+    grants: Mapping[str, float]
+    used_at: float = 0.0
+    pool: str = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The row as it is now, if there is one, and the digests that may have no row any more."""
+
+    record: ObjectRecord | None
+    loose: tuple[bytes, ...] = ()
+
+
+class CachedObject(NamedTuple):
+    """All that serving an object takes: its row, its grants by identity, and the blobs of its blocks by number."""
+
+    record: ObjectRecord
+    grants: dict[str, float]
+    blobs: dict[int, BlobRef]
+
+
+def _encode(headers: tuple[Header, ...]) -> str:
+    # ASCII, because a header may hold bytes that were no UTF-8, and SQLite would refuse what stands for them.
+    return json.dumps(headers, separators=(",", ":"))
+
+
+def _decode(text: str) -> tuple[Header, ...]:
+    return tuple((name, value) for name, value in json.loads(text))
+
+
+def lookup(connection: Connection, key: ObjectKey) -> ObjectRecord | None:
+    """The row of a key."""
+    row = connection.execute(_SELECT, (key.origin, key.bucket, key.key)).fetchone()
+    if row is None:
+        return None
+    checksums = None if row[5] is None else _decode(row[5])
+    return ObjectRecord(row[0], ObjectMeta(row[1], row[2], row[3], _decode(row[4]), checksums), row[6], row[7])
+
+
+def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
+    """The blobs of blocks ``first`` to ``last``, inclusive, as far as they are here."""
+    rows = connection.execute(
+        "SELECT b.no, b.digest, blobs.size, blobs.crc32 FROM object_blocks b JOIN blobs ON blobs.digest = b.digest "
+        "WHERE b.object_id = ? AND b.no BETWEEN ? AND ?",
+        (row_id, first, last),
+    ).fetchall()
+    return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
+
+
+def known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | None:
+    """The row of a key with its grants and its first blocks, at most ``most``."""
+    row = lookup(connection, key)
+    if row is None:
+        return None
+    return CachedObject(
+        row, grants(connection, row.row_id), blocks(connection, row.row_id, 0, min(row.block_count, most) - 1)
+    )
+
+
+def record(
+    connection: Connection, recording: Recording, capacity: int, still_valid: Callable[[], bool], now: float
+) -> Recorded:
+    """Upsert the object, add its blobs and tie them, as ``Store.record`` promises."""
+    given = tuple(block.ref.digest for block in recording.blocks.values())
+    if not still_valid():
+        return Recorded(None, given)
+    present = _present(recording.blocks)
+    if not blob_rows.fit(connection, [block.ref for block, _ in present.values()], capacity):
+        return Recorded(None, given)
+    old = lookup(connection, recording.key)
+    replaced: list[bytes] = []
+    if old is not None and not _same_object(old, recording):
+        replaced = _delete(connection, [old.row_id])
+        old = None
+    if old is None and not present:
+        return Recorded(None, (*given, *replaced))
+    row = _insert(connection, recording) if old is None else _refresh(connection, old, recording, now)
+    if old is not None:
+        replaced = _tied(connection, row.row_id, present)
+    for number, (block, mtime_ns) in present.items():
+        access = Access(recording.key, number, block.ref.digest, False, recording.used_at, _ANYBODY)
+        pool_rows.enter(connection, blob_rows.entered(block, mtime_ns, Entering(access, recording.pool)), now)
+    ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
+    if ties:
+        connection.executemany(_TIE, ties)
+    for identity, granted_at in recording.grants.items():
+        grant(connection, row.row_id, identity, granted_at)
+    loose = _drop_untied(connection, replaced)
+    return Recorded(row, tuple(loose))
+
+
+def _present(wanted: Mapping[int, Kept]) -> dict[int, tuple[Kept, int]]:
+    """The blocks whose files are there, with their modification times.
+
+    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    """
+    found = {}
+    for number, block in wanted.items():
+        try:
+            status = os.stat(block.path)
+        except FileNotFoundError:
+            continue
+        if status.st_size == block.ref.size:
+            found[number] = (block, status.st_mtime_ns)
+    return found
+
+
+def _same_object(old: ObjectRecord, recording: Recording) -> bool:
+    meta = recording.meta
+    return (old.meta.etag, old.meta.size, old.block_size) == (meta.etag, meta.size, recording.block_size)
+
+
+def _insert(connection: Connection, new: Recording) -> ObjectRecord:
+    key, meta = new.key, new.meta
+    checksums = None if meta.checksums is None else _encode(meta.checksums)
+    row_id = connection.execute(
+        _INSERT,
+        (
+            *(key.origin, key.bucket, key.key, slot_of(key)),
+            *(meta.etag, meta.size, meta.last_modified, _encode(meta.headers), checksums),
+            *(new.block_size, new.confirmed_at),
+        ),
+    ).lastrowid
+    assert row_id is not None
+    return ObjectRecord(row_id, meta, new.block_size, new.confirmed_at)
+
+
+def _refresh(connection: Connection, old: ObjectRecord, new: Recording, now: float) -> ObjectRecord:
+    # An answer that could not carry checksums does not say that there are none.
+    checksums = old.meta.checksums if new.meta.checksums is None else new.meta.checksums
+    row = ObjectRecord(
+        old.row_id,
+        replace(new.meta, checksums=checksums),
+        old.block_size,
+        latest(old.confirmed_at, new.confirmed_at, now),
+    )
+    stored = None if checksums is None else _encode(checksums)
+    connection.execute(
+        _REFRESH, (row.meta.last_modified, _encode(row.meta.headers), stored, row.confirmed_at, row.row_id)
+    )
+    return row
+
+
+def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_at: float, now: float) -> None:
+    """Note that the origin vouched for the object again; nothing happens when the row is of another one."""
+    old = lookup(connection, key)
+    if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
+        _refresh(connection, old, Recording(key, meta, old.block_size, {}, confirmed_at, {}), now)
+
+
+def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
+    """Delete the rows of these keys; the digests whose blobs went with them."""
+    rows = [row for key in keys if (row := lookup(connection, key)) is not None]
+    return _drop_untied(connection, _delete(connection, [row.row_id for row in rows]))
+
+
+def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
+    """Delete up to 500 objects of a prefix; how many there were, and the digests whose blobs went with them."""
+    rows = connection.execute(
+        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? ORDER BY key LIMIT ?",
+        (origin, bucket, prefix, _PAGE),
+    ).fetchall()
+    row_ids = [row[0] for row in rows if row[1].startswith(prefix)]
+    return len(row_ids), delete_rows(connection, row_ids)
+
+
+def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[bytes]]:
+    """``forget_page`` for all objects of an origin."""
+    rows = connection.execute("SELECT id FROM objects WHERE origin = ? LIMIT ?", (origin, _PAGE)).fetchall()
+    return len(rows), delete_rows(connection, [row[0] for row in rows])
+
+
+def origin_mark(connection: Connection, origin: str) -> int | None:
+    """What ``mark_origin`` noted of an origin."""
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (f"origin:{origin}",)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def mark_origin(connection: Connection, origin: str, mark: int) -> None:
+    """Note which store the objects of an origin came from."""
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"origin:{origin}", mark))
+
+
+def delete_rows(connection: Connection, row_ids: Sequence[int]) -> list[bytes]:
+    """Delete objects by id; the digests whose blobs went with them."""
+    return _drop_untied(connection, _delete(connection, row_ids))
+
+
+def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
+    """Delete every object whose key is in one of these slots; the digests whose blobs went with them."""
+    ids: list[int] = []
+    for slot in slots:
+        ids += [row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ?", (slot,))]
+    return delete_rows(connection, ids)
+
+
+def _delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
+    """Delete objects, their ties and grants; the digests they were tied to."""
+    digests: list[bytes] = []
+    for row_id in row_ids:
+        rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ?", (row_id,))
+        digests += [row[0] for row in rows]
+        connection.execute("DELETE FROM objects WHERE id = ?", (row_id,))
+    return digests
+
+
+def _tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[bytes]:
+    digests: list[bytes] = []
+    for number in numbers:
+        rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ? AND no = ?", (row_id, number))
+        digests += [row[0] for row in rows]
+    return digests
+
+
+def _drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
+    return [digest for digest in dict.fromkeys(digests) if connection.execute(_DROP_UNTIED, (digest,)).rowcount]
+
+
+def grants(connection: Connection, row_id: int) -> dict[str, float]:
+    """Who was granted the object, and when."""
+    rows = connection.execute("SELECT identity, granted_at FROM grants WHERE object_id = ?", (row_id,)).fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+def grant(connection: Connection, row_id: int, identity: str, now: float) -> None:
+    """Remember a grant, if the object still has its row."""
+    connection.execute(
+        "INSERT OR REPLACE INTO grants (object_id, identity, granted_at) SELECT id, ?, ? FROM objects WHERE id = ?",
+        (identity, now, row_id),
+    )
+
+
+def revoke(connection: Connection, row_id: int, identity: str) -> None:
+    """Forget a grant."""
+    connection.execute("DELETE FROM grants WHERE object_id = ? AND identity = ?", (row_id, identity))
+
+
+def withdraw_page(connection: Connection, origin: str, bucket: str, after: str) -> str | None:
+    """Forget the grants of up to 500 objects of a bucket, those behind the key ``after``; the last key, ``None`` at the end."""
+    rows = connection.execute(
+        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key > ? ORDER BY key LIMIT ?",
+        (origin, bucket, after, _PAGE),
+    ).fetchall()
+    connection.executemany("DELETE FROM grants WHERE object_id = ?", [(row[0],) for row in rows])
+    return rows[-1][1] if rows else None
+
+
+def disbelieve(connection: Connection, now: float) -> int:
+    """Take back confirmations and grants from the future of ``now``; how many there were."""
+    confirmed = connection.execute("UPDATE objects SET confirmed_at = 0 WHERE confirmed_at > ?", (now,)).rowcount
+    return confirmed + connection.execute("DELETE FROM grants WHERE granted_at > ?", (now,)).rowcount

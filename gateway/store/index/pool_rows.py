@@ -1,0 +1,364 @@
+"""Operations on pools: which blobs they hold, in which order those leave, and what is counted of them.
+
+Each takes a connection inside a transaction. Ranks are what the pools' eviction orders say (gateway/policies/pools.py); sums are
+kept by triggers (schema.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from gateway.model.access import Access
+from gateway.model.keys import OriginIdentity
+from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
+from gateway.policies.pools import DEFAULT, Balance, Overdrafts, Pool, order_named
+from gateway.store.accesses import Folded
+from gateway.store.index.schema import NODE
+
+_PAGE = 500
+_TRIMMED = 64
+"""Ghosts that are forgotten at a time, at most."""
+_NOBODY = OriginIdentity("", "")
+_COLUMNS = (
+    "id, name, eviction, target, minimum, bytes, fresh, ghosts, fresh_ghosts, adapted, retired, "
+    "blobs, hits, misses, ghost_hits, evicted_blobs, evicted_bytes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """One pool as the index has it. ``retired``: it is defined no more, and its blobs go over to ``default``."""
+
+    id: int
+    pool: Pool
+    ledger: Ledger
+    retired: bool
+    blobs: int
+    hits: int
+    misses: int
+    ghost_hits: int
+    evicted_blobs: int
+    evicted_bytes: int
+
+    @property
+    def order(self) -> EvictionOrder:
+        """Its eviction order."""
+        return order_named(self.pool.order)
+
+
+class Entering(NamedTuple):
+    """Why a blob enters the cache: the access, and the pool that it is for. ``reads`` is 0 if it was loaded ahead."""
+
+    access: Access
+    pool: str = DEFAULT
+    reads: int = 1
+
+
+class NewBlob(NamedTuple):
+    """A blob that enters. ``item``: it is kept for its own sake. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``."""
+
+    digest: bytes
+    size: int
+    crc32: int
+    mtime_ns: int
+    boot: int
+    entry: Entering
+    item: bool = False
+
+
+def _row(row: tuple[int, str, str, int, int, int, int, int, int, float, int, int, int, int, int, int, int]) -> PoolRow:
+    number, name, order, target, minimum, size, fresh, ghosts, fresh_ghosts, adapted, retired, *counters = row
+    pool = Pool(name, target, order, minimum)
+    return PoolRow(number, pool, Ledger(target, size, fresh, ghosts, fresh_ghosts, adapted), bool(retired), *counters)
+
+
+def pools(connection: Connection) -> dict[int, PoolRow]:
+    """All pools, by number."""
+    found = connection.execute(f"SELECT {_COLUMNS} FROM pools WHERE id <> {NODE}")  # noqa: S608
+    return {row[0]: _row(row) for row in found}
+
+
+def _pool(connection: Connection, name: str) -> PoolRow:
+    """The pool of a name; ``default`` if there is none, or it is retired."""
+    found = connection.execute(
+        f"SELECT {_COLUMNS} FROM pools WHERE name IN (?, '{DEFAULT}') AND NOT retired "  # noqa: S608
+        f"ORDER BY name = '{DEFAULT}' LIMIT 1",
+        (name,),
+    ).fetchone()
+    return _row(found)
+
+
+def holder(connection: Connection, digest: bytes) -> PoolRow | None:
+    """The pool that a blob is charged to, if the blob has a row."""
+    found = connection.execute("SELECT pool FROM blobs WHERE digest = ?", (digest,)).fetchone()
+    return None if found is None else pools(connection).get(found[0])
+
+
+def define(connection: Connection, wanted: Iterable[Pool]) -> None:
+    """Have exactly these pools, of which one is ``default``; the others are retired.
+
+    So is a pool whose order changes, as ranks of one order mean nothing to another: its blobs enter the new one.
+    """
+    connection.execute("UPDATE pools SET retired = 1 WHERE id <> ?", (NODE,))
+    for pool in wanted:
+        connection.execute(
+            "UPDATE pools SET name = name || '#' || id WHERE name = ? AND eviction <> ?", (pool.name, pool.order)
+        )
+        connection.execute(
+            "INSERT INTO pools (name, eviction, target, minimum) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+            "target = excluded.target, minimum = excluded.minimum, retired = 0",
+            (pool.name, pool.order, pool.target, pool.minimum),
+        )
+    _forget_empty(connection)
+
+
+def settle(connection: Connection, now: float, limit: int) -> int:
+    """Have at most ``limit`` blobs of retired pools enter ``default``; how many."""
+    found = connection.execute(
+        "SELECT digest FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?", (limit,)
+    ).fetchall()
+    charge(connection, [digest for (digest,) in found], DEFAULT, now)
+    _forget_empty(connection)
+    return len(found)
+
+
+def _forget_empty(connection: Connection) -> None:
+    """Drop the retired pools that hold nothing any more, with what is remembered of them."""
+    empty = f"SELECT id FROM pools WHERE retired AND blobs = 0 AND id <> {NODE}"  # noqa: S608
+    connection.execute(f"DELETE FROM ghosts WHERE pool IN ({empty})")  # noqa: S608
+    connection.execute(f"DELETE FROM pools WHERE id IN ({empty})")  # noqa: S608
+
+
+def charge(connection: Connection, digests: Sequence[bytes], name: str, now: float) -> int:
+    """Have blobs enter a pool, those excepted that it holds; how many did."""
+    row = _pool(connection, name)
+    entering = []
+    for page in _pages(digests):
+        found = connection.execute(
+            f"SELECT digest, size FROM blobs WHERE digest IN ({_marks(page)}) AND pool <> ?",  # noqa: S608
+            (*page, row.id),
+        ).fetchall()
+        for digest, size in found:
+            access = Access(row.pool.name, 0, digest, False, now, _NOBODY)
+            entering.append((row.id, row.order.rank(access, BlobFacts(row.ledger, size, reads=0), now), digest))
+    connection.executemany("UPDATE blobs SET pool = ?, rank = ? WHERE digest = ?", entering)
+    return len(entering)
+
+
+def enter(connection: Connection, new: NewBlob, now: float) -> None:
+    """Give a blob its row, or refresh it. One that another dataset holds stays charged to that."""
+    row = _pool(connection, new.entry.pool)
+    known = connection.execute("SELECT pool, rank FROM blobs WHERE digest = ?", (new.digest,)).fetchone()
+    if known is not None and known[0] != row.id:
+        charged = pools(connection)[known[0]]
+        if not charged.retired and charged.pool.name != DEFAULT:
+            row = charged
+    stays = known is not None and known[0] == row.id
+    ghost = None
+    if not stays and row.order.remembers:
+        ghost = _recall(connection, row.id, new.digest)
+    facts = BlobFacts(row.ledger, new.size, known[1] if stays else None, new.entry.reads, ghost)
+    rank = row.order.rank(new.entry.access, facts, now)
+    connection.execute(
+        "INSERT INTO blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (digest) DO UPDATE SET rank = excluded.rank, pool = excluded.pool, mtime_ns = excluded.mtime_ns, "
+        "boot = excluded.boot, item = max(item, excluded.item)",
+        (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id),
+    )
+    if row.order.remembers:
+        if ghost is not None:
+            connection.execute(
+                "UPDATE pools SET ghost_hits = ghost_hits + 1, adapted = ? WHERE id = ?",
+                (row.order.adapted(facts), row.id),
+            )
+        _trim(connection, row.id)
+
+
+def note_uses(connection: Connection, folded: Folded, now: float) -> None:
+    """Rank blobs anew after they were used, and count hits and misses."""
+    uses = folded.uses
+    rows = pools(connection)
+    ranked: list[tuple[float, bytes]] = []
+    hits = dict.fromkeys(rows, 0)
+    for page in _pages(list(uses)):
+        found = connection.execute(
+            f"SELECT digest, pool, rank, size FROM blobs WHERE digest IN ({_marks(page)})",  # noqa: S608
+            page,
+        )
+        for digest, number, rank, size in found:
+            row, use = rows[number], uses[digest]
+            hits[number] += use.reads
+            after = row.order.rank(use.last, BlobFacts(row.ledger, size, rank, use.reads), now)
+            if after != rank:
+                ranked.append((after, digest))
+    connection.executemany("UPDATE blobs SET rank = ? WHERE digest = ?", ranked)
+    connection.executemany(
+        "UPDATE pools SET hits = hits + ? WHERE id = ?", [(count, number) for number, count in hits.items() if count]
+    )
+    connection.executemany(
+        "UPDATE pools SET misses = misses + ? WHERE id = ?",
+        [(count, _pool(connection, name).id) for name, count in folded.misses.items()],
+    )
+
+
+def victims(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
+    """The blobs that leave next: until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs; digests and sizes.
+
+    What the pools' orders remember of them is noted.
+    """
+    rows = pools(connection)
+    book = Overdrafts(
+        Balance(number, row.ledger.size, row.pool.target, row.pool.minimum) for number, row in rows.items()
+    )
+    queues = {number: _Queue(connection, row, limit) for number, row in rows.items()}
+    chosen: list[tuple[bytes, int]] = []
+    freed = 0
+    while (freed < wanted or len(chosen) < files) and len(chosen) < limit:
+        number = book.furthest()
+        if number is None:
+            break
+        victim = queues[number].head()
+        if victim is None or not book.take(victim[1]):
+            book.exhausted()
+            continue
+        queues[number].leave()
+        chosen.append(victim[:2])
+        freed += victim[1]
+    for queue in queues.values():
+        queue.write()
+    return chosen
+
+
+class _Queue:
+    """The blobs of one pool in the order of leaving, while some are chosen."""
+
+    def __init__(self, connection: Connection, row: PoolRow, limit: int) -> None:
+        self._connection = connection
+        self._row = row
+        self._limit = limit
+        self._ledger = row.ledger
+        self._ahead: dict[tuple[float, float], Iterator[tuple[bytes, int, float]]] = {}
+        self._left: dict[bytes, tuple[int, float]] = {}
+        self._head: tuple[bytes, int, float] | None = None
+
+    def head(self) -> tuple[bytes, int, float] | None:
+        """The blob that leaves next: digest, size, rank; ``None`` when the pool is empty."""
+        if self._head is None:
+            span = self._row.order.victims(self._ledger)
+            self._head = self._next(span) or self._next(EVERYTHING)
+        return self._head
+
+    def leave(self) -> None:
+        """It leaves."""
+        assert self._head is not None
+        digest, size, rank = self._head
+        self._left[digest] = (size, rank)
+        if self._row.order.remembers:
+            self._ledger = without(self._ledger, size, rank)
+        self._head = None
+
+    def write(self) -> None:
+        """Count those that left, and remember them if the order does."""
+        if not self._left:
+            return
+        self._connection.execute(
+            "UPDATE pools SET evicted_blobs = evicted_blobs + ?, evicted_bytes = evicted_bytes + ? WHERE id = ?",
+            (len(self._left), sum(size for size, _ in self._left.values()), self._row.id),
+        )
+        if self._row.order.remembers:
+            # Not by REPLACE, which fires no trigger of the row that it replaces.
+            self._connection.executemany(
+                "DELETE FROM ghosts WHERE pool = ? AND digest = ?", [(self._row.id, digest) for digest in self._left]
+            )
+            self._connection.executemany(
+                "INSERT INTO ghosts (pool, digest, size, rank, fresh) VALUES (?, ?, ?, ?, ?)",
+                [(self._row.id, digest, max(1, size), rank, rank < 0) for digest, (size, rank) in self._left.items()],
+            )
+
+    def _next(self, span: tuple[float, float]) -> tuple[bytes, int, float] | None:
+        ahead = self._ahead.get(span)
+        if ahead is None:
+            found = self._connection.execute(
+                "SELECT digest, size, rank FROM blobs WHERE pool = ? AND rank >= ? AND rank < ? ORDER BY rank LIMIT ?",
+                (self._row.id, *span, self._limit),
+            )
+            ahead = self._ahead[span] = iter(found.fetchall())
+        for row in ahead:
+            if row[0] not in self._left:
+                return row
+        return None
+
+
+def without(pool: Ledger, size: int, rank: float) -> Ledger:
+    """The ledger after a blob has left."""
+    fresh = size if rank < 0 else 0
+    return Ledger(
+        pool.target, pool.size - size, pool.fresh - fresh, pool.ghosts + size, pool.fresh_ghosts + fresh, pool.adapted
+    )
+
+
+def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
+    """The rank of a ghost, which is one no more."""
+    found = connection.execute("SELECT rank FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest)).fetchone()
+    if found is None:
+        return None
+    connection.execute("DELETE FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest))
+    return float(found[0])
+
+
+def _trim(connection: Connection, pool: int) -> None:
+    """Forget the oldest ghosts, so that each side and all together are bounded by the target (ARC, figure 4, case IV)."""
+    size, target, fresh, ghosts, fresh_ghosts = connection.execute(
+        "SELECT bytes, target, fresh, ghosts, fresh_ghosts FROM pools WHERE id = ?", (pool,)
+    ).fetchone()
+    over = {1: fresh + fresh_ghosts - target, 0: size + ghosts - 2 * target}
+    for side in (1, 0):
+        for number, ghost in connection.execute(
+            "SELECT id, size FROM ghosts WHERE pool = ? AND fresh = ? ORDER BY id LIMIT ?", (pool, side, _TRIMMED)
+        ).fetchall():
+            if over[side] <= 0:
+                break
+            connection.execute("DELETE FROM ghosts WHERE id = ?", (number,))
+            over[side] -= ghost
+            over[0] -= ghost if side else 0
+
+
+class Miscount(NamedTuple):
+    """By how much the kept counts of one pool are wrong; ``size`` and ``fresh`` are in bytes."""
+
+    pool: int
+    size: int
+    blobs: int
+    fresh: int
+
+
+def miscount(connection: Connection) -> list[Miscount]:
+    """The pools whose counts are wrong. One statement, so of one moment."""
+    found = connection.execute(
+        "WITH held AS (SELECT pool, sum(size) AS size, count(*) AS blobs, sum(size * (rank < 0)) AS fresh FROM blobs "
+        "GROUP BY pool UNION ALL SELECT 0, sum(size), count(*), sum(size * (rank < 0)) FROM blobs), "
+        "wrong AS (SELECT pools.id, coalesce(held.size, 0) - bytes AS size, coalesce(held.blobs, 0) - pools.blobs AS blobs, "
+        "coalesce(held.fresh, 0) - pools.fresh AS fresh FROM pools LEFT JOIN held ON held.pool = pools.id) "
+        "SELECT id, size, blobs, fresh FROM wrong WHERE size <> 0 OR blobs <> 0 OR fresh <> 0"
+    )
+    return [Miscount(*row) for row in found]
+
+
+def correct(connection: Connection, differences: Iterable[Miscount]) -> None:
+    """Add what ``miscount`` found; what other workers counted since then is kept."""
+    connection.executemany(
+        "UPDATE pools SET bytes = bytes + ?, blobs = blobs + ?, fresh = fresh + ? WHERE id = ?",
+        [(one.size, one.blobs, one.fresh, one.pool) for one in differences],
+    )
+
+
+def _pages(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(digests), _PAGE):
+        yield digests[start : start + _PAGE]
+
+
+def _marks(page: Sequence[bytes]) -> str:
+    return ",".join("?" * len(page))
