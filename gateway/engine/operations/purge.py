@@ -7,8 +7,8 @@ meant: they are what their digest says, wherever they came from.
 
 A node may be away while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge is a row of the
 catalog before any node is asked, and each node notes which it has applied (``store/index/purged.py``). It applies those that it
-has missed when it follows the catalog again, after a start before it answers a request. One that was away for so many purges that the
-catalog has let go of those that it missed forgets all objects.
+has missed when it follows the catalog again, after a start before it answers a request. A node that missed more purges than
+the catalog keeps forgets all objects.
 """
 
 from __future__ import annotations
