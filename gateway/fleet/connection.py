@@ -1,18 +1,47 @@
-"""Connections for single commands to Redis: few, short-tempered, and never repeated behind the caller's back."""
+"""Connections to Redis: few, with short time-outs, and no command is repeated behind the caller's back."""
 
 from __future__ import annotations
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from functools import cache
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 NOT_REACHABLE = "Redis is not reachable"
 
 
+@cache
+def _lost_when_closed(kind: type[Any]) -> type[Any]:
+    """The connection class ``kind``, for transports of uvloop.
+
+    uvloop raises RuntimeError when something is written to a transport that the peer has closed; asyncio's own transports drop
+    it. redis-py knows neither, and a RuntimeError is no failure of Redis to any of its callers.
+    """
+
+    class LostWhenClosed(kind):  # type: ignore[misc]
+        async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+            try:
+                await super().send_packed_command(*args, **kwargs)
+            except RuntimeError as error:
+                raise RedisConnectionError(f"the connection was closed: {error}") from error
+
+    return LostWhenClosed
+
+
+def single(url: str, timeout: float, **options: Any) -> Any:
+    """One connection, not connected yet. ``timeout`` is for connecting, in seconds."""
+    pool: Any = ConnectionPool.from_url(url, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), **options)
+    pool.connection_class = _lost_when_closed(pool.connection_class)
+    return pool.make_connection()
+
+
 def commands(url: str, timeout: float) -> Redis:
     """A client whose every command, waiting for a connection included, fails after about ``timeout`` seconds."""
-    pool = BlockingConnectionPool.from_url(
+    pool: Any = BlockingConnectionPool.from_url(
         url,
         max_connections=8,
         timeout=timeout,
@@ -20,6 +49,7 @@ def commands(url: str, timeout: float) -> Redis:
         socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
     )
+    pool.connection_class = _lost_when_closed(pool.connection_class)
     return Redis.from_pool(pool)
 
 

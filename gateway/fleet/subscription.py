@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis.asyncio import ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+from gateway.fleet.connection import single
 
 Message = tuple[str, bytes]
 
@@ -57,8 +56,7 @@ async def opened(url: str, channels: Sequence[str], timeout: float) -> AsyncIter
         TimeoutError: it did not confirm within ``timeout`` seconds.
     """
     # Protocol 2: messages are ordinary replies there, so nothing in redis-py handles them behind our back.
-    pool: Any = ConnectionPool.from_url(url, protocol=2, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0))
-    connection = pool.make_connection()
+    connection = single(url, timeout, protocol=2)
     try:
         async with asyncio.timeout(timeout):
             await connection.connect()

@@ -1,0 +1,43 @@
+"""Connections to Redis fail with redis-py's own errors, under the event loop that gateways use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from gateway.fleet.connection import commands, single
+from tests.scenarios.redis_server import RedisServer
+
+Connect = Callable[[str], Awaitable[Any]]
+
+
+async def of_its_own(url: str) -> Any:
+    """A connection as a subscription has it."""
+    connection = single(url, 5.0)
+    await connection.connect()
+    return connection
+
+
+async def of_a_pool(url: str) -> Any:
+    """A connection as a command takes it."""
+    return await commands(url, 5.0).connection_pool.get_connection()
+
+
+@pytest.mark.parametrize("connect", [of_its_own, of_a_pool])
+def test_writing_to_a_closed_transport_is_a_lost_connection(shared_redis: RedisServer, connect: Connect) -> None:
+    """Rule: uvloop's RuntimeError for a transport that Redis has closed reaches callers as redis-py's ConnectionError."""
+
+    async def write() -> None:
+        connection = await connect(shared_redis.url)
+        connection._writer.transport.abort()
+        await asyncio.sleep(0)
+        with pytest.raises(RedisConnectionError):
+            await connection.send_command("PING", check_health=False)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(write())
