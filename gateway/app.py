@@ -59,6 +59,7 @@ from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
 from gateway.model.wire import WireRequest
 from gateway.origin.client import OriginClient
+from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
@@ -168,7 +169,8 @@ class Larder:
         stack.push_async_callback(channel.stop)
         keeper = SweepLoop(store, engine.blocks)
         self._loop(keeper.run())
-        authenticator, live = await self._administrate(services, origin, engine)
+        listings = Listings(origin)
+        authenticator, live = await self._administrate(services, listings, engine)
         self._loop(_ready(keeper, fleet, self._admin.known))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
@@ -187,7 +189,7 @@ class Larder:
         identities = Identities(authenticator)
         registrations = self._serve_datasets(identities, engine, origin, management)
         ground = WorkerServices(
-            settings, self._start, fleet, management, engine, channel, origin, authenticator, live, self._admin
+            settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
         refresh = partial(self._refresh, watch, self._s3, keeper, channel)
@@ -218,19 +220,17 @@ class Larder:
             keeps=management.planned.keeps,
         )
 
-    async def _administrate(
-        self, services: Services, origin: OriginClient, engine: Engine
-    ) -> tuple[Authenticator, Live]:
+    async def _administrate(self, services: Services, listings: Listings, engine: Engine) -> tuple[Authenticator, Live]:
         """Know who may read what, by the file and by the catalog, from now on."""
         authenticator = Authenticator(self._settings)
-        live = Live(self._settings, Changing(authenticator, services, origin, engine.settle_origins))
+        live = Live(self._settings, Changing(authenticator, services, services.origin, engine.settle_origins))
         self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
         forgetting = Forgetting(
             services.store, lambda: [each.name for each in live.effective.origins], services.forgotten
         )
-        self._admin = Administration(self._settings, live, RuleProbe(origin), forgetting)
+        self._admin = Administration(self._settings, live, RuleProbe(listings), forgetting)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live
 
@@ -302,7 +302,7 @@ class Larder:
                 **PeerAnnouncements(ground.channel.announce_for).addresses,
             }
             limit = self._settings.server.max_in_flight
-            self._peer = PeerApp(ground.fleet.gate, ground.origin.has, addresses, limit)
+            self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)
         return operations.board.parts.watch
 
     @property

@@ -1,35 +1,27 @@
-"""Whether there is anything that a rule matches: the origins are asked for what they have under its fixed beginning.
+"""Checks whether an origin has objects that a rule matches.
 
-One page of one listing per rule and origin, with the gateway's own keys there. So the answer "nothing" is certain only where the
-page was the last; where keys go on after it, none of the first thousand matched.
+One page of one listing per rule and origin, with the keys of the origin. "nothing" is therefore certain only where that page was
+the last one; if more keys follow, the verdict is "unknown".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import quote, unquote_plus
-from xml.etree.ElementTree import ParseError
-
-from defusedxml.common import DefusedXmlException
-from defusedxml.ElementTree import fromstring
 
 from gateway.config import Origin
-from gateway.model.errors import IdentityGone, LarderError
+from gateway.model.errors import IdentityGone, OriginUnavailable
 from gateway.model.keys import OriginIdentity, glob_matches, is_bucket_name
-from gateway.origin.client import OriginClient
 from gateway.origin.credentials import CHAIN_KEY
+from gateway.origin.listing import ListingPage, ListingRefused, Listings, ListingUnreadable
 from gateway.policies.covering import fixed_part
 
 Verdict = Literal["matches", "nothing", "unknown"]
-_PAGE = 1000
-_LARGEST = 8 * 1024 * 1024
-_NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """What was found of a rule; ``example`` is a ``bucket/key`` that it matches."""
+    """What an origin has that a rule matches; ``example`` is a ``bucket/key``."""
 
     verdict: Verdict
     why: str
@@ -37,14 +29,14 @@ class RuleMatch:
 
 
 class RuleProbe:
-    """Asks the origins.
+    """Looks for objects that rules match.
 
     Args:
-        client: signs with the gateway's keys.
+        listings: of the origins.
     """
 
-    def __init__(self, client: OriginClient) -> None:
-        self._client = client
+    def __init__(self, listings: Listings) -> None:
+        self._listings = listings
 
     async def of(self, glob: str, origin: Origin) -> RuleMatch:
         """What an origin has that a rule's glob matches."""
@@ -55,49 +47,32 @@ class RuleProbe:
         if not slash:
             return RuleMatch("unknown", "its bucket is a pattern; name a bucket and key to check it")
         if not is_bucket_name(bucket):
-            return RuleMatch("nothing", f"no bucket can be called {bucket!r}")
+            return RuleMatch("nothing", f"{bucket!r} is not a valid bucket name")
         identity = OriginIdentity(origin.name, origin.access_key_id or CHAIN_KEY)
-        query = f"list-type=2&max-keys={_PAGE}&encoding-type=url&prefix={quote(prefix, safe='')}"
         try:
-            response = await self._client.send(identity, "GET", f"/{bucket}", query, [])
+            page = await self._listings.list_page(identity, bucket, prefix)
         except IdentityGone:
-            return RuleMatch("unknown", f"the origin {origin.name!r} was changed meanwhile; check again")
-        except LarderError:
+            return RuleMatch("unknown", f"the origin {origin.name!r} was changed during the check; check again")
+        except OriginUnavailable:
             return RuleMatch("unknown", f"the origin {origin.name!r} cannot be reached")
-        text = b""
-        try:
-            async for piece in response.chunks():
-                text += piece
-                if len(text) > _LARGEST:
-                    return RuleMatch("unknown", f"the listing of the origin {origin.name!r} is too long")
-        except LarderError:
-            return RuleMatch("unknown", f"the origin {origin.name!r} broke off")
-        finally:
-            response.release()
-        if response.status == 404:
-            return RuleMatch("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
-        if response.status != 200:
+        except ListingUnreadable:
+            return RuleMatch("unknown", f"the listing of the origin {origin.name!r} cannot be read")
+        except ListingRefused as refusal:
+            if refusal.status == 404:
+                return RuleMatch("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
             return RuleMatch(
-                "unknown", f"the origin {origin.name!r} answers {response.status} to a listing of {bucket!r}"
+                "unknown", f"the origin {origin.name!r} answers {refusal.status} to a listing of {bucket!r}"
             )
-        return _judged(glob, bucket, prefix, text)
+        return _judged(glob, bucket, prefix, page)
 
 
-def _judged(glob: str, bucket: str, prefix: str, text: bytes) -> RuleMatch:
-    try:
-        root = fromstring(text)
-    except (ParseError, DefusedXmlException, ValueError):
-        return RuleMatch("unknown", "the origin's listing cannot be read")
-    space = _NAMESPACE if root.tag.startswith("{") else ""
-    encoded = root.findtext(f"{space}EncodingType") == "url"
-    keys = [element.text or "" for element in root.findall(f"{space}Contents/{space}Key")]
-    for key in keys:
-        path = f"{bucket}/{unquote_plus(key) if encoded else key}"
-        if glob_matches(glob, path):
+def _judged(glob: str, bucket: str, prefix: str, page: ListingPage) -> RuleMatch:
+    for each in page.objects:
+        if glob_matches(glob, path := f"{bucket}/{each.key}"):
             return RuleMatch("matches", "", path)
-    where = f"begins with {prefix!r} in bucket {bucket!r}" if prefix else f"is in bucket {bucket!r}"
-    if not keys:
+    where = f"below {bucket}/{prefix}" if prefix else f"in bucket {bucket!r}"
+    if not page.objects:
         return RuleMatch("nothing", f"no key {where}")
-    if root.findtext(f"{space}IsTruncated") == "true":
-        return RuleMatch("unknown", f"none of the first {len(keys)} keys matches of what {where}")
-    return RuleMatch("nothing", f"none of the {len(keys)} keys matches of what {where}")
+    if page.truncated:
+        return RuleMatch("unknown", f"none of the first {len(page.objects)} keys {where} matches")
+    return RuleMatch("nothing", f"none of the {len(page.objects)} keys {where} matches")

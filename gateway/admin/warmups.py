@@ -15,7 +15,7 @@ from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
-from gateway.origin.client import OriginClient
+from gateway.origin.listing import Listings
 from gateway.policies.rules import Rules
 
 RESUMED = ("cancelled", "failed", "refused", "done")
@@ -26,7 +26,7 @@ class WarmupFactory:
 
     Args:
         find: the principal of an access key that is valid now.
-        origin: where prefixes are listed.
+        listings: of the origins.
         objects: loads objects.
         shelf: where datasets are.
         rules: that are in force.
@@ -36,14 +36,14 @@ class WarmupFactory:
     def __init__(
         self,
         find: Callable[[str], Principal | None],
-        origin: OriginClient,
+        listings: Listings,
         objects: WarmObjects,
         shelf: DatasetAccess,
         rules: Callable[[], Rules],
         capacity: Callable[[], int],
     ) -> None:
         self._find = find
-        self._origin = origin
+        self._listings = listings
         self._objects = objects
         self._shelf = shelf
         self._rules = rules
@@ -56,13 +56,13 @@ class WarmupFactory:
     def work_of(self, request: Request) -> WarmPrefix | WarmDataset:
         """The work of a request."""
 
-        def whose() -> Principal | None:
+        def principal() -> Principal | None:
             return self._find(request.access_key_id)
 
         if request.dataset:
-            return WarmDataset(request.dataset, whose, self._shelf, self._capacity)
+            return WarmDataset(request.dataset, principal, self._shelf, self._capacity)
         wanted = Prefix(request.bucket, request.prefix)
-        return WarmPrefix(wanted, whose, self._origin, self._objects, self._rules, self._capacity)
+        return WarmPrefix(wanted, principal, self._listings, self._objects, self._rules, self._capacity)
 
 
 class Warmups:

@@ -1,9 +1,8 @@
-"""With whose keys a request goes to the origin.
+"""The keys that sign a request to the origin.
 
-Three cases. An identity with an access key signs with that key: the origin's own or a tenant's. An identity whose access
-key is ``CHAIN_KEY`` signs with whatever the AWS credential chain gives (environment, profile, SSO, IMDS, ...), and goes
-unsigned when the chain has nothing. An identity with an empty access key is an anonymous caller and never signed, so
-that the gateway lends its rights to nobody.
+An identity with an access key signs with that key: the origin's or a tenant's. An identity with ``CHAIN_KEY`` signs with what
+the AWS credential chain gives (environment, profile, SSO, IMDS, ...), and sends unsigned requests if the chain has no keys.
+Requests of an anonymous caller, an identity with an empty access key, are never signed: the gateway lends its rights to no one.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from botocore.exceptions import BotoCoreError
-from botocore.session import Session
+from aiobotocore.session import AioSession
+from botocore.exceptions import BotoCoreError, ClientError
 
 from gateway.config import Credential, Origin
 from gateway.flight import SingleFlight
@@ -25,7 +24,9 @@ CHAIN_KEY = "aws-credential-chain"
 """``access_key_id`` of identities that sign with the AWS credential chain. No real key has this form."""
 
 _TRUSTED_FOR = 60.0
+"""Seconds for which keys of the chain are used without asking it."""
 _USABLE_FOR = 300.0
+"""Seconds for which they are used while the chain renews them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def identity_of(origin: Origin, credential: Credential | None) -> OriginIdentity
 
 
 class KeySource(Protocol):
-    """Where keys that are not in the configuration come from."""
+    """A source of keys that are not in the configuration."""
 
     async def current(self) -> Keys | None:
         """Keys that are valid now, or ``None`` when there are none."""
@@ -53,14 +54,14 @@ class KeySource(Protocol):
 
 
 class CredentialChain:
-    """The AWS credential chain, kept off the event loop: it reads files and may ask IMDS, SSO or STS.
+    """The AWS credential chain: environment, files, IMDS, SSO, STS, by aiobotocore.
 
-    botocore renews temporary keys 15 minutes before they expire and insists on it 10 minutes before. Keys are therefore
-    trusted for a minute, renewed behind the caller's back for four more, and waited for after that. The chain is built
-    at the first use; a chain that had nothing is not asked again.
+    It renews temporary keys 15 minutes before they expire, and insists on it 10 minutes before. Keys are therefore used for a
+    minute without a question, renewed in the background for four more, and waited for after that. The chain is set up at
+    the first use. If it has no keys, it is not asked again.
     """
 
-    def __init__(self, now: Callable[[], float], session: Callable[[], Any] = Session) -> None:
+    def __init__(self, now: Callable[[], float], session: Callable[[], Any] = AioSession) -> None:
         self._now = now
         self._session = session
         self._source: Any = None
@@ -87,19 +88,19 @@ class CredentialChain:
 
     async def _ask(self) -> None:
         try:
-            self._keys = await asyncio.to_thread(self._look_up)
-        except BotoCoreError as error:
+            self._keys = await self._look_up()
+        except (BotoCoreError, ClientError) as error:
             self._problem = str(error)
             return
         self._problem = ""
         self._asked_at = self._now() if self._keys else float("inf")
 
-    def _look_up(self) -> Keys | None:
+    async def _look_up(self) -> Keys | None:
         if self._source is None:
-            self._source = self._session().get_credentials()
+            self._source = await self._session().get_credentials()
         if self._source is None:
             return None
-        frozen = self._source.get_frozen_credentials()
+        frozen = await self._source.get_frozen_credentials()
         return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
 
 

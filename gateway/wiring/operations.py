@@ -33,7 +33,7 @@ from gateway.fleet.leadership import Leadership
 from gateway.fleet.samples import Samples
 from gateway.fleet.verifications import VerificationQueue
 from gateway.model.keys import Principal
-from gateway.origin.client import OriginClient
+from gateway.origin.listing import Listings
 from gateway.policies.datasets import USABLE
 from gateway.tasks import keep_running
 from gateway.wiring.admin import Administration
@@ -58,7 +58,7 @@ class WorkerServices:
     management: Management
     engine: Engine
     channel: Invalidations
-    origin: OriginClient
+    listings: Listings
     authenticator: Authenticator
     live: Live
     admin: Administration
@@ -114,7 +114,7 @@ def operate(
     find = _finder(ground.authenticator)
     shelf = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
     workshop = WarmupFactory(
-        find, ground.origin, everywhere.objects, shelf, lambda: ground.engine.services.rules, _capacity(ground)
+        find, ground.listings, everywhere.objects, shelf, lambda: ground.engine.services.rules, _capacity(ground)
     )
     warmups = Warmups(ground.admin.catalog, workshop)
     keep_running(watch.run(), stack, watch.stop)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -13,11 +12,11 @@ import pytest
 from gateway.engine.lane import BESIDE
 from gateway.engine.operations.explain import expected
 from gateway.engine.operations.warm_objects import Warmed, WarmObjects
-from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix, read_page
+from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.origin.client import OriginClient
+from gateway.origin.listing import ListedObject, ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.rules import Caching, Rules
 from gateway.testing.origin_faults import Hang
@@ -146,44 +145,20 @@ def test_progress_goes_back_to_its_mark() -> None:
     assert again == WarmupProgress()
 
 
-def test_pages_that_are_none_are_refused() -> None:
-    """Rule: what is no list of objects, or an endless one, ends the warm-up with words."""
-    wrong = [b"", b"<a", b"<L><IsTruncated>true</IsTruncated></L>", b"<L><Contents><Key>k</Key></Contents></L>"]
-    wrong.append(b'<!DOCTYPE l [<!ENTITY e "x">]><L>&e;</L>')
-    for page in wrong:
-        try:
-            read_page(page)
-        except WarmupFailed:
-            continue
-        raise AssertionError(page)
-    item = b"<Contents><Key>a+b%2Bc</Key><Size>3</Size></Contents>"
-    good = b"<L xmlns='u'><EncodingType>url</EncodingType>" + item + b"<IsTruncated>false</IsTruncated></L>"
-    assert read_page(good) == ([("a b+c", 3)], False)
-
-
 class Repeating:
-    """In the place of the connection to an origin, and of its answer: a list that begins anew with every page."""
+    """Listings of a store that ignores start-after."""
 
-    status = 200
-
-    async def send(self, *_asked: object) -> Repeating:
-        """The answer."""
-        await asyncio.sleep(0)  # so that who waits for its end can give up
-        return self
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Its body."""
-        yield b"<L><Contents><Key>k</Key><Size>1</Size></Contents><IsTruncated>true</IsTruncated></L>"
-
-    def release(self) -> None:
-        """It was read."""
+    async def list_page(self, *_asked: object, **_options: object) -> ListingPage:
+        """The first page again."""
+        await asyncio.sleep(0)  # lets a time limit cancel an endless listing
+        return ListingPage((ListedObject("k", 1),), (), True, "")
 
 
 async def test_a_list_without_an_end_ends_a_warm_up(bench: Bench) -> None:
-    """Rule: a store that does not go on after a key, as some do not know start-after, is not asked for ever."""
+    """Rule: a warm-up fails when the store repeats a page, as stores without start-after do."""
     objects = WarmObjects(bench.engine, None)
     reader = Principal("A", "t", bench.identity)
-    origin = cast(OriginClient, Repeating())
-    work = WarmPrefix(Prefix("b", ""), lambda: reader, origin, objects, lambda: Rules([]), lambda: 10**9)
-    with pytest.raises(WarmupFailed, match="again"):
+    listings = cast(Listings, Repeating())
+    work = WarmPrefix(Prefix("b", ""), lambda: reader, listings, objects, lambda: Rules([]), lambda: 10**9)
+    with pytest.raises(WarmupFailed, match="repeats"):
         await asyncio.wait_for(work.run(WarmupProgress()), 60)

@@ -1,14 +1,16 @@
-"""With whose keys a request goes out, and how the credential chain is asked."""
+"""The keys that sign a request, and the credential chain."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import MetadataRetrievalError
+from botocore.exceptions import ClientError, MetadataRetrievalError
 
 from gateway.config import Credential, Origin
 from gateway.model.errors import OriginUnavailable
@@ -20,29 +22,27 @@ PLAIN = Credential(access_key_id="g", secret_access_key="s")
 
 
 class Chain:
-    """A botocore session whose credentials a test can change; counts how often they are looked up."""
+    """An aiobotocore session whose credentials a test can change; counts how often they are looked up."""
 
     def __init__(self, access_key: str = "temporary-1") -> None:
         self.access_key = access_key
         self.lookups = 0
-        self.threads: set[int] = set()
-        self.failing = False
+        self.failure: Exception | None = None
 
     def __call__(self) -> Chain:
         """Stand in for the session's constructor."""
         return self
 
-    def get_credentials(self) -> Chain | None:
+    async def get_credentials(self) -> Chain | None:
         """The chain's source, or ``None`` when it has none."""
-        self.threads.add(threading.get_ident())
         self.lookups += not self.access_key
         return self if self.access_key else None
 
-    def get_frozen_credentials(self) -> SimpleNamespace:
+    async def get_frozen_credentials(self) -> SimpleNamespace:
         """The keys of now."""
         self.lookups += 1
-        if self.failing:
-            raise MetadataRetrievalError(error_msg="no answer")
+        if self.failure is not None:
+            raise self.failure
         return SimpleNamespace(access_key=self.access_key, secret_key="secret", token="token")
 
 
@@ -74,15 +74,14 @@ async def test_an_anonymous_caller_does_not_get_the_chains_keys() -> None:
     assert await ring.keys(identity_of(KEYLESS, PLAIN)) == Keys("temporary-1", "secret", "token")
 
 
-async def test_the_chain_is_asked_off_the_loop_and_trusted_for_a_minute() -> None:
-    """The chain reads files and may ask the network; requests must neither wait for it each time nor be held up."""
+async def test_callers_share_one_answer_of_the_chain_for_a_minute() -> None:
+    """The chain may ask the network; requests do not wait for it each time."""
     clock, session = Clock(), Chain()
     chain = CredentialChain(clock, session)
     await asyncio.gather(*(chain.current() for _ in range(10)))
     clock.time += 59
     await chain.current()
     assert session.lookups == 1
-    assert threading.get_ident() not in session.threads
 
 
 async def test_renewal_goes_on_behind_the_callers_back() -> None:
@@ -110,10 +109,17 @@ async def test_after_a_long_idle_time_the_caller_waits_for_new_keys() -> None:
     assert await chain.current() == Keys("temporary-2", "secret", "token")
 
 
-async def test_keys_that_cannot_be_renewed_are_an_unavailable_origin() -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        MetadataRetrievalError(error_msg="no answer"),
+        ClientError({"Error": {"Code": "AccessDenied", "Message": "no answer"}}, "AssumeRole"),
+    ],
+)
+async def test_keys_that_cannot_be_renewed_are_an_unavailable_origin(failure: Exception) -> None:
     """Sending the request unsigned instead would ask for something else."""
     session = Chain()
-    session.failing = True
+    session.failure = failure
     with pytest.raises(OriginUnavailable, match="no answer"):
         await CredentialChain(Clock(), session).current()
 
@@ -135,6 +141,28 @@ async def test_the_real_chain_reads_the_environment(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     assert await CredentialChain(Clock()).current() == Keys("from-environment", "s", "t")
+
+
+async def test_the_real_chain_renews_keys_of_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keys of ``credential_process`` that are about to expire are asked for again, without a thread."""
+    expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    answer = {"Version": 1, "AccessKeyId": "p", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": expires}
+    count, config = tmp_path / "count", tmp_path / "config"
+    script = tmp_path / "keys.sh"
+    script.write_text(f"echo >> {count}\necho '{json.dumps(answer)}'\n")
+    config.write_text(f"[default]\ncredential_process = sh {script}\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    before = threading.active_count()
+    clock = Clock()
+    chain = CredentialChain(clock)
+    assert await chain.current() == Keys("p", "s", "t")
+    clock.time += 3600
+    assert await chain.current() == Keys("p", "s", "t")
+    assert len(count.read_text()) > 1
+    assert threading.active_count() == before
 
 
 def test_secrets_do_not_show() -> None:

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.wanted import FailedItem, Wanted
-from gateway.engine.operations.warming import Capacity, WarmupFailed, WarmupProgress, WarmupRefused, Whose, still
+from gateway.engine.operations.warming import (
+    Capacity,
+    PrincipalSource,
+    WarmupFailed,
+    WarmupProgress,
+    WarmupRefused,
+    require_valid,
+)
 from gateway.engine.space.planned import Planned
 from gateway.model.errors import LarderError
 from gateway.model.frames import ItemStatus
@@ -54,14 +61,14 @@ class WarmDataset:
 
     Args:
         name: of the dataset, or its id.
-        whose: in whose name.
+        principal: who reads.
         shelf: where datasets are.
         capacity: bytes that the caches of the fleet can hold.
     """
 
-    def __init__(self, name: str, whose: Whose, shelf: DatasetAccess, capacity: Capacity) -> None:
+    def __init__(self, name: str, principal: PrincipalSource, shelf: DatasetAccess, capacity: Capacity) -> None:
         self._name = name
-        self._whose = whose
+        self._principal = principal
         self._shelf = shelf
         self._capacity = capacity
 
@@ -82,7 +89,7 @@ class WarmDataset:
             WarmupRefused: it cannot.
             WarmupFailed: it cannot be told now.
         """
-        principal = still(self._whose)
+        principal = require_valid(self._principal)
         try:
             registration = await self._shelf.find(principal.tenant, self._name)
         except LarderError as failure:
@@ -106,7 +113,7 @@ class WarmDataset:
         return registration
 
     async def _load(self, registration: Registration, part: NDArray[np.uint32], progress: WarmupProgress) -> None:
-        principal = still(self._whose)
+        principal = require_valid(self._principal)
         try:
             await self._shelf.rights(principal, registration, part)
         except LarderError as refusal:
@@ -139,7 +146,7 @@ class WarmDataset:
         quiet_since = loop.time()
         while not bool(resident.all()) and loop.time() - quiet_since < _QUIET:
             await asyncio.sleep(_LOOK)
-            still(self._whose)
+            require_valid(self._principal)
             now = await self._shelf.batches.lookup(ask)
             if np.count_nonzero(now) > np.count_nonzero(resident):
                 quiet_since = loop.time()

@@ -1,47 +1,40 @@
-"""Warming up a prefix: its objects are listed at the origin and loaded, page by page, each at its home.
+"""Warm-up of a prefix: the origin lists its objects page by page, and each is loaded at its home node.
 
-Listing and reading are done with the rights of a tenant's access key: what its allow-list does not cover is not loaded. First all
-is counted, so that there is an end to tell the way to, and what is larger than the cache is refused: it would push itself out.
-The order is the origin's, so a warm-up that was interrupted goes on after the last page that it has loaded.
+Listing and reading use the rights of a tenant's access key, so objects outside its allow-list are not loaded. All pages are
+counted first, which gives the progress its total. A prefix larger than the cache is refused, because it would evict itself.
+Objects are loaded in the origin's order, so an interrupted warm-up resumes after the last part that it loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-from urllib.parse import quote, unquote_plus, urlencode
-from xml.etree.ElementTree import Element, ParseError
-
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
 
 from gateway.engine.operations.warm_objects import AT_ONCE, WarmObjects
-from gateway.engine.operations.warming import Capacity, WarmupFailed, WarmupProgress, WarmupRefused, Whose, still
-from gateway.model.errors import IdentityGone, LarderError
+from gateway.engine.operations.warming import (
+    Capacity,
+    PrincipalSource,
+    WarmupFailed,
+    WarmupProgress,
+    WarmupRefused,
+    require_valid,
+)
+from gateway.model.errors import IdentityGone, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.units import format_size
-from gateway.origin.client import OriginClient
+from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
 from gateway.policies.rules import Rules
 from gateway.tasks import for_each
 
-_PAGE = 1000
 _PART = 200
-_LONGEST_PAGE = 16 * 1024**2
+"""Objects between two marks of the progress."""
 _NOT_ALLOWED = "the allow-list of the access key does not cover it"
 _RULED_OUT = "a rule says cache = false"
 
 
-class ListedObject(NamedTuple):
-    """An object, as the origin lists it."""
-
-    key: str
-    size: int
-
-
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What is to be loaded."""
+    """What to load: the objects of a bucket whose keys begin with ``prefix``."""
 
     bucket: str
     prefix: str
@@ -51,26 +44,26 @@ class WarmPrefix:
     """Loads one prefix.
 
     Args:
-        wanted: which.
-        whose: in whose name.
-        origin: where it is listed.
+        wanted: the prefix.
+        principal: who lists and reads.
+        listings: of the origins.
         objects: loads objects.
-        rules: that are in force.
+        rules: in force.
         capacity: bytes that the caches of the fleet can hold.
     """
 
     def __init__(
         self,
         wanted: Prefix,
-        whose: Whose,
-        origin: OriginClient,
+        principal: PrincipalSource,
+        listings: Listings,
         objects: WarmObjects,
         rules: Callable[[], Rules],
         capacity: Capacity,
     ) -> None:
         self._wanted = wanted
-        self._whose = whose
-        self._origin = origin
+        self._principal = principal
+        self._listings = listings
         self._objects = objects
         self._rules = rules
         self._capacity = capacity
@@ -84,14 +77,14 @@ class WarmPrefix:
                 part = page[start : start + _PART]
                 await self._load(part, progress)
                 progress.mark(part[-1].key)
-        # Objects that came or went meanwhile are no mistake.
+        # Objects may be written or deleted during the warm-up; that is not an error.
         progress.total = progress.done
 
     async def _count(self, progress: WarmupProgress) -> None:
         count = size = 0
         limit = self._capacity()
         async for page in self._pages(""):
-            principal = still(self._whose)
+            principal = require_valid(self._principal)
             count += len(page)
             size += sum(each.size for each in page if not self._excluded(principal, each.key))
             if size > limit:
@@ -101,8 +94,8 @@ class WarmPrefix:
                 )
         progress.total, progress.total_bytes = count, size
 
-    async def _load(self, part: list[ListedObject], progress: WarmupProgress) -> None:
-        principal = still(self._whose)
+    async def _load(self, part: Sequence[ListedObject], progress: WarmupProgress) -> None:
+        principal = require_valid(self._principal)
         await for_each(part, lambda each: self._load_one(principal, each, progress), AT_ONCE)
 
     async def _load_one(self, principal: Principal, each: ListedObject, progress: WarmupProgress) -> None:
@@ -122,74 +115,29 @@ class WarmPrefix:
             return _NOT_ALLOWED
         return "" if self._rules().for_path(path).cache else _RULED_OUT
 
-    async def _pages(self, after: str) -> AsyncIterator[list[ListedObject]]:
+    async def _pages(self, after: str) -> AsyncIterator[tuple[ListedObject, ...]]:
         """The objects after a key, in the origin's order."""
         more = True
         while more:
-            page, more = await self._page(still(self._whose).identity, after)
-            if page:
-                if page[-1].key == after:
-                    raise WarmupFailed("the origin lists the same objects again when it is asked for those after them")
-                yield page
-                after = page[-1].key
+            page = await self._page(require_valid(self._principal).identity, after)
+            more = page.truncated
+            if page.objects:
+                if page.objects[-1].key == after:
+                    raise WarmupFailed("the origin repeats a page of its listing: it ignores start-after")
+                yield page.objects
+                after = page.objects[-1].key
 
-    async def _page(self, identity: OriginIdentity, after: str) -> tuple[list[ListedObject], bool]:
-        asked = {"encoding-type": "url", "list-type": "2", "max-keys": str(_PAGE), "prefix": self._wanted.prefix}
-        if after:
-            asked["start-after"] = after
-        query = urlencode(sorted(asked.items()), quote_via=quote, safe="-_.~")
+    async def _page(self, identity: OriginIdentity, after: str) -> ListingPage:
+        wanted = self._wanted
         try:
-            response = await self._origin.send(identity, "GET", f"/{self._wanted.bucket}", query, [])
-            body = bytearray()
-            async for chunk in response.chunks():
-                body += chunk
-                if len(body) > _LONGEST_PAGE:
-                    response.abort()
-                    raise WarmupFailed("the origin's list of objects is longer than any list can be")
-            response.release()
+            return await self._listings.list_page(identity, wanted.bucket, wanted.prefix, start_after=after)
         except IdentityGone:
-            raise WarmupFailed("the origin of the access key is not configured any more") from None
-        except WarmupFailed:
-            raise
-        except LarderError:
+            raise WarmupFailed("the origin of the access key is no longer configured") from None
+        except OriginUnavailable:
             raise WarmupFailed("the origin cannot be reached; resume when it can") from None
-        if response.status != 200:
+        except ListingUnreadable:
+            raise WarmupFailed("the origin's listing cannot be read") from None
+        except ListingRefused as refusal:
             raise WarmupFailed(
-                f"the origin answers {response.status} to listing the bucket with this access key's rights (ListBucket)"
-            )
-        return read_page(bytes(body))
-
-
-def read_page(body: bytes) -> tuple[list[ListedObject], bool]:
-    """One page of ListObjectsV2: the objects, and whether there are more. Keys are decoded if it says that they are encoded;
-    stores that do not know ``encoding-type`` list them as they are.
-
-    Raises:
-        WarmupFailed: it is no such page.
-    """
-    try:
-        root = fromstring(body, forbid_dtd=True)
-        encoded = any(_local(each) == "EncodingType" and (each.text or "").strip() == "url" for each in root)
-        found = [
-            ListedObject(unquote_plus(_text(each, "Key")) if encoded else _text(each, "Key"), int(_text(each, "Size")))
-            for each in root
-            if _local(each) == "Contents"
-        ]
-        more = any(_local(each) == "IsTruncated" and (each.text or "").strip() == "true" for each in root)
-    except (ParseError, DefusedXmlException, ValueError, LookupError):
-        raise WarmupFailed("the origin's list of objects cannot be read") from None
-    if more and not found:
-        raise WarmupFailed("the origin's list of objects says that there are more, and lists none")
-    # A "folder" that has an object of its own, with no bytes, is one like any other.
-    return [each for each in found if each.key], more
-
-
-def _text(element: Element, name: str) -> str:
-    found = [child.text or "" for child in element if _local(child) == name]
-    if len(found) != 1:
-        raise ValueError(name)
-    return found[0]
-
-
-def _local(element: Element) -> str:
-    return element.tag.rpartition("}")[2]
+                f"the origin answers {refusal.status} to listing the bucket with this access key's rights (ListBucket)"
+            ) from None

@@ -115,18 +115,18 @@ class Work(Protocol):
         """
 
 
-Whose = Callable[[], Principal | None]
-"""Who reads; ``None`` when the access key is not valid any more."""
+PrincipalSource = Callable[[], Principal | None]
+"""Who lists and reads; ``None`` once the access key has expired or was revoked."""
 Capacity = Callable[[], int]
 
 
-def still(whose: Whose) -> Principal:
-    """Who reads.
+def require_valid(source: PrincipalSource) -> Principal:
+    """The principal of a warm-up.
 
     Raises:
-        WarmupFailed: nobody, any more.
+        WarmupFailed: its access key is no longer valid.
     """
-    principal = whose()
+    principal = source()
     if principal is None:
-        raise WarmupFailed("the access key in whose name it reads was revoked or has expired; start another one")
+        raise WarmupFailed("the access key was revoked or has expired; start a warm-up with another one")
     return principal

@@ -1,0 +1,177 @@
+"""Listings of the origins' buckets, by ListObjectsV2.
+
+aiobotocore builds the request and reads the answer. ``OriginClient`` signs and sends it, so a listing uses the keys of the
+identity that asks, and shares connections, timeouts, metrics and reachability with every other request to that origin.
+
+A page is bounded in keys and bytes. It is parsed in the event loop: about 25 ms for a thousand keys.
+"""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from aiobotocore.awsrequest import AioAWSResponse
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore import UNSIGNED
+from botocore.exceptions import BotoCoreError, ClientError
+
+from gateway.flight import SingleFlight
+from gateway.model.errors import LarderError
+from gateway.model.keys import OriginIdentity
+from gateway.origin.client import OriginClient
+
+PAGE_KEYS = 1000
+"""Most keys and common prefixes of a page; S3 gives no more."""
+_PAGE_BYTES = 16 * 1024**2
+"""Bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
+_ANY_ENDPOINT = "http://origin"
+"""botocore wants an address. Only path and query of its requests are used; the identity decides where they go."""
+
+_asking: ContextVar[OriginIdentity] = ContextVar("asking")
+"""Whose request botocore is building."""
+
+
+class ListingRefused(LarderError):
+    """The origin answered a listing with an error; ``status`` is its HTTP status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"the origin answered {status} to a listing")
+
+
+class ListingUnreadable(LarderError):
+    """The origin's answer is not a page of ListObjectsV2."""
+
+
+class ListedObject(NamedTuple):
+    """An object of a listing; ``size`` in bytes."""
+
+    key: str
+    size: int
+
+
+class ListingPage(NamedTuple):
+    """One page of a listing, in the origin's order.
+
+    ``truncated`` says that more follows. ``token`` is what continues there; empty for stores that know only ``start_after``.
+    """
+
+    objects: tuple[ListedObject, ...]
+    prefixes: tuple[str, ...]
+    truncated: bool
+    token: str
+
+
+class Listings:
+    """Lists buckets of all origins of one worker.
+
+    Args:
+        origin: signs and sends the requests.
+    """
+
+    def __init__(self, origin: OriginClient) -> None:
+        self._origin = origin
+        self._client: Any = None
+        self._creating: SingleFlight[None, Any] = SingleFlight()
+
+    async def list_page(
+        self,
+        identity: OriginIdentity,
+        bucket: str,
+        prefix: str = "",
+        *,
+        delimiter: str = "",
+        start_after: str = "",
+        token: str = "",
+        limit: int = PAGE_KEYS,
+    ) -> ListingPage:
+        """One page of a bucket.
+
+        Args:
+            identity: whose rights the listing has.
+            bucket: to be listed.
+            prefix: of the keys.
+            delimiter: keys that have it after the prefix are given as common prefixes.
+            start_after: the page begins with the first key after this one; not for listings with a delimiter, as a store would
+                give the common prefix of that key again.
+            token: of the page before; goes before ``start_after``.
+            limit: of keys and common prefixes, at most ``PAGE_KEYS``.
+
+        Raises:
+            OriginUnavailable: no answer, or it broke off, or it is too large to be a page.
+            IdentityGone: the origin or the identity is not of this configuration.
+            ListingRefused: the origin answered with an error.
+            ListingUnreadable: its answer is not a page.
+        """
+        asked = {
+            "Prefix": prefix,
+            "Delimiter": delimiter,
+            "StartAfter": "" if token else start_after,
+            "ContinuationToken": token,
+        }
+        client = self._client or await self._creating.result(None, self._create)
+        turn = _asking.set(identity)
+        try:
+            answer = await client.list_objects_v2(
+                Bucket=bucket, MaxKeys=limit, **{name: value for name, value in asked.items() if value}
+            )
+            return _page(answer)
+        except (BotoCoreError, ClientError, LookupError, ValueError, TypeError) as error:
+            raise ListingUnreadable("the origin's listing cannot be read") from error
+        finally:
+            _asking.reset(turn)
+
+    async def _create(self) -> Any:
+        # The files of the AWS CLI are for the credential chain; they must not change how the gateway lists.
+        nowhere = {
+            name: (None, None, value, None)
+            for name, value in (("profile", None), ("config_file", os.devnull), ("credentials_file", os.devnull))
+        }
+        session = AioSession(nowhere)
+        # Dates are not used, and reading them would take four fifths of a page's time.
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
+        creating = session.create_client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=_ANY_ENDPOINT,
+            config=AioConfig(
+                signature_version=UNSIGNED,
+                s3={"addressing_style": "path"},
+                retries={"total_max_attempts": 1},
+                defaults_mode="legacy",
+                use_fips_endpoint=False,
+                use_dualstack_endpoint=False,
+                warm_up_loader_caches=True,  # reads the model of S3 in a thread
+            ),
+        )
+        self._client = await creating.__aenter__()
+        self._client.meta.events.register("before-send.s3", self._send)
+        return self._client
+
+    async def _send(self, request: Any, **_: object) -> AioAWSResponse:
+        target = urlsplit(request.url)
+        response = await self._origin.send(_asking.get(), request.method, target.path, target.query, [])
+        body = await response.read(_PAGE_BYTES)
+        if response.status != 200:
+            raise ListingRefused(response.status)
+        if not body or b"<!DOCTYPE" in body:
+            raise ListingUnreadable("the origin's listing cannot be read")
+        answer = AioAWSResponse(request.url, response.status, {}, None)
+        answer._content = body  # what ``content`` gives; there is no stream left to read
+        return answer
+
+
+def _page(answer: dict[str, Any]) -> ListingPage:
+    page = ListingPage(
+        tuple(ListedObject(each["Key"], each["Size"]) for each in answer.get("Contents", ()) if each["Key"]),
+        tuple(each["Prefix"] for each in answer.get("CommonPrefixes", ())),
+        answer.get("IsTruncated", False),
+        answer.get("NextContinuationToken", ""),
+    )
+    if page.truncated and not page.objects and not page.prefixes:
+        raise ValueError("a page that goes on and lists nothing")
+    return page
