@@ -29,6 +29,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.wire import RawHeader, WireRequest
 from gateway.store.threads import closer
+from tests.origins.processes import open_files
 
 PRINCIPAL = Principal("AK", "AK", OriginIdentity("default", "OK"))
 KEY = sigv4.signing_key("secret", "20130524", "us-east-1")
@@ -356,17 +357,6 @@ async def test_too_large_to_be_read_whole() -> None:
     assert not read
 
 
-def _open_files(directory: Path) -> int:
-    """How many open files of this process are (or were, before they were unlinked) in a directory."""
-    names = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            names.append(os.readlink(entry))
-        except FileNotFoundError:
-            continue
-    return sum(name.startswith(f"{directory}/") for name in names)
-
-
 async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     """Beyond a mebibyte the body is kept in a nameless file, can be sent twice, and is gone after close."""
     data = os.urandom(3 * 1024 * 1024 + 17)
@@ -374,7 +364,7 @@ async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     parts = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
     prepared = await prepare(claim(TRAILER_FORM), headers, arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
-    assert _open_files(tmp_path) == 1
+    assert len(open_files(tmp_path)) == 1
     assert list(tmp_path.iterdir()) == []
     assert prepared.replayable
     assert await received(prepared) == data
@@ -382,7 +372,7 @@ async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     prepared.close()
     prepared.close()
     await closer.done()
-    assert _open_files(tmp_path) == 0
+    assert len(open_files(tmp_path)) == 0
 
 
 async def test_refused_body_leaves_no_file(tmp_path: Path) -> None:
@@ -393,7 +383,7 @@ async def test_refused_body_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(S3Error, match="BadDigest"):
         await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
     await closer.done()
-    assert _open_files(tmp_path) == 0
+    assert len(open_files(tmp_path)) == 0
 
 
 class _Raw:

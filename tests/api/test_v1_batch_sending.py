@@ -26,7 +26,7 @@ from gateway.policies.space.plan import Plan
 from gateway.testing.origin_faults import DieAfter, Hang
 from larder.frames import Decoder, Received
 from tests.batches import packed
-from tests.engine.datasets import Data, Shelf, blobs_open, descriptors, equal_bodies, shelved, until
+from tests.engine.datasets import Data, Shelf, blobs_open, equal_bodies, shelved, until
 
 SIZE = 60_000
 COUNT = 24
@@ -99,12 +99,10 @@ WAYS = {
 }
 
 
-async def settle(data: Data, before: int) -> None:
-    """Until nothing of a batch is open: what the store keeps open of new blobs, and the origin's connections, are theirs."""
+async def settle(data: Data) -> None:
+    """Wait until a batch holds nothing: no fetch, no blob beyond those that the store keeps open, no memory."""
     await until(lambda: not data.shelf.batches.fetches.active)
-    # One descriptor for each new blob in the store's cache, and one for each new connection to the origin and of the origin.
-    allowed = before + (COUNT - COUNT // 2) + 2 * items.AT_ONCE
-    await until(lambda: blobs_open(data) <= data.shelf.bench.store.status().open_files and descriptors() <= allowed)
+    await until(lambda: blobs_open(data.shelf) <= data.shelf.bench.store.status().open_files)
     await until(lambda: data.shelf.batches.fetches._memory.used == 0)
 
 
@@ -112,7 +110,7 @@ async def settle(data: Data, before: int) -> None:
 async def test_every_message_may_fail(data: Data, way: str) -> None:
     """Rule: a client that is gone at the n-th message, for every n: the files are closed, the room for them is given back."""
     indices, query, accept = WAYS[way]
-    room, before = data.shelf.batches._room.left, descriptors()
+    room = data.shelf.batches._room.left
     whole = Out()
     for number in range(1, 60):
         for index in range(COUNT // 2, COUNT):
@@ -124,7 +122,7 @@ async def test_every_message_may_fail(data: Data, way: str) -> None:
             break
         except (ClientGone, BrokenBody):
             assert out.count == number
-        await settle(data, before)
+        await settle(data)
         assert data.shelf.batches._room.left == room
     assert whole.ended
     assert whole.count >= 3
@@ -134,7 +132,7 @@ async def test_every_message_may_fail(data: Data, way: str) -> None:
 async def test_a_request_may_be_cancelled_at_every_message(data: Data, way: str) -> None:
     """Rule: a cancelled request, as at the end of a drain, lets go of everything too."""
     indices, query, accept = WAYS[way]
-    room, before = data.shelf.batches._room.left, descriptors()
+    room = data.shelf.batches._room.left
     for number in range(1, 60):
         out = Out(number, asyncio.CancelledError)
         try:
@@ -142,7 +140,7 @@ async def test_a_request_may_be_cancelled_at_every_message(data: Data, way: str)
             break
         except (asyncio.CancelledError, BrokenBody):
             pass
-        await settle(data, before)
+        await settle(data)
         assert data.shelf.batches._room.left == room
 
 
@@ -150,7 +148,7 @@ async def test_a_request_may_be_cancelled_at_every_message(data: Data, way: str)
 async def test_a_request_may_be_cancelled_while_it_waits_for_the_origin(data: Data, way: str) -> None:
     """Rule: as long as the origin hangs, a cancelled request ends and keeps nothing but the fetches of the node."""
     indices, query, accept = WAYS[way]
-    room, before = data.shelf.batches._room.left, descriptors()
+    room = data.shelf.batches._room.left
     hang = data.shelf.bench.origin.inject(Hang(times=1000))
     task = asyncio.create_task(answer(data, Out(), indices, query, accept))
     await hang.gate.reached()
@@ -158,7 +156,7 @@ async def test_a_request_may_be_cancelled_while_it_waits_for_the_origin(data: Da
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
     hang.gate.open()
-    await settle(data, before)
+    await settle(data)
     assert data.shelf.batches._room.left == room
 
 
@@ -166,14 +164,14 @@ async def test_a_request_may_be_cancelled_while_it_waits_for_the_origin(data: Da
 async def test_a_request_may_be_cancelled_before_it_has_run(data: Data, way: str) -> None:
     """Rule: a request that is cancelled at its first turns leaves nothing, however few of them it had."""
     indices, query, accept = WAYS[way]
-    room, before = data.shelf.batches._room.left, descriptors()
+    room = data.shelf.batches._room.left
     for turns in range(12):
         task = asyncio.create_task(answer(data, Out(), indices, query, accept))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await settle(data, before)
+        await settle(data)
         assert data.shelf.batches._room.left == room
 
 

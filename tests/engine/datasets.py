@@ -30,6 +30,7 @@ from gateway.store.datasets.registry import Registry
 from gateway.store.items import ItemFile
 from tests.digests import Row, write
 from tests.engine.conftest import Bench, benched
+from tests.origins.processes import open_files
 
 BUCKET = "b"
 
@@ -226,21 +227,9 @@ def equal_bodies(count: int, size: int, seed: object = 0) -> list[bytes]:
     return [chance.randbytes(size) for _ in range(count)]
 
 
-def descriptors() -> int:
-    """How many files this process has open."""
-    return len(os.listdir("/proc/self/fd"))
-
-
-def blobs_open(data: Data) -> int:
-    """How many descriptors of this process lead to blob files."""
-    home = str(data.shelf.home / "cache" / "blobs")
-    count = 0
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            count += str(link.readlink()).startswith(home)
-        except FileNotFoundError:
-            continue
-    return count
+def blobs_open(shelf: Shelf) -> int:
+    """How many descriptors of this process lead to blob files of a bench."""
+    return len(open_files(shelf.home / "cache" / "blobs"))
 
 
 async def until(condition: object, turns: int = 20_000) -> None:

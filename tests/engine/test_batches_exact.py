@@ -24,7 +24,6 @@ from tests.engine.datasets import (
     Shelf,
     blobs_open,
     bodies_of,
-    descriptors,
     sha,
     shelved,
     until,
@@ -165,10 +164,11 @@ async def test_a_batch_larger_than_what_is_opened_at_once_is_opened_as_it_is_rea
     """Rule: more than 1024 items come as frames even when all are resident, with few files open at any time."""
     data = await shelf.dataset(bodies_of(1100, 30))
     await data.warm(range(1100))
-    before = descriptors()
+    await closer.done()
+    before = blobs_open(shelf)
     answer = await shelf.batches.open(data.ask(BatchMode.EXACT, range(1100)))
     assert isinstance(answer, Arriving)
-    assert descriptors() == before
+    assert blobs_open(shelf) == before
     await answer.aclose()
     batch = await data.exact(range(1100))
     assert batch.form == "frames"
@@ -180,11 +180,12 @@ async def test_a_large_substitutable_batch_opens_no_more_than_that_either(shelf:
     """Rule: the files beyond the first 1024 are opened when their turn has come; all are delivered from the cache."""
     data = await shelf.dataset(bodies_of(1100, 30))
     await data.warm(range(1100))
-    before = descriptors()
+    await closer.done()
+    before = blobs_open(shelf)
     answer = await shelf.batches.open(data.ask(BatchMode.SUBSTITUTE, range(1100), 1090))
-    assert descriptors() - before == 1024
+    assert blobs_open(shelf) - before == 1024
     await answer.aclose()
-    assert descriptors() == before
+    assert blobs_open(shelf) == before
     batch = await data.substitute(range(1100), 1090)
     assert (len(batch.delivered), batch.count(ItemFlag.HIT), data.reads()) == (1090, 1090, 1100)
 
@@ -194,16 +195,16 @@ async def test_readers_that_stand_still_do_not_use_up_the_descriptors(data: Data
     await data.warm(range(10))
     data.shelf.batches._room.left = 25
     await closer.done()
-    before = descriptors()
+    before = blobs_open(data.shelf)
     held = [await data.shelf.batches.open(data.ask(BatchMode.EXACT, range(10))) for _ in range(5)]
     assert [isinstance(one, Resident) for one in held] == [True, True, False, False, False]
-    assert descriptors() - before == 20
+    assert blobs_open(data.shelf) - before == 20
     batch = await data.substitute(range(10), 8)
     assert (len(batch.delivered), batch.count(ItemFlag.HIT)) == (8, 8)
     for one in held:
         await one.aclose() if isinstance(one, Arriving) else one.close()
     await closer.done()
-    assert (descriptors(), data.shelf.batches._room.left) == (before, 25)
+    assert (blobs_open(data.shelf), data.shelf.batches._room.left) == (before, 25)
 
 
 async def test_each_failure_has_its_status(data: Data) -> None:
@@ -232,6 +233,7 @@ async def test_wrong_bytes_are_stored_under_no_name(data: Data) -> None:
     data.shelf.bench.origin.put(BUCKET, data.key(0), wrong)
     assert (await data.exact([0])).failed == {0: ItemStatus.CHANGED}
     blobs = data.shelf.home / "cache" / "blobs"
+    await closer.done()
     assert list(blobs.glob("*/*")) == []
     assert list((data.shelf.home / "cache" / "tmp").iterdir()) == []
     assert data.resident == set()
@@ -375,7 +377,7 @@ async def test_a_batch_that_is_left_midway_leaves_nothing_open(data: Data, after
     await _open_and_leave_midway(data, data.ask(mode, range(20), 15, ordered=form == "ordered"), after)
     await until(lambda: not data.shelf.batches.fetches.active)
     # What the store and the origin's connections keep open is theirs; files of blobs must be those of the store's cache.
-    await until(lambda: blobs_open(data) <= data.shelf.bench.store.status().open_files)
+    await until(lambda: blobs_open(data.shelf) <= data.shelf.bench.store.status().open_files)
     await until(lambda: data.shelf.batches.fetches._memory.used == 0)
 
 
@@ -383,17 +385,17 @@ async def test_a_failing_origin_leaves_nothing_open(data: Data) -> None:
     """Rule: a batch that ends with failures holds no file and no memory afterwards."""
     await data.warm(range(10))
     data.shelf.bench.origin.inject(Refuse(times=10**6))
-    before = blobs_open(data)
+    before = blobs_open(data.shelf)
     await data.exact(range(20))
     await data.substitute(range(20), 15)
-    await until(lambda: blobs_open(data) == before)
+    await until(lambda: blobs_open(data.shelf) == before)
 
 
 async def test_a_kept_connection_keeps_no_item(data: Data) -> None:
     """Rule: an item that was read is held by nobody afterwards, although the origin's connection is kept for the next."""
     for index in range(5):
         await data.warm([index])
-    await until(lambda: blobs_open(data) == data.shelf.bench.store.status().open_files == 5)
+    await until(lambda: blobs_open(data.shelf) == data.shelf.bench.store.status().open_files == 5)
 
 
 async def test_what_is_evicted_while_a_batch_is_open_is_delivered_all_the_same(data: Data) -> None:

@@ -24,7 +24,7 @@ from gateway.policies.datasets import CachingMode
 from gateway.store.items import close_files
 from gateway.testing.origin_faults import Refuse
 from tests.effort import examples
-from tests.engine.datasets import BUCKET, Batch, Data, Shelf, bodies_of, descriptors, shelved, until
+from tests.engine.datasets import BUCKET, Batch, Data, Shelf, blobs_open, bodies_of, shelved, until
 
 ITEMS = 16
 FATES = {
@@ -218,5 +218,5 @@ def test_a_batch_that_is_left(
     assert room == world.files or not world.files
     world.files = room
     world.loop.run_until_complete(until(lambda: world.shelf.batches.fetches._memory.used == 0))
-    assert descriptors() < 400
+    assert blobs_open(world.shelf) <= world.shelf.bench.store.status().open_files
     assert np.count_nonzero(world.data.flags == 3) == 0

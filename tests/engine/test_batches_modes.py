@@ -18,6 +18,7 @@ from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.policies.rules import Caching, Rules
 from gateway.store.datasets.content import VERIFIED
+from gateway.store.threads import closer
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, equal_bodies, shelved, until
 
@@ -471,6 +472,7 @@ async def test_a_gateway_that_stops_forgets_its_prefetches(tmp_path: Path) -> No
         hang = shelf.bench.origin.inject(Hang(times=1000))
         await data.prefetch(range(100))
         await hang.gate.reached()
+    await closer.done()
     assert list((tmp_path / "cache" / "tmp").iterdir()) == []
 
 

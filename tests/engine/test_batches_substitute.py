@@ -13,8 +13,9 @@ from gateway.engine.items.batch import Arriving
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies import batch as policy
 from gateway.policies.batch import BatchMode
+from gateway.store.threads import closer
 from gateway.testing.origin_faults import DieBeforeHeaders, Hang, Refuse
-from tests.engine.datasets import Data, Shelf, bodies_of, descriptors, shelved, until
+from tests.engine.datasets import Data, Shelf, blobs_open, bodies_of, shelved, until
 
 
 @pytest.fixture
@@ -212,9 +213,10 @@ async def test_every_candidate_is_delivered_in_the_end(data: Data) -> None:
 async def test_a_batch_left_before_it_began_closes_its_files(data: Data) -> None:
     """Rule: the files that were opened for an answer are closed even if none of it was ever asked for."""
     await data.warm(range(10))
-    before = descriptors()
+    await closer.done()
+    before = blobs_open(data.shelf)
     answer = await data.shelf.batches.open(data.ask(BatchMode.SUBSTITUTE, range(50), 20))
     assert isinstance(answer, Arriving)
-    assert descriptors() == before + 10
+    assert blobs_open(data.shelf) == before + 10
     await answer.aclose()
-    assert descriptors() == before
+    assert blobs_open(data.shelf) == before

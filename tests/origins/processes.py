@@ -60,6 +60,15 @@ def alive(pid: int) -> bool:
     return True
 
 
+def open_files(folder: Path) -> list[str]:
+    """The targets of this process's descriptors below a folder; a file that was unlinked counts."""
+    targets = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [target for target in targets if target.startswith(f"{folder}/")]
+
+
 _spawned: list[subprocess.Popen[Any]] = []
 
 

@@ -19,6 +19,7 @@ from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import DigestSource, Registry
 from gateway.store.failures import DiskFault
 from tests.digests import Row, files_below, id_of, rows_of, sha, write
+from tests.origins.processes import open_files
 
 T = TypeVar("T")
 
@@ -404,9 +405,9 @@ async def test_many_datasets_cost_few_descriptors(registry: Registry, directory:
         shutil.copytree(folder, folder.with_name(f"d{number}"))
         document = folder.with_name(f"d{number}") / "registration.json"
         document.write_text(json.dumps({**json.loads(document.read_text()), "name": f"d{number}"}))
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_files(directory))
     assert len([each async for each in registry.of_tenant(A)]) == 300
-    assert len(os.listdir("/proc/self/fd")) - before < 200
+    assert len(open_files(directory)) - before < 200
     oldest = registry.find(A, "d0")
     assert oldest is not None
     assert oldest.locations.of(0).key == rows_of(1)[0].key

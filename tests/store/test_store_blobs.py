@@ -14,22 +14,12 @@ from gateway.model.objects import BlobRef
 from gateway.store.threads import closer
 from gateway.testing.faults import FaultyDirectory
 from gateway.testing.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
+from tests.origins.processes import open_files
 
 
 def path_of(root, ref: BlobRef):
     """The file of a blob."""
     return root / "blobs" / ref.digest.hex()[:2] / ref.digest.hex()[2:]
-
-
-def open_files(root) -> list[str]:
-    """What this process has open below the cache directory."""
-    targets = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            targets.append(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:
-            continue
-    return [target for target in targets if target.startswith(str(root))]
 
 
 def is_open(fd: int, content: bytes) -> bool:
