@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -188,6 +189,27 @@ class Threads:
             job.future.set_exception(error)
 
 
+class OnceExecutor(Executor):
+    """A daemon thread for each call: one that hangs neither delays the others nor keeps the process from ending."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn`` in a thread."""
+        call: Future[T] = Future()
+        call.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+
+        def run() -> None:
+            try:
+                call.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                call.set_exception(error)
+
+        threading.Thread(target=run, name="larder-once", daemon=True).start()
+        return call
+
+
+once = OnceExecutor()
+
+
 async def within(seconds: float, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
     """Do blocking work in a thread of its own, which is left behind if the disk does not answer in time.
 
@@ -200,11 +222,18 @@ async def within(seconds: float, work: Callable[[], T], abandoned: Callable[[T],
         TimeoutError: it did not.
         Exception: the work raised it.
     """
-    threads = Threads(1, "larder-once", None)
-    future = threads.submit(work, abandoned=abandoned)
-    threads.stop()
-    async with asyncio.timeout(seconds):
-        return await future
+    call = once.submit(work)
+
+    def drop(ended: Future[T]) -> None:
+        if ended.exception() is None:
+            abandoned(ended.result())
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(call)
+    except (TimeoutError, asyncio.CancelledError):
+        call.add_done_callback(drop)
+        raise
 
 
 def _drop(job: _Job, result: Any, error: BaseException | None) -> None:

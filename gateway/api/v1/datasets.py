@@ -39,7 +39,7 @@ from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
 from gateway.policies.dataset_quota import quota_of
 from gateway.store.datasets.conversion import Limits
-from gateway.store.datasets.incoming import Incoming
+from gateway.store.datasets.incoming import Incoming, incoming
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import DigestSource, RegistrationRules
 
@@ -123,7 +123,7 @@ class DatasetService:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         registry, tenant = self._registrations.registry, caller.principal.tenant
         async with registry.turn(tenant), registry.draft() as draft:
-            async with Incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
+            async with incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
                 if kind == "application/json":
                     await self._fetch(caller, await _source(caller, request), file)
                 else:

@@ -10,9 +10,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+import aiofiles
 
 import gateway
 from gateway.model.datasets import MAX_ITEMS, ApiError
@@ -20,7 +21,7 @@ from gateway.model.errors import LarderError
 from gateway.policies.breaker import FailureKind
 from gateway.policies.dataset_quota import Limit
 from gateway.store.failures import DiskFault
-from gateway.store.threads import HUNG_AFTER, within
+from gateway.store.threads import HUNG_AFTER, once
 
 log = logging.getLogger("larder.datasets")
 
@@ -91,7 +92,8 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
         DiskFault: there is no room for the result.
     """
     job = {**asdict(grant), "memory": limits.memory, "reserve": limits.reserve, "turns": [str(turn) for turn in turns]}
-    await within(HUNG_AFTER, partial((draft / "job.json").write_text, json.dumps(job)))
+    async with asyncio.timeout(HUNG_AFTER), aiofiles.open(draft / "job.json", "w", executor=once) as file:
+        await file.write(json.dumps(job))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "gateway.store.datasets.convert", str(parquet), str(draft),
         stdout=PIPE, stderr=PIPE, env=_environment(), limit=_LARGEST_ANSWER,

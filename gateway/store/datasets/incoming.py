@@ -1,50 +1,52 @@
-"""A digest file that is coming in: written as it arrives, hashed, and never longer than allowed."""
+"""A digest file on its way in: written as it arrives, hashed, and bounded in size."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-import threading
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+
+import aiofiles
+from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
 from gateway.model.datasets import ApiError
 from gateway.store.failures import disk_faults
-from gateway.store.threads import HUNG_AFTER, closer, within
+from gateway.store.threads import HUNG_AFTER, once
 
 _PIECE = 1024 * 1024
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+"""Bytes of one write."""
 
 
 class Incoming:
-    """A new file. An async context manager, which closes it; ``complete`` says that nothing more will come.
+    """A new file that takes bytes; made by ``incoming``.
 
     Args:
-        path: of the file, which must not exist.
+        path: of the file.
+        file: open for writing.
         limit: bytes that it may have.
         reserve: bytes of the file system that stay free.
     """
 
-    def __init__(self, path: Path, limit: int, reserve: int) -> None:
+    def __init__(self, path: Path, file: AsyncBufferedIOBase, limit: int, reserve: int) -> None:
         self.path = path
         self.size = 0
+        self._file = file
         self._limit = limit
         self._reserve = reserve
         self._hash = sha256()
-        self._pieces: list[bytes] = []
-        self._held = 0
-        self._fd = -1
-        self._using = threading.Lock()
+        self._pending = bytearray()
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what came so far, in hex."""
+        """SHA-256 of the bytes so far, in hex."""
         return self._hash.hexdigest()
 
     def expect(self, size: int) -> None:
-        """Refuse at once what is announced to be too long.
+        """Refuse a file that is announced too large.
 
         Raises:
             ApiError: TooLarge.
@@ -55,52 +57,53 @@ class Incoming:
                 f"A digest file may have at most {self._limit} bytes (setting datasets.max_digest_file), not {size} or more.",
             )
 
-    async def __aenter__(self) -> Self:
-        with disk_faults():
-            self._fd = await within(HUNG_AFTER, partial(os.open, self.path, _NEW, 0o600), os.close)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        closer.submit(self._close)
-
     async def write(self, piece: bytes) -> None:
         """Append bytes.
 
         Raises:
             ApiError: TooLarge.
-            DiskFault: there is no room for them.
+            DiskFault: there is no room for them, or the disk hangs.
         """
         self.expect(self.size + len(piece))
         self.size += len(piece)
-        self._pieces.append(piece)
-        self._held += len(piece)
-        if self._held >= _PIECE:
+        self._hash.update(piece)
+        self._pending += piece
+        if len(self._pending) >= _PIECE:
             await self.complete()
 
     async def complete(self) -> None:
-        """Write what is still held; from then on ``path`` and ``fingerprint`` are of all that came.
+        """Write what is pending.
 
         Raises:
-            DiskFault: there is no room for it.
+            DiskFault: as for ``write``.
         """
-        pieces, self._pieces, self._held = self._pieces, [], 0
+        pending, self._pending = bytes(self._pending), bytearray()
         with disk_faults():
-            await within(HUNG_AFTER, partial(self._store, pieces))
+            async with asyncio.timeout(HUNG_AFTER):
+                status = await asyncio.get_running_loop().run_in_executor(once, os.statvfs, self.path)
+                if status.f_bavail * status.f_frsize < self._reserve + _PIECE:
+                    raise OSError(errno.ENOSPC, "the reserve of the file system is reached")
+                await self._file.write(pending)
+                await self._file.flush()
 
-    def _close(self) -> None:
-        with self._using:
-            os.close(self._fd)
 
-    def _store(self, pieces: list[bytes]) -> None:
-        with self._using:
-            self._append(pieces)
+@asynccontextmanager
+async def incoming(path: Path, limit: int, reserve: int) -> AsyncIterator[Incoming]:
+    """A new file, closed at the end; ``path`` must not exist. The other arguments are those of ``Incoming``.
 
-    def _append(self, pieces: list[bytes]) -> None:
-        status = os.fstatvfs(self._fd)
-        if status.f_bavail * status.f_frsize < self._reserve + _PIECE:
-            raise OSError(errno.ENOSPC, "the reserve of the file system is reached")
-        for piece in pieces:
-            self._hash.update(piece)
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(self._fd, left) :]
+    Raises:
+        DiskFault: it cannot be created.
+    """
+    with disk_faults():
+        async with asyncio.timeout(HUNG_AFTER):
+            file = await aiofiles.open(path, "xb", opener=_private, executor=once)
+    try:
+        yield Incoming(path, file, limit, reserve)
+    finally:
+        with suppress(OSError):  # includes the TimeoutError of a disk that hangs
+            async with asyncio.timeout(HUNG_AFTER):
+                await file.close()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

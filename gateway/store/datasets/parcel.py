@@ -7,23 +7,24 @@ not travel: it says what is in a node's own cache.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import mmap
 import os
 import re
 import tarfile
 from collections.abc import Awaitable, Callable
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from aiofiles.os import mkdir
 
 from gateway.model.datasets import CACHING, MAX_ITEMS
 from gateway.model.errors import LarderError
 from gateway.store.datasets.folders import REGISTRATION
-from gateway.store.datasets.incoming import Incoming
+from gateway.store.datasets.incoming import incoming
 from gateway.store.datasets.index import Index, Repeated, total_of
 from gateway.store.datasets.layout import (
     HEADER,
@@ -37,7 +38,7 @@ from gateway.store.datasets.layout import (
 )
 from gateway.store.datasets.locations import open_locations
 from gateway.store.failures import disk_faults
-from gateway.store.threads import HUNG_AFTER, within
+from gateway.store.threads import HUNG_AFTER, once
 
 MEDIA_TYPE = "application/x-tar"
 VERSION = 1
@@ -161,10 +162,11 @@ async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int)
     document = _document(await stream.take(size))
     await stream.take(-size % tarfile.BLOCKSIZE)
     with disk_faults():
-        await within(HUNG_AFTER, partial((draft / "content").mkdir, 0o700))
+        async with asyncio.timeout(HUNG_AFTER):
+            await mkdir(draft / "content", 0o700, executor=once)
     for name, path in ((INDEX, draft / "content" / INDEX), (LOCATIONS, draft / LOCATIONS)):
         size = left = await stream.member(name, output)
-        async with Incoming(path, output, reserve) as file:
+        async with incoming(path, output, reserve) as file:
             while left:
                 piece = await stream.some(left)
                 left -= len(piece)
