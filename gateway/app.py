@@ -175,7 +175,7 @@ class Larder:
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
         reads = ObjectReads(engine)
-        relayed = RelayedReads(reads, engine, fleet.membership, fleet.patient)
+        relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         self._s3 = S3App(
             authenticator,
@@ -216,7 +216,7 @@ class Larder:
             leases,
             trusted_since=self._trust(store, channel),
             fleet=others_of(fleet),
-            moved=Moves(fleet.membership, fleet.patient),
+            moved=Moves(fleet.membership, fleet.peers),
             keeps=management.planned.keeps,
         )
 
@@ -323,7 +323,7 @@ class Larder:
             self._start.redis,
             on_forget=forget,
             on_gap=gap,
-            others=Delegation(fleet.membership, fleet.patient) if fleet.gate is not None else nobody,
+            others=Delegation(fleet.membership, fleet.peers) if fleet.gate is not None else nobody,
             debts=store.generations if self._shared else None,
         )
 

@@ -21,7 +21,7 @@ from gateway.engine.services import Services
 from gateway.fleet.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 from gateway.policies.lane import LoadClass
 
 log = logging.getLogger("larder.engine")
@@ -91,11 +91,11 @@ class Engine:
             raise
         return body
 
-    async def write(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+    async def write(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """See ``Writes.around``."""
         return await self._writes.around(keys, send)
 
-    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """See ``Writes.change_rights``."""
         return await self._writes.change_rights(bucket, send)
 

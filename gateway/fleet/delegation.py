@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.fleet.membership import Membership
-from gateway.fleet.patient import PatientPeers
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.peer_announcements import ANNOUNCE, ANNOUNCED, written
 
@@ -22,7 +21,7 @@ class Delegation:
     One is enough: it tells every worker of the fleet that reaches Redis, and those that do not trust nothing by themselves.
     """
 
-    def __init__(self, membership: Membership, peers: PatientPeers) -> None:
+    def __init__(self, membership: Membership, peers: Peers) -> None:
         self._membership = membership
         self._peers = peers
 

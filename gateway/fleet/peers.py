@@ -1,54 +1,42 @@
-"""Asking other nodes: signed HTTP, kept connections, little patience, and no error that a client would see.
+"""Asking other nodes: signed HTTP, kept connections, and no error that a client would see.
 
-A node that does not answer, breaks off or refuses the call as such is suspected (gateway/fleet/membership.py), and whoever asked
-is told ``PeerUnavailable``: the next in the ring can be asked, or the origin. What a node does answer is an answer, whatever its
+A node that does not answer, breaks off or refuses the call as such is suspected (gateway/fleet/membership.py), and the caller
+gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. What a node does answer is an answer, whatever its
 status, and the caller's to judge.
 
-A connection that the other end has just closed is not a dead node: as all calls only read, one that broke before an answer began
-is made once more, on another connection.
+A home that is silent may be waiting for its origin: a caller that gave up would ask the same origin a second time, and take a
+good node for a dead one. A home that hangs, or has become unreachable over a connection that is still there, is silent too. So
+after ``SILENCE`` seconds the node is asked over another connection whether it is alive; a node that does not say so is suspected,
+and the wait is over. As that question may reach a sibling of the process that hangs, there is a last limit besides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from aiohttp import (
-    ClientError,
-    ClientResponse,
-    ClientResponseError,
-    ClientSession,
-    ClientTimeout,
-    DummyCookieJar,
-    ServerDisconnectedError,
-    TCPConnector,
-)
-from multidict import CIMultiDict
 from yarl import URL
 
-from gateway import __version__, metrics
+from gateway import metrics
 from gateway.fleet.peer_gate import REFUSED
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.objects import Header
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.wire import WireRequest
+from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse
 
+SILENCE = 2.0
+"""Seconds: how long a node may be silent before it is asked, and how long it may take to say that it is alive."""
+_LONGEST = 120.0
+"""Seconds that a node that is alive may be silent."""
 _CONNECT = 0.5
-_KEEP_IDLE = 15.0
+"""Seconds that connecting may take."""
 # Of each answer that is not read on, because its reader is slow, about this much and one read of the socket is in memory: with
 # 256 KiB that came to 710 KiB for each of 300 slow readers, with 32 KiB to 220, at the same cost per byte.
 _READ_BUFFER = 32 * 1024
-_LONGEST_HEADER = 64 * 1024
-_NO_CONTENT_TYPE = frozenset({"Content-Type"})
-_OWN_HEADERS: tuple[Header, ...] = (
-    ("User-Agent", f"larder/{__version__}"),
-    ("Accept", "*/*"),
-    ("Accept-Encoding", "identity"),
-)
 
 
 class PeerUnavailable(LarderError):
@@ -65,92 +53,28 @@ class Suspecting(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _PeerCall:
-    method: str
-    url: URL
-    headers: tuple[Header, ...]
-    body: bytes
-    timeout: float
+class _Peer:
+    """One node, as the remote side of an exchange; ``result`` is what a failure is counted as."""
 
+    bytes = metrics.PEER_BYTES
+    silence: float | None = SILENCE
 
-class PeerResponse:
-    """Another node's answer; end it with ``release`` or ``abort``.
+    def __init__(self, node: Node, peers: Peers) -> None:
+        self.node = node
+        self.result = "unavailable"
+        self._peers = peers
 
-    ``headers`` keeps order, spelling and repetitions; each character of a value is one byte.
-    """
+    def failed(self, what: str, cause: Exception | None) -> PeerUnavailable:
+        if cause is not None:
+            metrics.PEER_REQUESTS.labels(self.result).inc()
+            self._peers.members.suspect(self.node.id)
+        return PeerUnavailable(f"node {self.node.id} at {self.node.address} {what}")
 
-    __slots__ = ("_members", "_node", "_response", "headers", "status")
+    async def check(self) -> None:
+        await self._peers.check(self.node)
 
-    def __init__(self, response: ClientResponse, node: Node, members: Suspecting) -> None:
-        self._response = response
-        self._node = node
-        self._members = members
-        self.status: int = response.status
-        self.headers: list[Header] = [
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers
-        ]
-
-    def header(self, name: str) -> str | None:
-        """The first value of a header, whatever its spelling, or ``None``."""
-        wanted = name.lower()
-        return next((value for candidate, value in self.headers if candidate.lower() == wanted), None)
-
-    async def next_chunk(self) -> bytes:
-        """Whatever has arrived since the last call, waiting for at least one byte; ``b""`` at the end of the body.
-
-        Raises:
-            PeerUnavailable: the body broke off, or nothing came for as long as the answer might take to begin.
-        """
-        content = self._response.content
-        try:
-            chunk = await content.readany()
-            # An empty buffer that is not the end: the parser delivered an empty piece.
-            while not chunk and not content.at_eof():
-                chunk = await content.readany()
-        except (ClientError, OSError) as error:
-            self._broken(error)
-        metrics.PEER_BYTES.inc(len(chunk))
-        return chunk
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
-        while chunk := await self.next_chunk():
-            yield chunk
-
-    async def read(self, limit: int) -> bytes:
-        """The whole body, and the connection released.
-
-        Raises:
-            PeerUnavailable: as ``next_chunk``; or there are more than ``limit`` bytes.
-        """
-        pieces: list[bytes] = []
-        size = 0
-        async for chunk in self.chunks():
-            pieces.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                self.abort()
-                raise PeerUnavailable(f"node {self._node.id}: its answer is larger than {limit} bytes")
-        self.release()
-        return b"".join(pieces)
-
-    def release(self) -> None:
-        """Give the connection back for the next request; it is closed instead when there is more body to come."""
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self.abort()
-
-    def abort(self) -> None:
-        """Close the connection: nobody wants the rest of the body. Harmless after ``release``."""
-        self._response.close()
-
-    def _broken(self, error: Exception) -> NoReturn:
-        self.abort()
-        metrics.PEER_REQUESTS.labels("broken").inc()
-        self._members.suspect(self._node.id)
-        raise PeerUnavailable(f"node {self._node.id} broke off its answer: {_described(error)}") from error
+    def ended(self) -> None:
+        return
 
 
 class Peers:
@@ -162,95 +86,82 @@ class Peers:
     """
 
     def __init__(self, membership: Suspecting, secret: str) -> None:
-        self._members = membership
+        self.members = membership
         self._signer = PeerSigner(secret, membership.me)
-        self._session = ClientSession(
-            # Not limited: waiting for a free connection would look like a node that is slow.
-            connector=TCPConnector(limit=0, keepalive_timeout=_KEEP_IDLE),
-            cookie_jar=DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=_READ_BUFFER,
-            max_line_size=_LONGEST_HEADER,
-            max_field_size=_LONGEST_HEADER,
-        )
+        # Their number is not limited: waiting for a free connection would look like a node that is slow.
+        self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER)
 
     async def request(
         self,
         node: Node,
         method: str,
         path: str,
+        headers: Sequence[Header] = (),
         *,
         query: str = "",
-        headers: Sequence[Header] = (),
         body: bytes = b"",
-        timeout: float = 10.0,
-    ) -> PeerResponse:
-        """Ask a node; return when the head of its answer is there.
+        timeout: float = _LONGEST,
+    ) -> StreamedResponse:
+        """Ask a node, and wait for as long as it is alive; return when the head of its answer is there.
 
         Args:
             node: whom.
             method: upper-case HTTP method.
             path: percent-encoded, from ``/-/peer/`` on, sent byte for byte.
-            query: percent-encoded, without "?", sent byte for byte.
             headers: further headers, in ASCII.
+            query: percent-encoded, without "?", sent byte for byte.
             body: the whole of it.
-            timeout: seconds until the answer begins, and of silence within it.
+            timeout: seconds until the answer begins, at most.
 
         Raises:
-            PeerUnavailable: it did not answer, or refused the call as such. It has been suspected.
+            PeerUnavailable: it did not answer, is not alive, or refused the call as such. It has been suspected.
         """
+        call = asyncio.get_running_loop().create_task(self._ask(node, method, path, headers, query, body, timeout))
+        try:
+            while not (await asyncio.wait([call], timeout=SILENCE))[0]:
+                await self.check(node)
+            return call.result()
+        except BaseException:
+            call.add_done_callback(_let_go)
+            call.cancel()
+            raise
+
+    async def check(self, node: Node) -> None:
+        """Ask a node whether it is alive.
+
+        Raises:
+            PeerUnavailable: it does not say so. It has been suspected.
+        """
+        (await self._ask(node, "GET", "/-/healthz", (), "", b"", SILENCE)).abort()
+
+    async def _ask(
+        self, node: Node, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float
+    ) -> StreamedResponse:
+        """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
         url = URL(node.address)
         url = URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, query_string=query, encoded=True)
         raw = [(name.lower().encode(), value.encode()) for name, value in headers]
         signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
-        call = _PeerCall(method, url, (*headers, *signed, *_OWN_HEADERS), body, timeout)
+        sent = (*headers, *signed, *OWN_HEADERS)
         began = time.perf_counter()
-        try:
-            async with asyncio.timeout(timeout):
-                response = await self._twice(call)
-        except (ClientError, OSError) as error:
-            self._failed(node, _described(error), error)
+        peer = _Peer(node, self)
+        answer = await self._connections.ask(peer, method, url, sent, body, within=within, repeat=True)
+        peer.result = "broken"
         metrics.PEER_LATENCY.observe(time.perf_counter() - began)
-        answer = PeerResponse(response, node, self._members)
         if (reason := answer.header(REFUSED)) is not None:
             answer.abort()
-            self._refused(node, reason)
+            metrics.PEER_REQUESTS.labels("refused").inc()
+            self.members.suspect(node.id, reason)
+            raise PeerUnavailable(f"node {node.id} at {node.address} refuses calls of this node: {reason}")
         metrics.PEER_REQUESTS.labels("failed" if answer.status >= 500 else "answered").inc()
         return answer
 
     async def close(self) -> None:
         """Close every connection; answers still coming break off."""
-        await self._session.close()
-
-    async def _twice(self, call: _PeerCall) -> ClientResponse:
-        try:
-            return await self._once(call)
-        except (ServerDisconnectedError, ConnectionResetError, BrokenPipeError):
-            return await self._once(call)
-
-    async def _once(self, call: _PeerCall) -> ClientResponse:
-        return await self._session.request(
-            call.method,
-            call.url,
-            headers=CIMultiDict(call.headers),
-            data=call.body or None,
-            skip_auto_headers=_NO_CONTENT_TYPE,
-            allow_redirects=False,
-            timeout=ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=call.timeout),
-        )
-
-    def _refused(self, node: Node, reason: str) -> NoReturn:
-        metrics.PEER_REQUESTS.labels("refused").inc()
-        self._members.suspect(node.id, reason)
-        raise PeerUnavailable(f"node {node.id} at {node.address}: it refuses calls of this node: {reason}")
-
-    def _failed(self, node: Node, why: str, cause: Exception) -> NoReturn:
-        metrics.PEER_REQUESTS.labels("unavailable").inc()
-        self._members.suspect(node.id)
-        raise PeerUnavailable(f"node {node.id} at {node.address}: {why}") from cause
+        await self._connections.close()
 
 
-def _described(error: Exception) -> str:
-    """A failure in words for the log; never its ``repr``, which may contain the request's headers."""
-    text = "not valid HTTP" if isinstance(error, ClientResponseError) else str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _let_go(call: asyncio.Task[StreamedResponse]) -> None:
+    """The caller has left; the answer may have come at the same moment."""
+    if not call.cancelled() and call.exception() is None:
+        call.result().abort()

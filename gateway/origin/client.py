@@ -3,97 +3,35 @@
 Where a request goes is decided by the configuration alone. The address is taken from ``[[origins]]`` once; of a request
 only its path and query are used, after a check that they can be nothing else on the request line. They are sent byte
 for byte: no decoding, no dot segments removed, no slashes merged, because every such path is a legal, different key.
-
-aiohttp repeats a GET, HEAD, PUT or DELETE once when the connection broke before an answer came (RFC 9110, 9.2.2 and
-RFC 9112, 9.3.1), which hides kept-alive connections that the origin had just closed. A body that has begun to be read is
-never sent twice: it is handed over as a stream that cannot be rewound.
-
-aiohttp limits the silence before an answer only until anything has come: an interim answer (1xx) ends this limit. So the
-head of an answer has a limit of its own, counted from when nothing but the origin is waited for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
 
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-from aiohttp.client_proto import ResponseHandler
-from multidict import CIMultiDict
 from yarl import URL
 
-from gateway import __version__
 from gateway.config import Credential, Origin
-from gateway.metrics import ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
+from gateway.metrics import ORIGIN_BYTES, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
+from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, Upload, kind_of, probe
 from gateway.origin.credentials import CredentialChain, KeyRing
 from gateway.origin.reach import Reach
-from gateway.origin.response import OriginResponse, described, kind_of
 from gateway.origin.signer import Signer
-from gateway.origin.upload import Upload
 
-if TYPE_CHECKING:
-    from aiohttp import ClientRequest
-    from aiohttp.connector import Connection
-    from aiohttp.tracing import Trace
-
-_OWN_HEADERS: tuple[Header, ...] = (
-    ("User-Agent", f"larder/{__version__}"),
-    ("Accept", "*/*"),
-    ("Accept-Encoding", "identity"),
-)
-_NO_CONTENT_TYPE = frozenset({"Content-Type"})
 _READ_BUFFER = 128 * 1024
-_LONGEST_HEADER = 64 * 1024
-_KEEP_IDLE = 15.0
-_KEEP_DNS = 60
-
-_head_limit: ContextVar[list[asyncio.Timeout]] = ContextVar("head_limit")
-"""What limits the wait for the head of this task's answer, for requests without a body; none any more when that is there.
-
-A list, because a connection remembers the context that it was made in, and with it whatever a limit refers to: the task, and
-the task's result, for as long as the connection is kept.
-"""
-
-
-class _Answers(ResponseHandler):
-    """Reads the answers of one connection; ``may_have_body`` says that the answer to a HEAD may be followed by a body.
-
-    aiohttp takes such a body for the next answer, and fails when it arrives together with the head.
-    """
-
-    may_have_body = False
-
-    def set_response_params(self, *, skip_payload: bool = False, **others: Any) -> None:
-        super().set_response_params(skip_payload=skip_payload and not self.may_have_body, **others)
-
-
-class _Connector(TCPConnector):
-    """Starts the limit of an answer's head when its request has got a connection: waiting for a free one does not count."""
-
-    def __init__(self, origin: Origin, within: float | None) -> None:
-        super().__init__(limit=origin.max_connections, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
-        self._factory = cast("partial[ResponseHandler]", partial(_Answers, loop=self._loop))
-        self._within = within
-
-    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
-        connection = await super().connect(req, traces, timeout)
-        if isinstance(connection.protocol, _Answers):
-            connection.protocol.may_have_body = req.headers.get("Connection") == "close"
-        for limit in _head_limit.get(()):
-            if self._within is not None:
-                limit.reschedule(asyncio.get_running_loop().time() + self._within)
-        return connection
+"""Bytes of an answer that are read ahead."""
 
 
 class _Link:
     """The connections to one origin, and how many answers are still coming through them."""
+
+    bytes = ORIGIN_BYTES
+    silence: float | None = None
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -103,30 +41,17 @@ class _Link:
         self.host = base.host_port_subcomponent or ""
         self.active = 0
         self.head_within = origin.connect_timeout + origin.read_timeout if origin.read_timeout else None
-        self.session = ClientSession(
-            connector=_Connector(origin, self.head_within),
-            cookie_jar=DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=_READ_BUFFER,
-            max_line_size=_LONGEST_HEADER,
-            max_field_size=_LONGEST_HEADER,
-            timeout=ClientTimeout(
-                total=None, sock_connect=origin.connect_timeout or None, sock_read=origin.read_timeout or None
-            ),
+        self.connections = Connections(
+            limit=origin.max_connections,
+            connect=origin.connect_timeout or None,
+            silence=origin.read_timeout or None,
+            buffer=_READ_BUFFER,
         )
-        self.reach = Reach(origin.name, self._probe, origin.check_timeout)
-
-    async def _probe(self) -> None:
-        """Have the origin answer anything, over a connection of its own: kept ones may lead nowhere, or none may be free."""
-        async with (
-            ClientSession(connector=TCPConnector(force_close=True), cookie_jar=DummyCookieJar()) as session,
-            session.head(self.url("/", ""), headers=CIMultiDict(_OWN_HEADERS), allow_redirects=False),
-        ):
-            return
+        self.reach = Reach(origin.name, partial(probe, self.url("/", "")), origin.check_timeout)
 
     async def close(self) -> None:
         await self.reach.close()
-        await self.session.close()
+        await self.connections.close()
 
     def began(self) -> None:
         self.active += 1
@@ -135,6 +60,14 @@ class _Link:
     def ended(self) -> None:
         self.active -= 1
         ORIGIN_IN_FLIGHT.dec()
+
+    def failed(self, what: str, cause: Exception | None) -> OriginUnavailable:
+        if cause is not None:
+            ORIGIN_FAILURES.labels(kind_of(cause)).inc()
+        return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
+
+    async def check(self) -> None:
+        """Reads have time-outs of their own."""
 
     def url(self, raw_path: str, query: str) -> URL:
         if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path) or not _is_plain(query):
@@ -217,7 +150,7 @@ class OriginClient:
         body: bytes | AsyncIterator[bytes] | None = None,
         content_length: int | None = None,
         payload_hash: str = "UNSIGNED-PAYLOAD",
-    ) -> OriginResponse:
+    ) -> StreamedResponse:
         """Sign and send one request; return when the head of the answer is there.
 
         Args:
@@ -243,7 +176,7 @@ class OriginClient:
             # A request that was let in goes on while its key is revoked or its origin removed; it ends as one without an origin.
             raise IdentityGone("the origin, or the keys for it, are not configured any more") from None
         url = link.url(raw_path, query)
-        pairs = [*map(_as_sent, headers), *_OWN_HEADERS, ("Host", link.host)]
+        pairs = [*map(_as_sent, headers), *OWN_HEADERS, ("Host", link.host)]
         if keys is not None:
             self._signer.sign(
                 method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
@@ -275,57 +208,25 @@ class OriginClient:
             await link.close()
 
 
-async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> OriginResponse:
+async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> StreamedResponse:
     link.began()
     try:
         if upload is None:
-            response = await _ask(link, method, url, pairs)
+            link.reach.asked()
+            try:
+                response = await link.connections.ask(link, method, url, pairs, within=link.head_within)
+            finally:
+                link.reach.ended()
         else:
-            response = await _send_body(link.session, method, url, pairs, upload)
-    except BaseException as error:
+            response = await link.connections.upload(link, method, url, pairs, upload)
+    except BaseException:
         link.ended()
-        if upload and upload.failure:
-            raise upload.failure from None
-        if isinstance(error, (ClientError, OSError)):
-            ORIGIN_FAILURES.labels(kind_of(error)).inc()
-            raise OriginUnavailable(f"{link.origin.endpoint}: {described(error)}") from error
         raise
     if not 200 <= response.status < 600:  # no final answer of HTTP (RFC 9110 section 15), so none to be passed on
-        response.close()
-        link.ended()
+        response.abort()
         ORIGIN_FAILURES.labels("invalid").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
-    return OriginResponse(response, upload, link.ended)
-
-
-async def _ask(link: _Link, method: str, url: URL, pairs: list[Header]) -> ClientResponse:
-    async with asyncio.timeout(None) as limit:
-        limits = [limit]
-        token = _head_limit.set(limits)
-        link.reach.asked()
-        try:
-            return await link.session.request(method, url, headers=CIMultiDict(pairs), allow_redirects=False)
-        finally:
-            link.reach.ended()
-            limits.clear()
-            _head_limit.reset(token)
-
-
-async def _send_body(
-    session: ClientSession, method: str, url: URL, pairs: list[Header], upload: Upload
-) -> ClientResponse:
-    try:
-        async with asyncio.timeout(None) as upload.limit:
-            return await session.request(
-                method,
-                url,
-                headers=CIMultiDict(pairs),
-                data=upload.pieces(),
-                skip_auto_headers=_NO_CONTENT_TYPE,
-                allow_redirects=False,
-            )
-    finally:
-        upload.limit = None
+    return response
 
 
 def _is_plain(text: str) -> bool:

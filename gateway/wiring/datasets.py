@@ -18,7 +18,7 @@ _PATIENCE = 2.0
 
 def others_of(fleet: FleetServices) -> homes.PeerNodes | None:
     """The other nodes, as the engine asks them; ``None`` for a node that is in no fleet."""
-    return None if fleet.gate is None else homes.PeerNodes(fleet.membership, fleet.patient)
+    return None if fleet.gate is None else homes.PeerNodes(fleet.membership, fleet.peers)
 
 
 def share(

@@ -12,7 +12,6 @@ from pathlib import Path
 from gateway.config import Settings
 from gateway.fleet.membership import Membership, Pace
 from gateway.fleet.node_id import id_of_boot, kept_id
-from gateway.fleet.patient import PatientPeers
 from gateway.fleet.peer_gate import PeerGate
 from gateway.fleet.peers import Peers
 from gateway.model.fleet import Node, NodeState
@@ -40,7 +39,7 @@ class FleetServices:
     """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet: nobody may ask it as a node."""
 
     membership: Membership
-    patient: PatientPeers
+    peers: Peers
     gate: PeerGate | None
 
     def problems(self) -> Iterator[Trouble]:
@@ -101,6 +100,4 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     before_stop(leave, settings.server.drain_notice)
     stack.push_async_callback(left)
     log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
-    return FleetServices(
-        membership, PatientPeers(peers, membership), PeerGate(chosen.secret) if settings.in_fleet else None
-    )
+    return FleetServices(membership, peers, PeerGate(chosen.secret) if settings.in_fleet else None)

@@ -24,7 +24,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.wire import WireRequest
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 from gateway.policies.ring import Ring
 from gateway.testing.origin_faults import DieAfter
 from tests.engine.conftest import Bench, benched, take
@@ -312,9 +312,9 @@ async def test_a_client_that_leaves_while_the_rest_is_read(asking: Asking, monke
     said = good([BODY[:100]], ETag=etag)
     said.breaks = True
     asking.others.answers = [said]
-    ended: list[OriginResponse] = []
-    abort = OriginResponse.abort
-    monkeypatch.setattr(OriginResponse, "abort", lambda response: (ended.append(response), abort(response)))
+    ended: list[StreamedResponse] = []
+    abort = StreamedResponse.abort
+    monkeypatch.setattr(StreamedResponse, "abort", lambda response: (ended.append(response), abort(response)))
     answer = await asking.read()
     assert not isinstance(answer.content, bytes)
     assert await anext(answer.content) == BODY[:100]

@@ -20,9 +20,9 @@ from defusedxml.ElementTree import fromstring
 from gateway.config import Origin
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
 from gateway.origin.headers import content_range, entity_headers
-from gateway.origin.response import OriginResponse
 from gateway.testing.origin import ALICE, BOB, FakeOrigin
 from tests.origins.radosgw import Radosgw
 
@@ -53,7 +53,7 @@ class Shop:
 
     async def ask(
         self, method: str, key: str = "", query: str = "", headers: tuple[Header, ...] = (), body: bytes | None = None
-    ) -> tuple[OriginResponse, bytes]:
+    ) -> tuple[StreamedResponse, bytes]:
         """One request and the whole body of its answer."""
         path = f"/{self.bucket}/{quote(key, safe='/~')}" if key else f"/{self.bucket}"
         length = len(body) if body is not None else None

@@ -13,8 +13,8 @@ from botocore.config import Config
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
-from gateway.origin.response import OriginResponse
 from gateway.testing import origin_faults as faults
 from gateway.testing.origin import ALICE, BOB, FakeOrigin, OriginThread
 from tests.origin.test_origin_client import AS_ALICE, origin_at
@@ -26,7 +26,7 @@ async def ask(
     query: str = "",
     headers: tuple[Header, ...] = (),
     body: bytes | None = None,
-) -> tuple[OriginResponse, bytes]:
+) -> tuple[StreamedResponse, bytes]:
     """One request for ``/b/k`` and its whole answer."""
     client = OriginClient([origin_at(origin.endpoint)], [], now=time.time)
     try:

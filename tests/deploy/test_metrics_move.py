@@ -17,8 +17,8 @@ from aiohttp.client_reqrep import ConnectionKey
 from gateway import __version__, metrics
 from gateway.config import Origin
 from gateway.model.errors import OriginUnavailable
+from gateway.net.exchange import kind_of
 from gateway.origin.client import OriginClient
-from gateway.origin.response import kind_of
 from gateway.testing.origin import OriginThread
 from gateway.wiring.vitals import late, show_memory
 from tests.deploy.promql import series

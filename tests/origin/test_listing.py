@@ -13,7 +13,6 @@ from gateway.model.errors import IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
-from gateway.origin.response import ResponseTooLarge
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
 
@@ -36,7 +35,7 @@ class Answering:
     async def read(self, limit: int) -> bytes:
         """Its body."""
         if len(self.body) > limit:
-            raise ResponseTooLarge("too large")
+            raise OriginUnavailable("too large")
         return self.body
 
 

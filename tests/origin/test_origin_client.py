@@ -11,7 +11,6 @@ from gateway.config import Credential
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.origin.credentials import identity_of
-from gateway.origin.response import ResponseTooLarge
 from gateway.testing.origin import ALICE, BOB, FakeOrigin
 from gateway.testing.origin_faults import Hang, Refuse
 from tests.origin.raw_server import ANONYMOUS, AS_ALICE, EMPTY, RawServer, client_for, content, origin_at, status_of
@@ -276,7 +275,7 @@ async def test_read_refuses_more_than_the_limit() -> None:
     async with FakeOrigin() as origin:
         origin.put("b", "k", bytes(1001))
         client = await client_for(origin_at(origin.endpoint))
-        with pytest.raises(ResponseTooLarge):
+        with pytest.raises(OriginUnavailable, match="larger than"):
             await (await client.send(AS_ALICE, "GET", "/b/k", "", ())).read(1000)
         assert len(await (await client.send(AS_ALICE, "GET", "/b/k", "", ())).read(1001)) == 1001
         await client.close()

@@ -29,8 +29,8 @@ from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.request_headers import is_forwarded
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
-from gateway.origin.response import OriginResponse
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
 _WHOLE_ANSWER = 1024**2
@@ -97,7 +97,7 @@ class Forwarder:
     ) -> Answer:
         headers = _with_prepared(_headers(exchange), prepared)
 
-        async def send() -> OriginResponse:
+        async def send() -> StreamedResponse:
             return await self._send(exchange, headers, prepared)
 
         if changes_rights(exchange):
@@ -129,7 +129,7 @@ class Forwarder:
             # Older stores insist on it, newer clients no longer send it.
             headers.append(("Content-MD5", base64.b64encode(hashlib.md5(document).digest()).decode()))
 
-        async def send() -> OriginResponse:
+        async def send() -> StreamedResponse:
             return await self._engine.services.origin.send(
                 principal.identity, "POST", exchange.origin_path, exchange.query, headers,
                 body=bytes(document), payload_hash=hashlib.sha256(document).hexdigest(),
@@ -137,7 +137,7 @@ class Forwarder:
 
         return await relay_write(exchange, await self._engine.write(keys, send), outcome, reason)
 
-    async def _send(self, exchange: Exchange, headers: list[Header], prepared: PreparedBody | None) -> OriginResponse:
+    async def _send(self, exchange: Exchange, headers: list[Header], prepared: PreparedBody | None) -> StreamedResponse:
         send = self._engine.services.origin.send
         identity = exchange.auth.principal.identity
         method, path, query = exchange.request.method, exchange.origin_path, exchange.query
@@ -175,7 +175,7 @@ def _raw(headers: Sequence[Header]) -> RawHeaders:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in relayable(headers)]
 
 
-def relay(exchange: Exchange, response: OriginResponse, outcome: Outcome, reason: Reason) -> Answer:
+def relay(exchange: Exchange, response: StreamedResponse, outcome: Outcome, reason: Reason) -> Answer:
     """The origin's answer, streamed."""
 
     async def let_go() -> None:
@@ -203,7 +203,7 @@ async def relay_write(exchange: Exchange, written: WriteAnswer, outcome: Outcome
     return Answer(response.status, headers, body, outcome, reason, length=len(body))
 
 
-async def _drain(response: OriginResponse) -> AsyncGenerator[bytes]:
+async def _drain(response: StreamedResponse) -> AsyncGenerator[bytes]:
     try:
         async for chunk in response.chunks():
             yield chunk

@@ -26,8 +26,7 @@ from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version,
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.engine.objects.relay import RelayedBody, Rest
 from gateway.fleet.membership import Membership
-from gateway.fleet.patient import PatientPeers, PatientResponse
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model import peer_objects as wire
 from gateway.model.errors import S3_CODES, OriginUnavailable
@@ -37,8 +36,8 @@ from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
 from gateway.model.ranges import parse_range
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import content_range, relayable
-from gateway.origin.response import OriginResponse
 from gateway.policies.ring import Ring, path_key
 
 _ASKED = 2
@@ -56,7 +55,7 @@ class RelayedReads:
         peers: how other nodes are asked.
     """
 
-    def __init__(self, local: ObjectReads, engine: Engine, membership: Membership, peers: PatientPeers) -> None:
+    def __init__(self, local: ObjectReads, engine: Engine, membership: Membership, peers: Peers) -> None:
         self._local = local
         self._engine = engine
         self._services = engine.services
@@ -180,7 +179,7 @@ class RelayedReads:
             raise answer
         return answer
 
-    async def _answer(self, exchange: Exchange, response: PatientResponse) -> Answer | Forward | AboutCached:
+    async def _answer(self, exchange: Exchange, response: StreamedResponse) -> Answer | Forward | AboutCached:
         """What another node's answer says.
 
         Raises:
@@ -215,7 +214,7 @@ class RelayedReads:
         answer.cleanup = let_go
         return answer
 
-    def _rest(self, key: ObjectKey, principal: Principal, response: PatientResponse) -> Rest | None:
+    def _rest(self, key: ObjectKey, principal: Principal, response: StreamedResponse) -> Rest | None:
         """How the origin gives what is missing of an answer; ``None`` when that could be of another version."""
         found = _version(response)
         if found is None:
@@ -223,7 +222,7 @@ class RelayedReads:
         version, (start, stop) = found
         origin = self._services.origin
 
-        async def rest(sent: int) -> OriginResponse:
+        async def rest(sent: int) -> StreamedResponse:
             try:
                 return await read_range(origin, principal.identity, key, version, (start + sent, stop))
             except ReaderRefused:
@@ -256,7 +255,7 @@ def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
     return headers
 
 
-def _version(response: PatientResponse) -> tuple[Version, tuple[int, int]] | None:
+def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | None:
     etag, length = response.header("etag") or "", response.header("content-length") or ""
     if not etag.startswith('"') or not length.isdigit():
         return None
@@ -266,7 +265,7 @@ def _version(response: PatientResponse) -> tuple[Version, tuple[int, int]] | Non
     return None if span is None else ((etag, span[2]), (span[0], span[1] + 1))
 
 
-def _raw(response: PatientResponse) -> RawHeaders:
+def _raw(response: StreamedResponse) -> RawHeaders:
     return [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
         for name, value in relayable(response.headers)
@@ -274,7 +273,7 @@ def _raw(response: PatientResponse) -> RawHeaders:
     ]
 
 
-async def _error(response: PatientResponse, code: str, told: wire.CacheStatus) -> AboutCached:
+async def _error(response: StreamedResponse, code: str, told: wire.CacheStatus) -> AboutCached:
     if code not in S3_CODES:
         raise ValueError(f"{code!r} is no error of S3")
     extra = wire.read_error(await response.read(wire.LONGEST_ERROR))

@@ -50,7 +50,7 @@ from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 from gateway.policies.admission import forbidden
 from gateway.policies.datasets import CachingMode, may_evict_for
 from gateway.policies.pools import dataset_pool
@@ -321,7 +321,7 @@ class ItemFetches:
         MOVED_ITEMS.inc()
         return replace(outcome, flags=ItemFlag.HIT)
 
-    async def ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[OriginResponse, int]:
+    async def ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[StreamedResponse, int]:
         """The origin's answer to a read of exactly this item but its first ``skip`` bytes, and how many bytes it will be.
 
         Raises:
@@ -435,7 +435,7 @@ class ItemFetches:
         return ItemStream(answer, length, digest, rest)
 
 
-def _checked(response: OriginResponse, *, ranged: bool, expected: int) -> int:
+def _checked(response: StreamedResponse, *, ranged: bool, expected: int) -> int:
     status = response.status
     if status in (404, 410):
         raise _Failed(ItemStatus.MISSING, f"the origin answered {status}")

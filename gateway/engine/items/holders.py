@@ -17,8 +17,9 @@ from itertools import islice
 
 import numpy as np
 
-from gateway.engine.items.homes import PREFIX, Node, PeerAnswer, PeerNodes, keys_of
+from gateway.engine.items.homes import PREFIX, Node, PeerNodes, keys_of
 from gateway.model.errors import LarderError
+from gateway.net.exchange import StreamedResponse
 from gateway.policies.ring import path_key
 from gateway.store.datasets.opened import Registration
 
@@ -41,7 +42,7 @@ class Neighbours:
         self._fleet = fleet
         self._largest = largest
 
-    async def blob(self, node: Node, digest: bytes) -> tuple[PeerAnswer, int] | None:
+    async def blob(self, node: Node, digest: bytes) -> tuple[StreamedResponse, int] | None:
         """The bytes of a blob and how many they are; ``None`` when the node does not have it.
 
         Raises:

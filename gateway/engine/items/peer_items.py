@@ -3,7 +3,7 @@
 What a gateway's batches want of one home within a turn of the event loop goes there as one batch. Each item of the answer ends
 the wait of whoever wanted it, when it has come; so a home that dies half-way has delivered what came whole. The rest is asked for
 again by the caller, who finds another home in the ring, because this one is a suspect by then. A home that is only silent may be
-waiting for its origin, and is waited for (gateway/fleet/patient.py).
+waiting for its origin, and is waited for (gateway/fleet/peers.py).
 
 What comes is in memory until the reader has taken it: at most ``MEMORY`` bytes per worker. While that is full nothing more is
 read, and the home waits, as for any slow reader; but not for long in one answer, because the reader of the one item may be

@@ -19,7 +19,7 @@ from gateway.model.access import Access
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 from gateway.store.blobs import OpenBlob
 from gateway.tasks import Tasks
 
@@ -80,7 +80,7 @@ class Blocks:
     ) -> Fill:
         """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
 
-        async def reopen(start: int, stop: int) -> OriginResponse:
+        async def reopen(start: int, stop: int) -> StreamedResponse:
             return await self.read_range(entry, identity, start, stop)
 
         parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
@@ -206,11 +206,11 @@ class Blocks:
             number += 1
         return number
 
-    async def direct(self, body: Body, start: int, stop: int) -> OriginResponse:
+    async def direct(self, body: Body, start: int, stop: int) -> StreamedResponse:
         """See ``BlockSource.direct``."""
         return await self.read_range(body.entry, body.identity, start, stop)
 
-    async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> OriginResponse:
+    async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
         """See ``ranged.read_range``; what turns out to be wrong is forgotten when it raises.
 
         However far a body has come: its reader must be cut off, and the next one finds what is right.

@@ -17,7 +17,7 @@ from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.model.ranges import block_span
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 from gateway.store.blobs import OpenBlob
 
 MAX_SPAN = 8 * 1024**2
@@ -34,7 +34,7 @@ class BlockSource(Protocol):
             LarderError: it cannot be had at all.
         """
 
-    async def direct(self, body: Body, start: int, stop: int) -> OriginResponse:
+    async def direct(self, body: Body, start: int, stop: int) -> StreamedResponse:
         """The bytes [start, stop) straight from the origin, kept nowhere."""
 
 

@@ -28,7 +28,7 @@ from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.outcomes import Reason
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.store.writer import SMALL
@@ -37,7 +37,7 @@ LINGER = 64 * 1024**2
 RESUMES = 2
 FAR_AHEAD = 4
 
-Reopen = Callable[[int, int], Awaitable[OriginResponse]]
+Reopen = Callable[[int, int], Awaitable[StreamedResponse]]
 """Ask the origin for the bytes [start, stop) of exactly the object being filled; raises ``LarderError``."""
 
 

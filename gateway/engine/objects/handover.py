@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from gateway.engine.objects.coming import Coming
 from gateway.fleet.membership import Membership
-from gateway.fleet.patient import PatientPeers, PatientResponse
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model.errors import OriginUnavailable
 from gateway.model.fleet import Node
@@ -26,6 +25,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.peer_objects import AGE, CHECKED, RESIDENT, object_path
 from gateway.model.peer_principal import principal_header
+from gateway.net.exchange import StreamedResponse
 from gateway.policies.ring import path_key
 
 
@@ -45,7 +45,7 @@ class Moves:
         peers: how it is asked.
     """
 
-    def __init__(self, membership: Membership, peers: PatientPeers) -> None:
+    def __init__(self, membership: Membership, peers: Peers) -> None:
         self._membership = membership
         self._peers = peers
 
@@ -73,7 +73,7 @@ class Moves:
 class _Coming:
     """What a former home sends; when it breaks off, the rest is the origin's to give, as if that had broken off."""
 
-    def __init__(self, response: PatientResponse) -> None:
+    def __init__(self, response: StreamedResponse) -> None:
         self._response = response
         self.release = response.release
         self.abort = response.abort

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
-from gateway.origin.response import OriginResponse
 
 Version = tuple[str, int]
 """ETag and size in bytes: what tells one version of an object from another."""
@@ -26,7 +26,7 @@ class ReaderRefused(ObjectChanged):
 
 async def read_range(
     origin: OriginClient, identity: OriginIdentity, key: ObjectKey, version: Version, span: tuple[int, int]
-) -> OriginResponse:
+) -> StreamedResponse:
     """Ask the origin for the bytes [start, stop) of exactly this version (RFC 9110, 13.1.1 and 14.2).
 
     Raises:
@@ -51,7 +51,7 @@ async def read_range(
     raise OriginUnavailable(f"the origin answered {response.status}")
 
 
-def _is_exact(response: OriginResponse, version: Version, span: tuple[int, int]) -> bool:
+def _is_exact(response: StreamedResponse, version: Version, span: tuple[int, int]) -> bool:
     meta = entity_headers(response.headers)
     start, stop = span
     if (meta.etag, meta.size) != version or response.header("Content-Length") != str(stop - start):

@@ -29,8 +29,8 @@ from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
-from gateway.origin.response import OriginResponse
 from gateway.policies import freshness
 from gateway.policies.admission import refusal
 from gateway.policies.freshness import EntryState, Verdict, decide, may_serve_stale
@@ -73,7 +73,7 @@ class Found:
 class Relay:
     """The origin's own answer to this very read."""
 
-    response: OriginResponse
+    response: StreamedResponse
     reason: Reason
 
 

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from gateway.engine.objects.coming import Coming
 from gateway.metrics import RELAYED
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 
 _ATTEMPTS = 3
 
-Rest = Callable[[int], Awaitable[OriginResponse]]
+Rest = Callable[[int], Awaitable[StreamedResponse]]
 """Opens the origin's answer with the bytes of the body from this one on, counted from its first."""
 
 

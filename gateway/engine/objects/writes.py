@@ -19,7 +19,7 @@ from gateway.engine.services import Services
 from gateway.fleet.invalidations import InvalidationChannel
 from gateway.metrics import FORGOTTEN
 from gateway.model.keys import ObjectKey
-from gateway.origin.response import OriginResponse
+from gateway.net.exchange import StreamedResponse
 
 
 class Writes:
@@ -51,7 +51,7 @@ class Writes:
         await self.forget_here(keys, source)
         await self._channel.announce(keys)
 
-    async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+    async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin between two forgettings.
 
         The second one happens even if the client leaves or the origin fails: the write may have been accepted all the same.
@@ -67,7 +67,7 @@ class Writes:
             raise
         return WriteAnswer(response, lambda: self.forget(keys))
 
-    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[OriginResponse]]) -> WriteAnswer:
+    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
 
         Nothing is forgotten before: no bytes change, and what the origin grants until then is caught by the generation. Nor if
@@ -95,7 +95,7 @@ class WriteAnswer:
     Multipart completion and copy answer 200 at once and the outcome later in the body, so its header proves nothing.
     """
 
-    def __init__(self, response: OriginResponse, settle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, response: StreamedResponse, settle: Callable[[], Awaitable[None]]) -> None:
         self.response = response
         self.then: Callable[[], None] = lambda: None
         """Called when the keys are forgotten again: what is read from then on may be kept."""
