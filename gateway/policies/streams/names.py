@@ -1,0 +1,98 @@
+"""The names of a stream's children: their order and their number, in bounded memory.
+
+The position of a child is its rank in listing order. Of many names a sample is enough: those whose hash begins with a number of
+zero bits, one more whenever the sample is full. It holds every 2^bits-th name, wherever it lies in the listing. So the rank of a
+name in the sample, times 2^bits, is its position among all, and the size of the sample times 2^bits is their number (adaptive
+sampling, Flajolet 1990).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from zlib import crc32
+
+from gateway.policies.streams.pattern import estimated_count
+
+MOST_NAMES = 1024
+"""Names that a sample keeps at most."""
+_SPREAD = 0x9E3779B1
+"""2^32 over the golden ratio: spreads CRCs of similar names over all 32 bits."""
+
+
+class SiblingNames:
+    """The children that are known of one stream; block numbers of an object need no names."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._bits = 0
+        self._sample: list[str] = []
+        self._exact = 0
+        self.listed = False
+        """Whether all names are known from a listing."""
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Note a name that was read; once a listing is known, a new name shows that the prefix has grown."""
+        if self._bits and _zeros(name) < self._bits:
+            return
+        at = bisect_left(self._sample, name)
+        if at < len(self._sample) and self._sample[at] == name:
+            return
+        self._sample.insert(at, name)
+        if self.listed:
+            self._exact += 1 << self._bits
+        if len(self._sample) > MOST_NAMES:
+            self._thin()
+
+    def list_all(self, names: Collection[str]) -> None:
+        """Replace what is known by a complete listing without repeats."""
+        self._bits = 0
+        while len(names) >> self._bits > MOST_NAMES * 3 // 4:
+            self._bits += 1
+        self._sample = sorted(name for name in names if _zeros(name) >= self._bits)
+        self._exact = len(names)
+        self.listed = True
+        while len(self._sample) > MOST_NAMES:
+            self._thin()
+
+    @property
+    def seen(self) -> int:
+        """How many different names are known, as far as the sample tells; exact up to 1,024."""
+        return self._exact if self.listed else len(self._sample) << self._bits
+
+    def population(self, draws: int) -> int | None:
+        """How many children the repeats among ``draws`` reads suggest; ``None`` when a listing says how many there are."""
+        return None if self.listed else _rounded(estimated_count(draws, self.seen))
+
+    def positions(self, names: Iterable[str]) -> dict[str, float]:
+        """The positions of names among all that are known. Names between two of the sample are spread evenly in their order."""
+        sample = self._sample
+        if not self._bits:
+            return {name: float(bisect_left(sample, name)) for name in names}
+        found: dict[str, float] = {}
+        beside: dict[int, list[str]] = {}
+        for name in sorted(set(names)):
+            beside.setdefault(bisect_left(sample, name), []).append(name)
+        stride = self.seen / (len(sample) + 1)
+        for rank, group in beside.items():
+            for at, name in enumerate(group):
+                found[name] = stride * (rank + (at + 0.5) / len(group))
+        return found
+
+    def _thin(self) -> None:
+        self._bits += 1
+        self._sample = [name for name in self._sample if _zeros(name) >= self._bits]
+
+
+def _zeros(name: str) -> int:
+    """Zero bits at the top of a name's 32-bit hash."""
+    return 32 - ((crc32(name.encode("utf-8", "surrogatepass")) * _SPREAD) & 0xFFFFFFFF).bit_length()
+
+
+def _rounded(count: int) -> int:
+    """To two significant digits above 1,000, so that few different numbers are tested against."""
+    step = 1
+    while count // step >= 1000:
+        step *= 10
+    return count // step * step

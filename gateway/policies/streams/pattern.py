@@ -1,0 +1,238 @@
+"""Recognition of access patterns by hypothesis tests (IGTCache, section 3.2).
+
+A window of reads is *sequential* if position and time agree within each client's reads: Spearman's rho, weighted over the
+clients, is above 0.9. The trend over the window is tested rather than gaps of exactly 1, so that several clients at once, reads a
+little out of order and a view of every fourth read give the same answer. A client that goes on from the last sibling to the
+first, as each epoch of an evaluation does, is no break.
+
+Otherwise two tests decide between random and skewed. A Kolmogorov-Smirnov test at 0.01 compares the absolute gaps between reads
+with the triangular distribution that uniform positions have (the paper's test). It is blind to hot items that lie anywhere in the
+listing. So the repeats in the window are compared with those of draws with replacement, at 0.995. The window is *random* if
+neither test rejects it, else *skewed*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import pairwise
+from math import exp, expm1, sqrt
+from typing import NamedTuple
+
+WINDOW = 100
+"""Reads that a pattern is recognised from."""
+SEQUENTIAL_RHO = 0.9
+"""Spearman's rho above which reads are sequential."""
+KS_FACTOR = 1.6276
+"""Of the Kolmogorov distribution at significance 0.01."""
+REPEATS_CONFIDENCE = 0.995
+"""Probability that draws with replacement show no more repeats than are accepted."""
+FEWEST_READS = 4
+"""Reads of one client that say something about its order."""
+MOST_WINDOWS = 4
+"""Windows, one for each client up to so many, in which a trend is looked for."""
+LOOKS_TO_CHANGE = 2
+"""Windows in a row that must agree on another pattern before it replaces the one that is known."""
+MOST_DRAWS_COUNTED = 1_000_000
+"""A number of items from which on repeats in a window are all but impossible."""
+
+
+class Pattern(StrEnum):
+    """How the children of a stream are read."""
+
+    SEQUENTIAL = "sequential"
+    RANDOM = "random"
+    SKEWED = "skewed"
+
+
+class Sighting(NamedTuple):
+    """One read in a window: the position among ``count`` siblings (fractions allowed), seconds, and who read."""
+
+    position: float
+    time: float
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a pattern was recognised from.
+
+    Attributes:
+        window: reads that were tested.
+        listed: whether positions come from a listing; otherwise from the names seen so far.
+        count: siblings that positions refer to, ``c`` of the tests.
+        rho: Spearman's rho of position and time, weighted over clients.
+        statistic: Kolmogorov-Smirnov statistic of the gaps; 0 for a sequential window, which is not tested further.
+        threshold: above which ``statistic`` rejects uniform positions.
+        repeats: reads of an item that the window has already.
+        most_repeats: above which ``repeats`` rejects uniform draws.
+        population: how many siblings the repeats suggest there are; ``count`` where a listing says so.
+    """
+
+    window: int
+    listed: bool
+    count: int
+    rho: float
+    statistic: float = 0.0
+    threshold: float = 0.0
+    repeats: int = 0
+    most_repeats: int = 0
+    population: int = 0
+
+
+def recognise(
+    reads: Iterable[Sighting], count: int, population: int | None = None, window: int = WINDOW
+) -> tuple[Pattern, Evidence]:
+    """The pattern of the latest reads of a stream.
+
+    Args:
+        reads: in any order. The trend is looked for in as many windows as there are clients, up to 4, all else in the last one.
+        count: siblings that are known; positions are below it.
+        population: siblings that there seem to be, if ``count`` are only those seen so far. ``None``: a listing gave ``count``.
+        window: reads of a window.
+    """
+    listed = population is None
+    ordered = sorted(reads, key=_time)
+    clients = len({read.client for read in ordered[-window:]})
+    rho = trend(ordered[-window * min(clients, MOST_WINDOWS) :], count)
+    latest = ordered[-window:]
+    if rho > SEQUENTIAL_RHO:
+        return Pattern.SEQUENTIAL, Evidence(len(latest), listed, count, rho, population=population or count)
+    gaps = [abs(after.position - before.position) for before, after in pairwise(latest)]
+    repeats = len(latest) - len({read.position for read in latest})
+    evidence = Evidence(
+        len(latest),
+        listed,
+        count,
+        rho,
+        triangular_statistic(gaps, count),
+        kolmogorov_threshold(len(gaps)),
+        repeats,
+        most_repeats(len(latest), population or count),
+        population or count,
+    )
+    uniform = evidence.statistic <= evidence.threshold and repeats <= evidence.most_repeats
+    return Pattern.RANDOM if uniform else Pattern.SKEWED, evidence
+
+
+def _time(read: Sighting) -> float:
+    return read.time
+
+
+def trend(ordered: Sequence[Sighting], count: int) -> float:
+    """Spearman's rho of position and time, weighted over clients; ``ordered`` is in the order of time.
+
+    Clients with fewer than 4 reads are left out. If they have more than half of all reads, all count as one client's.
+    """
+    clients: dict[int, list[float]] = {}
+    for read in ordered:
+        clients.setdefault(read.client, []).append(read.position)
+    told = [positions for positions in clients.values() if len(positions) >= FEWEST_READS]
+    weight = sum(map(len, told))
+    if 2 * weight < len(ordered):
+        told = [[read.position for read in ordered]]
+        weight = len(ordered)
+    return sum(len(positions) * spearman(_unrolled(positions, count)) for positions in told) / max(weight, 1)
+
+
+def _unrolled(positions: list[float], count: int) -> list[float]:
+    """Positions of a client that may have gone on from the last sibling to the first: those below the widest gap come after."""
+    if not any(before - after > count / 2 for before, after in pairwise(positions)):
+        return positions
+    places = sorted(set(positions))
+    _, first = max((after - before, after) for before, after in pairwise([places[-1] - count, *places]))
+    return [position if position >= first else position + count for position in positions]
+
+
+def spearman(values: Sequence[float]) -> float:
+    """Spearman's rho of values and their order; 0 if all values are equal."""
+    size = len(values)
+    ranks = [0.0] * size
+    order = sorted(range(size), key=values.__getitem__)
+    start = 0
+    while start < size:
+        end = start + 1
+        while end < size and values[order[end]] == values[order[start]]:
+            end += 1
+        for at in order[start:end]:
+            ranks[at] = (start + end - 1) / 2
+        start = end
+    middle = (size - 1) / 2
+    spread = sum((rank - middle) ** 2 for rank in ranks)
+    if spread == 0.0:
+        return 0.0
+    together = sum((rank - middle) * (at - middle) for at, rank in enumerate(ranks))
+    return together / sqrt(spread * size * (size * size - 1) / 12)
+
+
+def triangular_statistic(gaps: Sequence[float], count: int) -> float:
+    """Kolmogorov-Smirnov statistic of gaps against those of uniform positions among ``count`` items without direct repeats."""
+    size = len(gaps)
+    if count < 2 or not size:
+        return 0.0
+    scale = 1 / (count * (count - 1))
+    most = 0.0
+    for at, gap in enumerate(sorted(gaps)):
+        expected = min(1.0, gap * (2 * count - gap - 1) * scale) if gap < count - 1 else 1.0
+        most = max(most, expected - at / size, (at + 1) / size - expected)
+    return most
+
+
+def kolmogorov_threshold(size: int) -> float:
+    """The statistic that ``size`` samples of the expected distribution exceed with probability 0.01 (Stephens, 1974)."""
+    root = sqrt(max(size, 1))
+    return min(1.0, KS_FACTOR / (root + 0.12 + 0.11 / root))
+
+
+@lru_cache(maxsize=4096)
+def most_repeats(draws: int, count: int) -> int:
+    """The repeats that ``draws`` from ``count`` items with replacement exceed with a probability of at most 0.005."""
+    chances = [1.0]
+    for drawn in range(draws):
+        following = [0.0] * (len(chances) + 1)
+        for repeats, chance in enumerate(chances):
+            again = (drawn - repeats) / count
+            following[repeats] += chance * (1 - again)
+            following[repeats + 1] += chance * again
+        while len(following) > 1 and following[-1] < 1e-12:
+            following.pop()
+        chances = following
+    total = 0.0
+    for repeats, chance in enumerate(chances):
+        total += chance
+        if total >= REPEATS_CONFIDENCE:
+            return repeats
+    return len(chances) - 1
+
+
+def estimated_count(draws: int, seen: int) -> int:
+    """How many items there are, if ``draws`` with replacement have shown ``seen`` different ones; at least ``seen``."""
+    if seen >= draws:
+        return MOST_DRAWS_COUNTED
+    count = float(max(seen, 1))
+    for _ in range(60):
+        ratio = draws / count
+        found = -count * expm1(-ratio)
+        slope = -expm1(-ratio) - ratio * exp(-ratio)
+        if slope <= 0 or abs(seen - found) < 0.5 * slope:
+            break
+        count = min(count + (seen - found) / slope, float(MOST_DRAWS_COUNTED))
+    return max(seen, round(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """A pattern with hysteresis. ``other`` was recognised in the last ``looks`` windows, but has not replaced ``pattern`` yet."""
+
+    pattern: Pattern | None = None
+    other: Pattern | None = None
+    looks: int = 0
+
+    def after(self, seen: Pattern) -> Recognition:
+        """What is believed after one more window: another pattern counts once two windows in a row say the same."""
+        if self.pattern is None or seen is self.pattern:
+            return Recognition(self.pattern or seen)
+        looks = self.looks + 1 if seen is self.other else 1
+        return Recognition(seen) if looks >= LOOKS_TO_CHANGE else Recognition(self.pattern, seen, looks)

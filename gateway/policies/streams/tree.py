@@ -1,0 +1,388 @@
+"""The AccessStreamTree: recent reads by bucket, prefix, object and block (IGTCache, section 3.1).
+
+Every level of a path is a node, down to the blocks of large objects. A node with more children than its window holds reads is
+*non-trivial*: it is a stream. Its pattern is recognised from the latest reads of its children (``pattern.py``), anew after each
+window. Successive reads of one client below the same child are one read of that child: a scan of directories is sequential at the
+level of directories too.
+
+What bounds it:
+
+- Levels without branches are one node, whose label has several segments. A path read once is no node, but a tuple in its parent.
+- A stream keeps its latest children; those with streams below stay longer than others.
+- Above the bound the least recently used tenth leaves, subtrees before what is above them.
+- Names of siblings are sampled (``names.py``).
+- A trivial node remembers about twice as many reads as it has children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from gateway.policies.streams.names import SiblingNames
+from gateway.policies.streams.pattern import (
+    MOST_WINDOWS,
+    WINDOW,
+    Evidence,
+    Pattern,
+    Recognition,
+    Sighting,
+    recognise,
+)
+
+Segment = str | int
+"""A level of a path; the blocks of an object are numbers."""
+Tail = tuple[Segment, ...]
+"""The segments below a child, relative to it; empty for a small object."""
+
+MOST_NODES = 10_000
+_MOST_CLIENTS = 64
+"""Clients of a node whose last child is remembered."""
+_LOOKED_AT = 8
+"""Children that may be passed over because there are streams below them, when one must leave."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """The reads below one prefix, or of the blocks of one object.
+
+    Attributes:
+        bucket, prefix: ``prefix`` ends in ``/``, or is the object's key if ``blocks`` is not 0.
+        level: segments of the path above the children, the bucket included.
+        blocks: of the object; 0 for a prefix.
+        recognition: the pattern with its hysteresis.
+        evidence: of the last window, which may speak for another pattern.
+        last_access: seconds, on the clock of the reads.
+        accesses, hits, bytes: of reads below it.
+        draws: accesses without those of a client that stays at one child.
+        names: of its children.
+        latest: the child that was read last.
+        next_look: ``draws`` at which the pattern is recognised anew.
+    """
+
+    bucket: str
+    prefix: str
+    level: int
+    blocks: int
+    names: SiblingNames = field(default_factory=SiblingNames)
+    recognition: Recognition = field(default_factory=Recognition)
+    evidence: Evidence | None = None
+    last_access: float = 0.0
+    accesses: int = 0
+    hits: int = 0
+    bytes: int = 0
+    draws: int = 0
+    latest: Segment = ""
+    next_look: int = 0
+
+    @property
+    def name(self) -> str:
+        """Bucket and prefix, or bucket and key."""
+        return f"{self.bucket}/{self.prefix}"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """What is believed at present; a stream has a pattern from its first window on."""
+        return self.recognition.pattern
+
+    def count(self, hit: bool, size: int, time: float) -> None:
+        """Count one read of ``size`` bytes; ``time`` is the latest that is known."""
+        self.accesses += 1
+        self.hits += hit
+        self.bytes += size
+        self.last_access = time
+
+    @property
+    def misses(self) -> int:
+        """Accesses that were no hits."""
+        return self.accesses - self.hits
+
+
+class _Branch:
+    """A node of several paths. ``label`` are the segments below the name that its parent has for it."""
+
+    __slots__ = ("children", "holds_streams", "label", "last", "last_time", "stream", "window")
+
+    def __init__(self, label: list[Segment]) -> None:
+        self.label = label
+        self.children: dict[Segment, _Branch | Tail] = {}
+        """In the order of their last use. A tuple is the rest of a path on which nothing else was read."""
+        self.window: list[tuple[Segment, float, int]] = []
+        self.last: dict[int, Segment] = {}
+        """The last child of each client."""
+        self.last_time = 0.0
+        self.holds_streams = False
+        self.stream: Stream | None = None
+
+    def note(self, name: Segment, time: float, client: int) -> None:
+        """Remember a read of a child by a client that did not read it last."""
+        if len(self.last) >= _MOST_CLIENTS:
+            self.last.clear()
+        self.last[client] = name
+        window = self.window
+        window.append((name, time, client))
+        most = len(self.children) + 8
+        if self.stream is not None:
+            most *= min(len(self.last), MOST_WINDOWS)
+        if len(window) > 2 * most:
+            del window[:-most]
+
+
+class AccessStreamTree:
+    """Folds reads into streams and recognises their patterns.
+
+    Args:
+        bound: nodes at most.
+        window: reads that a pattern is recognised from.
+    """
+
+    def __init__(self, bound: int = MOST_NODES, window: int = WINDOW) -> None:
+        self._bound = bound
+        self._window = window
+        self._root = _Branch([])
+        self._streams: dict[str, Stream] = {}
+        self.nodes = 0
+
+    def record(
+        self,
+        bucket: str,
+        key: str,
+        block: int,
+        blocks: int,
+        time: float,
+        client: int,
+        hit: bool,
+        size: int = 0,
+    ) -> Stream | None:
+        """Fold one read; the deepest stream that it belongs to.
+
+        Args:
+            block: the number of the block that was read.
+            blocks: how many the object has; 1 for a small object, which is no level of its own.
+            time: seconds; reads may come a little out of order.
+            client: who read. Order is judged within the reads of each.
+            hit: whether the cache had it.
+            size: bytes that were read.
+        """
+        path: list[Segment] = [bucket, *key.split("/")]
+        if blocks > 1:
+            path.append(block)
+        node, at, end = self._root, 0, len(path)
+        deepest = None
+        while at < end:
+            name = path[at]
+            at += 1
+            if time > node.last_time:
+                node.last_time = time
+            fresh = node.last.get(client) != name
+            if fresh:
+                node.note(name, time, client)
+            child = node.children.pop(name, None)
+            if child is not None:
+                node.children[name] = child
+            else:
+                node.children[name] = tuple(path[at:])
+                self._grown(node, path[:at], blocks)
+            stream = node.stream
+            if stream is not None:
+                stream.count(hit, size, node.last_time)
+                if fresh:
+                    self._drawn(node, stream, name, child is None)
+                deepest = stream
+            if child is None:
+                break
+            if isinstance(child, tuple):
+                if child == tuple(path[at:]):
+                    break
+                child = node.children[name] = self._fork(child, path[at:])
+            elif child.label and path[at : at + len(child.label)] != child.label:
+                child = node.children[name] = self._split(child, path[at:])
+            at += len(child.label)
+            node = child
+        if self.nodes > self._bound:
+            self._sweep()
+        return deepest
+
+    def streams(self) -> list[Stream]:
+        """All streams, by name."""
+        return [self._streams[name] for name in sorted(self._streams)]
+
+    def stream_of(self, bucket: str, key: str) -> Stream | None:
+        """The deepest stream above a key; that of its blocks if it has one."""
+        path: list[Segment] = [bucket, *key.split("/")]
+        node, at, end = self._root, 0, len(path)
+        deepest = None
+        while True:
+            if node.stream is not None:
+                deepest = node.stream
+            child = node.children.get(path[at]) if at < end else None
+            if child is None or isinstance(child, tuple):
+                return deepest
+            at += 1
+            if path[at : at + len(child.label)] != child.label:
+                return deepest
+            at += len(child.label)
+            node = child
+
+    def siblings(self, name: str, names: Collection[str]) -> None:
+        """Take over a complete listing of a stream's children; a ``/`` at their end is left out.
+
+        Args:
+            name: of the stream. One that has gone is passed over.
+            names: of objects and common prefixes, relative to the stream's prefix.
+        """
+        stream = self._streams.get(name)
+        if stream is not None and not stream.blocks:
+            stream.names.list_all({each.removesuffix("/") for each in names})
+
+    def below(self, stream: Stream, children: int) -> list[list[Tail]]:
+        """What was read below each of a stream's latest children, the last read first; small objects have one empty path."""
+        node = self._node_of(stream)
+        if node is None:
+            return []
+        latest = islice(reversed(node.children.items()), children)
+        return [[child] if isinstance(child, tuple) else list(_tails(child)) for _, child in latest]
+
+    # --- one node
+
+    def _grown(self, node: _Branch, path: list[Segment], blocks: int) -> None:
+        """A child entered, the last segment of ``path``: the node may have become a stream, or have one child too many."""
+        self.nodes += 1
+        if len(node.children) <= self._window:
+            return
+        if node.stream is None and node is not self._root:
+            node.stream = self._new_stream(path, blocks, node)
+        for passed, name in enumerate(node.children):
+            child = node.children[name]
+            if isinstance(child, tuple) or not child.holds_streams:
+                self._drop(node, name)
+                return
+            if passed >= _LOOKED_AT:
+                return
+
+    def _new_stream(self, path: list[Segment], blocks: int, node: _Branch) -> Stream:
+        bucket, *prefix = map(str, path[:-1])
+        of_blocks = isinstance(path[-1], int)
+        names = SiblingNames(name for name in node.children if isinstance(name, str))
+        stream = Stream(
+            bucket,
+            "/".join(prefix) if of_blocks else "".join(f"{part}/" for part in prefix),
+            len(path) - 1,
+            blocks if of_blocks else 0,
+            names,
+        )
+        # The window has the read that is counted after this, and lacks the first, which made no node.
+        stream.draws = len(node.window)
+        self._streams[stream.name] = stream
+        self._mark(path)
+        self._look(node, stream)
+        return stream
+
+    def _mark(self, path: list[Segment]) -> None:
+        """Nodes above a stream stay longer than others."""
+        node, at = self._root, 0
+        while at < len(path):
+            node.holds_streams = True
+            child = node.children.get(path[at])
+            if child is None or isinstance(child, tuple):
+                return
+            at += 1 + len(child.label)
+            node = child
+
+    def _drawn(self, node: _Branch, stream: Stream, name: Segment, unknown: bool) -> None:
+        stream.draws += 1
+        stream.latest = name
+        if unknown and isinstance(name, str):
+            stream.names.add(name)
+        if stream.draws >= stream.next_look:
+            self._look(node, stream)
+
+    def _look(self, node: _Branch, stream: Stream) -> None:
+        """Recognise the pattern of the last window."""
+        stream.next_look = stream.draws + self._window
+        reads = [read for read in node.window if isinstance(read[0], int) == bool(stream.blocks)]
+        if stream.blocks:
+            count, population = stream.blocks, None
+            sightings = [Sighting(float(name), time, client) for name, time, client in reads]
+        else:
+            count, population = stream.names.seen, stream.names.population(stream.draws)
+            places = stream.names.positions(str(name) for name, _, _ in reads)
+            sightings = [Sighting(places[str(name)], time, client) for name, time, client in reads]
+        seen, stream.evidence = recognise(sightings, count, population, self._window)
+        stream.recognition = stream.recognition.after(seen)
+
+    # --- the shape
+
+    def _fork(self, tail: Tail, path: list[Segment]) -> _Branch:
+        """A node where ``path`` leaves a path that was read alone so far."""
+        shared = _shared(tail, path)
+        branch = _Branch(path[:shared])
+        if shared < len(tail):
+            branch.children[tail[shared]] = tail[shared + 1 :]
+            self.nodes += 1
+        return branch
+
+    def _split(self, lower: _Branch, path: list[Segment]) -> _Branch:
+        """A node where ``path`` leaves the label of another."""
+        shared = _shared(lower.label, path)
+        upper = _Branch(path[:shared])
+        upper.children[lower.label[shared]] = lower
+        upper.holds_streams = lower.holds_streams
+        lower.label = lower.label[shared + 1 :]
+        self.nodes += 1
+        return upper
+
+    def _node_of(self, stream: Stream) -> _Branch | None:
+        path: list[Segment] = [stream.bucket, *stream.prefix.removesuffix("/").split("/")]
+        node, at = self._root, 0
+        while node.stream is not stream:
+            child = node.children.get(path[at]) if at < len(path) else None
+            if child is None or isinstance(child, tuple):
+                return None
+            at += 1 + len(child.label)
+            node = child
+        return node
+
+    def _drop(self, parent: _Branch, name: Segment) -> None:
+        child = parent.children.pop(name)
+        self.nodes -= 1
+        if isinstance(child, _Branch):
+            for below in list(child.children):
+                self._drop(child, below)
+            if child.stream is not None:
+                del self._streams[child.stream.name]
+
+    def _sweep(self) -> None:
+        """Drop the least recently used nodes until a tenth of the bound is free."""
+        found = sorted(_branches(self._root), key=lambda each: each[2].last_time)
+        for parent, name, _ in found:
+            if self.nodes <= self._bound * 9 // 10:
+                break
+            self._drop(parent, name)
+
+
+def _shared(one: Sequence[Segment], other: Sequence[Segment]) -> int:
+    """How many segments two paths have in common."""
+    at = 0
+    for first, second in zip(one, other, strict=False):
+        if first != second:
+            break
+        at += 1
+    return at
+
+
+def _branches(node: _Branch) -> Iterator[tuple[_Branch, Segment, _Branch]]:
+    """Parent, name and node of all below a node; what is below a node comes before it."""
+    for name, child in node.children.items():
+        if isinstance(child, _Branch):
+            yield from _branches(child)
+            yield node, name, child
+
+
+def _tails(node: _Branch) -> Iterator[Tail]:
+    for name, child in node.children.items():
+        if isinstance(child, tuple):
+            yield (*node.label, name, *child)
+        else:
+            yield from ((*node.label, name, *tail) for tail in _tails(child))

@@ -1,0 +1,140 @@
+"""Reads of plain clients, generated: in which order the items of a prefix are read, by whom, and what a gateway sees of it.
+
+An order is the positions of one client's reads in listing order. ``RANDOM_ORDERS`` are those of training jobs, ``SKEWED_ORDERS``
+of queries, with the hot items in a row or anywhere in the listing, ``SEQUENTIAL_ORDERS`` of scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+Positions = NDArray[np.int64]
+ReadOrder = Callable[[Generator, int, int], Positions]
+"""Of a generator of random numbers, the number of items, and the number of reads."""
+
+
+def epochs(rng: Generator, items: int, reads: int) -> Positions:
+    """Each item once per epoch, in an order of the epoch's own."""
+    return np.concatenate([rng.permutation(items) for _ in range(-(-reads // items))])[:reads]
+
+
+def four_jobs(rng: Generator, items: int, reads: int) -> Positions:
+    """Four jobs with epochs of their own, at the same time."""
+    each = [epochs(rng, items, -(-reads // 4)) for _ in range(4)]
+    return np.stack(each, axis=1).reshape(-1)[:reads]
+
+
+def replacement(rng: Generator, items: int, reads: int) -> Positions:
+    """Draws with replacement."""
+    return rng.integers(0, items, reads)
+
+
+def ranks(rng: Generator, items: int, reads: int) -> Positions:
+    """Eight ranks that share each epoch and read mini-batches of 32, out of step."""
+    order = epochs(rng, items, reads)
+    batches = [order[at : at + 32] for at in range(0, reads, 32)]
+    places = np.argsort(np.arange(len(batches)) + rng.uniform(0, 8, len(batches)))
+    return np.concatenate([batches[place] for place in places])
+
+
+def _zipf(rng: Generator, items: int, reads: int, exponent: float, scattered: bool) -> Positions:
+    weights = np.arange(1, items + 1, dtype=float) ** -exponent
+    drawn = rng.choice(items, reads, p=weights / weights.sum())
+    return _places(items)[drawn] if scattered else drawn
+
+
+def _places(items: int) -> Positions:
+    """Where items lie that are numbered by how hot they are; the same for all clients."""
+    return np.random.default_rng(items).permutation(items)
+
+
+def zipf_in_a_row(rng: Generator, items: int, reads: int) -> Positions:
+    """Zipf's law with exponent 1, the hot items at the beginning of the listing."""
+    return _zipf(rng, items, reads, 1.0, scattered=False)
+
+
+def zipf_anywhere(rng: Generator, items: int, reads: int) -> Positions:
+    """Zipf's law with exponent 1, the hot items anywhere."""
+    return _zipf(rng, items, reads, 1.0, scattered=True)
+
+
+def hot_anywhere(rng: Generator, items: int, reads: int) -> Positions:
+    """Nine of ten reads go to one item of fifty, which lie anywhere."""
+    hot = _places(items)[: max(1, items // 50)]
+    return np.where(rng.random(reads) < 0.9, rng.choice(hot, reads), rng.integers(0, items, reads))
+
+
+def neighbourhood(rng: Generator, items: int, reads: int) -> Positions:
+    """Normal around the middle of the listing, as queries that ask for similar tables."""
+    return np.clip(rng.normal(items / 2, items / 20, reads), 0, items - 1).astype(np.int64)
+
+
+def scan(rng: Generator, items: int, reads: int) -> Positions:
+    """From a place in the first tenth to the end, again and again."""
+    return (rng.integers(0, max(1, items // 10)) + np.arange(reads)) % items
+
+
+def loose_scan(rng: Generator, items: int, reads: int) -> Positions:
+    """A scan whose reads come up to ten places early or late, as with several threads."""
+    order = scan(rng, items, reads)
+    return order[np.argsort(np.arange(reads) + rng.uniform(0, 10, reads))]
+
+
+RANDOM_ORDERS: Mapping[str, ReadOrder] = {
+    "epochs": epochs,
+    "four jobs": four_jobs,
+    "with replacement": replacement,
+    "eight ranks": ranks,
+}
+SKEWED_ORDERS: Mapping[str, ReadOrder] = {
+    "zipf, in a row": zipf_in_a_row,
+    "zipf, anywhere": zipf_anywhere,
+    "hot 2 %, anywhere": hot_anywhere,
+    "neighbourhood, in a row": neighbourhood,
+}
+SEQUENTIAL_ORDERS: Mapping[str, ReadOrder] = {"scan": scan, "scan within 10": loose_scan}
+
+
+class SeenRead(NamedTuple):
+    """One read as a gateway records it."""
+
+    position: int
+    time: float
+    client: int
+
+
+class FleetView(NamedTuple):
+    """How the reads of a prefix spread: the clients that read it, gateways, and workers of each gateway."""
+
+    clients: int = 1
+    gateways: int = 1
+    workers: int = 1
+
+
+def seen_by_gateways(
+    order: ReadOrder, rng: Generator, items: int, reads: int, view: FleetView, batch: int = 50
+) -> list[list[SeenRead]]:
+    """What each gateway folds, in the order of folding.
+
+    Each client reads on its own, one read in turn; each read goes to any gateway and worker. A worker hands its reads over in
+    batches, so a gateway folds reads of the same time one batch after the other.
+    """
+    each = -(-reads * view.gateways // view.clients)
+    orders = [order(rng, items, each) for _ in range(view.clients)]
+    steps = np.arange(each)
+    folded: list[list[SeenRead]] = [[] for _ in range(view.gateways)]
+    rings: list[list[SeenRead]] = [[] for _ in range(view.gateways * view.workers)]
+    for step in steps.tolist():
+        for client in range(view.clients):
+            ring = int(rng.integers(len(rings)))
+            time = step + (client + float(rng.random())) / view.clients
+            rings[ring].append(SeenRead(int(orders[client][step]), time, client))
+            if len(rings[ring]) >= batch:
+                folded[ring // view.workers].extend(rings[ring])
+                rings[ring].clear()
+    return folded

@@ -1,0 +1,243 @@
+"""The AccessStreamTree: which levels are streams, what is known of them, and that it stays within its bounds."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.tree import AccessStreamTree
+
+
+def read(tree, keys, *, bucket="bucket", clients=1, hit=False, start=0.0, size=1):
+    """Reads of whole small objects, one per second."""
+    for at, key in enumerate(keys):
+        tree.record(bucket, key, 0, 1, start + at, at % clients, hit, size)
+
+
+def names(tree):
+    """Of all streams."""
+    return [stream.name for stream in tree.streams()]
+
+
+def files(count, prefix="data/train/"):
+    """Keys in listing order."""
+    return [f"{prefix}{at:05d}.jpg" for at in range(count)]
+
+
+def shuffled(keys, seed=1):
+    """The same keys in a random order."""
+    return random.Random(seed).sample(keys, len(keys))
+
+
+def test_a_prefix_with_a_hundred_children_is_no_stream():
+    """Rule: up to 100 children a node is trivial."""
+    tree = AccessStreamTree()
+    read(tree, files(100))
+    assert tree.streams() == []
+    assert tree.stream_of("bucket", "data/train/00001.jpg") is None
+
+
+def test_a_prefix_with_more_is_a_stream_with_a_pattern():
+    """Rule: the child after the 100th makes a stream, whose pattern is recognised at once."""
+    tree = AccessStreamTree()
+    read(tree, files(101))
+    (stream,) = tree.streams()
+    assert (stream.name, stream.prefix, stream.level, stream.pattern) == (
+        "bucket/data/train/",
+        "data/train/",
+        3,
+        Pattern.SEQUENTIAL,
+    )
+    assert stream.evidence.window == 100
+
+
+def test_the_blocks_of_a_large_object_are_a_level():
+    """Rule: an object of many blocks is a stream by itself, named by its key; positions are exact."""
+    tree = AccessStreamTree()
+    for at, block in enumerate(random.Random(2).sample(range(500), 300)):
+        tree.record("bucket", "corpus.bin", block, 500, float(at), 0, False)
+    (stream,) = tree.streams()
+    assert (stream.name, stream.blocks, stream.pattern) == ("bucket/corpus.bin", 500, Pattern.RANDOM)
+    assert (stream.evidence.listed, stream.evidence.count) == (True, 500)
+    assert tree.stream_of("bucket", "corpus.bin") is stream
+
+
+def test_directories_read_one_after_the_other_are_a_sequential_stream():
+    """Rule: reads of one client below one child are one read of it, so the order of directories shows above them."""
+    tree = AccessStreamTree()
+    read(tree, [f"log/{day:04d}/{part}" for day in range(150) for part in "abc"])
+    (stream,) = tree.streams()
+    assert (stream.name, stream.pattern) == ("bucket/log/", Pattern.SEQUENTIAL)
+    assert stream.draws == 150
+
+
+def test_shuffled_classes_are_a_random_stream_of_directories():
+    """Rule: images in class folders, read in random order, are one random stream above the folders."""
+    tree = AccessStreamTree()
+    read(tree, shuffled([f"train/{label:04d}/{at}.jpg" for label in range(200) for at in range(10)]))
+    assert [(one.name, one.pattern) for one in tree.streams()] == [("bucket/train/", Pattern.RANDOM)]
+
+
+def test_the_deepest_stream_above_a_key_is_found():
+    """Rule: a key belongs to the deepest stream above it; keys beside it to none."""
+    tree = AccessStreamTree()
+    read(tree, [f"a/{at:04d}/x" for at in range(150)])
+    read(tree, files(150, "a/0149/"))
+    assert tree.stream_of("bucket", "a/0149/new").name == "bucket/a/0149/"
+    assert tree.stream_of("bucket", "a/0007/x").name == "bucket/a/"
+    assert tree.stream_of("bucket", "b/0007") is None
+    assert tree.stream_of("other", "a/0007/x") is None
+
+
+def test_record_returns_the_stream_of_the_read():
+    """Rule: whoever folds a read gets its stream without a second walk."""
+    tree = AccessStreamTree()
+    read(tree, files(150))
+    assert tree.record("bucket", "data/train/00007.jpg", 0, 1, 200.0, 0, True) is tree.streams()[0]
+    assert tree.record("bucket", "elsewhere", 0, 1, 200.0, 0, True) is None
+
+
+def test_counters_hold_what_was_read_since_the_stream_was_found():
+    """Rule: accesses, hits, misses, bytes and the time of the last access are counted per stream."""
+    tree = AccessStreamTree()
+    read(tree, files(100))
+    read(tree, files(60)[50:], hit=True, size=7, start=500.0)
+    read(tree, ["data/train/new.jpg"], size=3, start=600.0)
+    read(tree, files(10), hit=True, size=5, start=700.0)
+    (stream,) = tree.streams()
+    assert (stream.accesses, stream.hits, stream.misses, stream.bytes) == (11, 10, 1, 53)
+    assert (stream.last_access, stream.latest) == (709.0, "00009.jpg")
+
+
+def test_a_late_record_does_not_set_the_time_back():
+    """Rule: workers hand over reads out of order; the latest time counts."""
+    tree = AccessStreamTree()
+    read(tree, files(150))
+    tree.record("bucket", "data/train/00001.jpg", 0, 1, 3.0, 0, True)
+    assert tree.streams()[0].last_access == 149.0
+
+
+def test_paths_without_branches_are_one_node():
+    """Rule: a deep path that was read alone costs one node, a common prefix another."""
+    tree = AccessStreamTree()
+    read(tree, ["a/b/c/d/e/f/1"])
+    assert tree.nodes == 1
+    read(tree, ["a/b/c/d/e/f/2"])
+    assert tree.nodes == 3
+    read(tree, ["a/b/x"])
+    assert tree.nodes == 5
+
+
+def test_a_key_that_is_also_a_prefix():
+    """Rule: a and a/b may both be objects; neither hides the other."""
+    tree = AccessStreamTree()
+    read(tree, ["a", "a/b", "a", "a/b/c", "a/b", ""])
+    read(tree, files(150, "a/b/"))
+    assert names(tree) == ["bucket/a/b/"]
+
+
+def test_a_stream_keeps_its_latest_children():
+    """Rule: of a prefix with many objects only as many as the window holds reads are nodes."""
+    tree = AccessStreamTree()
+    read(tree, files(5000))
+    assert tree.nodes <= 102
+
+
+def test_children_with_streams_below_stay():
+    """Rule: a scan beside them does not push streams out of the tree."""
+    tree = AccessStreamTree()
+    read(tree, files(150, "a/kept/"))
+    read(tree, [f"a/{at:05d}" for at in range(1000)], start=1000.0)
+    assert names(tree) == ["bucket/a/", "bucket/a/kept/"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 3)), max_size=400))
+def test_the_bound_holds_and_the_count_is_right(reads):
+    """Rule: whatever is read, the tree stays within its bound, and counts its nodes right."""
+    tree = AccessStreamTree(bound=60, window=10)
+    for at, (upper, lower, depth) in enumerate(reads):
+        key = "/".join(["x"] * depth + [str(upper), str(lower)])
+        tree.record("bucket", key, lower, upper, float(at), 0, False)
+    assert tree.nodes <= 60 + 5
+    assert tree.nodes == _counted(tree._root)
+    assert all(tree.stream_of(one.bucket, f"{one.prefix}new") for one in tree.streams() if not one.blocks)
+
+
+def _counted(node):
+    children = [child for child in node.children.values() if not isinstance(child, tuple)]
+    return len(node.children) + sum(map(_counted, children))
+
+
+def test_the_least_recently_used_leave():
+    """Rule: above the bound the streams stay that are read, and the oldest leave."""
+    tree = AccessStreamTree(bound=600)
+    read(tree, files(150, "old/"), bucket="one")
+    read(tree, files(150, "busy/"), bucket="two", start=1000.0)
+    for round_ in range(20):
+        read(tree, files(40, f"other/{round_}/"), bucket=f"b{round_}", start=2000.0 + 100 * round_)
+        read(tree, ["busy/00001.jpg"], bucket="two", start=2099.0 + 100 * round_)
+    assert names(tree) == ["two/busy/"]
+    assert tree.nodes <= 600
+
+
+def test_a_scan_of_many_keys_is_bounded():
+    """Rule: keys that are read once, each in a folder of its own, neither fill the tree nor make streams of their own."""
+    tree = AccessStreamTree(bound=1000)
+    read(tree, [f"{at % 97}/{at % 1009}/{at % 13}/{at}" for at in range(20_000)])
+    assert tree.nodes <= 1000
+
+
+def test_a_listing_gives_positions_and_number():
+    """Rule: with a listing c is its length; without one the names seen so far stand in, and the evidence says so."""
+    tree = AccessStreamTree()
+    keys = shuffled(files(5000))
+    read(tree, keys[:150])
+    assert not tree.streams()[0].evidence.listed
+    tree.siblings("bucket/data/train/", [key.rpartition("/")[2] for key in keys])
+    read(tree, keys[150:400])
+    evidence = tree.streams()[0].evidence
+    assert (evidence.listed, evidence.count) == (True, 5000)
+
+
+def test_a_listing_of_prefixes_is_taken_without_slashes():
+    """Rule: common prefixes of a listing are the children that reads show."""
+    tree = AccessStreamTree()
+    read(tree, [f"log/{day:04d}/x" for day in range(150)])
+    tree.siblings("bucket/log/", [f"{day:04d}/" for day in range(300)])
+    read(tree, [f"log/{day:04d}/x" for day in range(150, 280)])
+    assert (tree.streams()[0].evidence.count, tree.streams()[0].pattern) == (300, Pattern.SEQUENTIAL)
+
+
+def test_a_listing_of_what_has_gone_is_passed_over():
+    """Rule: a listing may come when its stream has left the tree."""
+    tree = AccessStreamTree()
+    tree.siblings("bucket/gone/", ["a"])
+    assert tree.streams() == []
+
+
+def test_a_million_siblings_are_sampled():
+    """Rule: of a long listing a bounded sample is kept; number and positions stay right."""
+    tree = AccessStreamTree()
+    keys = shuffled([f"{at:06d}" for at in range(200_000)])
+    read(tree, keys[:150])
+    tree.siblings("bucket/", keys)
+    read(tree, keys[150:1150])
+    (stream,) = tree.streams()
+    assert (stream.pattern, stream.evidence.count) == (Pattern.RANDOM, 200_000)
+    assert len(stream.names._sample) <= 1024
+    places = stream.names.positions(["050000", "150000"])
+    assert places["050000"] == pytest.approx(50_000, rel=0.2)
+    assert places["150000"] == pytest.approx(150_000, rel=0.2)
+
+
+def test_what_was_read_below_the_latest_children():
+    """Rule: hierarchical prefetch sees the paths below each child, relative to it, the last read first."""
+    tree = AccessStreamTree()
+    read(tree, [f"log/{day:04d}/{part}" for day in range(150) for part in ("x.csv", "y/z.csv")])
+    (stream,) = tree.streams()
+    assert tree.below(stream, 2) == [[("x.csv",), ("y", "z.csv")]] * 2
+    read(tree, files(150))
+    small = tree.stream_of("bucket", "data/train/0")
+    assert tree.below(small, 3) == [[()]] * 3
