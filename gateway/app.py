@@ -76,6 +76,7 @@ from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
 from gateway.wiring.operations import WorkerServices, fleetwide, operate
+from gateway.wiring.streams import watch_streams
 from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
@@ -179,7 +180,7 @@ class Larder:
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         self._s3 = S3App(
             authenticator,
-            ReadPaths(reads, HotReads(engine, fleet.membership), relayed),
+            ReadPaths(reads, HotReads(engine, fleet.membership), relayed, watch_streams(settings, engine, stack)),
             forwarder,
             access,
             settings.server.domain,

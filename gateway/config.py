@@ -209,6 +209,14 @@ class ManagerSettings(Section):
     job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="a job that was silent for so long is gone")
 
 
+class StreamSettings(Section):
+    """Access streams: what the gateway learns from plain S3 reads, for clients that change nothing (docs/streams.md)."""
+
+    enabled: bool = Field(
+        True, description="watch S3 reads, recognise their patterns, and keep and prefetch objects accordingly"
+    )
+
+
 class LogSettings(Section):
     """What is logged, and where."""
 
@@ -324,6 +332,7 @@ class Settings(Section):
     redis: RedisSettings = RedisSettings()
     fleet: FleetSettings = FleetSettings()
     manager: ManagerSettings = ManagerSettings()
+    streams: StreamSettings = StreamSettings()
     database: DatabaseSettings = DatabaseSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()

@@ -1,4 +1,4 @@
-"""The event of a read: which block of what was read, by whom, when, and whether the cache had it."""
+"""The events of a read: what the cache did with one block, and what one client asked of one object."""
 
 from __future__ import annotations
 
@@ -25,3 +25,27 @@ class Access(NamedTuple):
     hit: bool
     time: float
     client: OriginIdentity
+
+
+class ObjectRead(NamedTuple):
+    """One GET of an object, or of a range of it, recorded where the client asked.
+
+    Attributes:
+        key: the object.
+        start: first byte that was asked for.
+        stop: the byte after the last one.
+        size: bytes of the object.
+        hit: whether the cache had all of it.
+        time: seconds since the epoch.
+        principal: access key of the reader, empty for an anonymous one.
+        client: hash of the reader and the address of its connection.
+    """
+
+    key: ObjectKey
+    start: int
+    stop: int
+    size: int
+    hit: bool
+    time: float
+    principal: str
+    client: int

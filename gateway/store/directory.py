@@ -71,6 +71,9 @@ class CacheDirectory:
         self.generations = table_of(root)
         self.leases = self.generations.with_name(f"{self.generations.name}-fills")
         """What leases.py locks; beside the table, because opening a file may block too."""
+        shared = self.generations.parent != root
+        self.reads = self.generations.with_name(f"{self.generations.name}-reads") if shared else None
+        """The socket of observation.py, beside the table; ``None`` where that is on the cache disk."""
         self.boot = 0
         """The number of this start; 0 before ``join``."""
         self.started_ns = 0

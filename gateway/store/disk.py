@@ -301,6 +301,8 @@ class Disk:
             ):
                 self.generations.unlink(self.directory.generations)
                 self.directory.leases.unlink(missing_ok=True)
+                if self.directory.reads is not None:
+                    self.directory.reads.unlink(missing_ok=True)
                 self._remove_twins()
         self.directory.leave()
 

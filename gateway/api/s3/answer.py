@@ -31,6 +31,7 @@ class Answer:
     """What to send. ``content`` is bytes, a cached body, or a stream; ``status`` and ``headers`` are final.
 
     ``length`` is the number of body bytes to come, for logs; ``code`` the S3 error code when the gateway itself refused.
+    ``span`` is what the answer to a GET has of an object: first byte, the byte after the last one, and bytes of the object.
     ``cleanup`` is awaited in the end, however far the sending came; a stream that was never begun cannot clean up by itself.
     """
 
@@ -42,6 +43,7 @@ class Answer:
     code: str = ""
     length: int = 0
     cleanup: Callable[[], Awaitable[None]] | None = None
+    span: tuple[int, int, int] | None = None
 
 
 _STATUS_HEADERS: dict[tuple[Outcome, Reason | None], tuple[bytes, bytes]] = {}

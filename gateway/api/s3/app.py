@@ -35,6 +35,7 @@ from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
 from gateway.server.refusals import HOST_ID
 from gateway.server.strangers import AUTHENTICATED, authenticated
+from gateway.store.observation import Note
 
 log = logging.getLogger("larder.s3")
 _TRACE = "larder.trace"
@@ -44,11 +45,15 @@ _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class ReadPaths:
-    """The ways to read an object: the one for all requests, the short one for repeated hits, and the one by its home."""
+    """The ways to read an object: the one for all requests, the short one for repeated hits, and the one by its home.
+
+    ``note`` hears of every read that is answered, see ``ObservedReads.note``.
+    """
 
     objects: ObjectReads
     hot: HotReads
     relayed: RelayedReads
+    note: Note
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class S3App(Edge):
         self._forwarder = forwarder
         self._access = access
         self._hot = reads.hot
+        self._note = reads.note
         self._relayed = reads.relayed
         self._posts = PostObjects(authenticator, forwarder)
         self._tally = Tally()
@@ -103,8 +109,13 @@ class S3App(Edge):
                 authenticated(scope)
         hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else None
         if hit is None:
-            await self._send(scope, send, trace, await self._answer(trace, auth, receive))
+            answer = await self._answer(trace, auth, receive)
+            if answer.span is not None and trace.key is not None:
+                served = answer.outcome in (Outcome.HIT, Outcome.STALE)
+                self._note(trace.key, *answer.span, served, now, auth.principal.access_key_id, scope.get("client"))
+            await self._send(scope, send, trace, answer)
         else:
+            self._note(hit.key, 0, hit.size, hit.size, True, now, auth.principal.access_key_id, scope.get("client"))
             await self._send_hit(scope, send, trace, hit)
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:

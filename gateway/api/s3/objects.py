@@ -115,7 +115,7 @@ class ObjectReads:
             outcome = Outcome.MISS
             if reason is not Reason.CHANGED:
                 reason = Reason.PARTIAL if body.partial else Reason.JOINED if body.joined else Reason.COLD
-        return Answer(status, head, body, outcome, reason, length=length)
+        return Answer(status, head, body, outcome, reason, length=length, span=(start, stop, meta.size))
 
 
 def is_forced(exchange: Exchange) -> bool:

@@ -205,7 +205,13 @@ class RelayedReads:
             return answer
         key = exchange.key
         assert key is not None
-        body = RelayedBody(response, size, self._rest(key, exchange.auth.principal, response))
+        found = _version(response)
+        rest = None
+        if found is not None:
+            (_, whole), (start, stop) = found
+            answer.span = (start, stop, whole)
+            rest = self._rest(key, exchange.auth.principal, *found)
+        body = RelayedBody(response, size, rest)
         answer.content, answer.length = body.pieces(), size or 0
 
         async def let_go() -> None:
@@ -214,13 +220,9 @@ class RelayedReads:
         answer.cleanup = let_go
         return answer
 
-    def _rest(self, key: ObjectKey, principal: Principal, response: StreamedResponse) -> Rest | None:
-        """How the origin gives what is missing of an answer; ``None`` when that could be of another version."""
-        found = _version(response)
-        if found is None:
-            return None
-        version, (start, stop) = found
-        origin = self._services.origin
+    def _rest(self, key: ObjectKey, principal: Principal, version: Version, span: tuple[int, int]) -> Rest:
+        """How the origin gives what is missing of an answer of that version."""
+        origin, (start, stop) = self._services.origin, span
 
         async def rest(sent: int) -> StreamedResponse:
             try:
@@ -256,6 +258,7 @@ def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
 
 
 def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | None:
+    """Which version of an object an answer has which bytes of; ``None`` if it does not say so exactly."""
     etag, length = response.header("etag") or "", response.header("content-length") or ""
     if not etag.startswith('"') or not length.isdigit():
         return None

@@ -1,0 +1,145 @@
+"""What clients read, brought from all workers of a node to the one that keeps the cache.
+
+``ObservedReads.note`` is on the path of every S3 read, so it only appends. Four times a second a worker takes what it noted and
+sends it to the keeper's worker: one datagram per 128 reads, on a Unix socket beside the table of generations, never on the cache
+disk (docs/decisions/0019). The kernel bounds the queue. Nothing waits: what finds the queue full, or no receiver, is dropped and
+counted, as is what a worker reads beyond 512 objects between two hand-overs. So observation takes a bounded share of a core, and
+views of streams may be thinned: recognition expects that (gateway/policies/streams).
+
+The receiver binds under another name and renames its socket to the one that senders use. A worker that becomes the keeper takes
+the name over that way, whatever ended the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from zlib import crc32
+
+from gateway.model.access import ObjectRead
+from gateway.model.keys import ObjectKey
+
+MOST = 512
+"""Reads that a worker keeps until the next hand-over."""
+_PAGE = 128
+"""Reads in one datagram; with keys of usual length some 15 KB, of 200 KB that a socket may have queued."""
+_LONGEST = 1 << 18
+"""Bytes of a datagram at most: more than Linux lets a socket send by default."""
+
+Peer = tuple[str, int] | None
+Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer], None]
+_Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer]
+
+
+class ObservedReads:
+    """The reads of one worker that were not handed over yet."""
+
+    def __init__(self) -> None:
+        self._noted: list[_Noted] = []
+        self._dropped = 0
+
+    def note(
+        self, key: ObjectKey, start: int, stop: int, size: int, hit: bool, time: float, principal: str, peer: Peer
+    ) -> None:
+        """Note one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
+        if len(self._noted) < MOST:
+            self._noted.append((key, start, stop, size, hit, time, principal, peer))
+        else:
+            self._dropped += 1
+
+    def take(self) -> tuple[list[ObjectRead], int]:
+        """What was noted since the last call, and how many reads were dropped."""
+        noted, self._noted = self._noted, []
+        dropped, self._dropped = self._dropped, 0
+        return [ObjectRead(*read[:7], _client(read[6], read[7])) for read in noted], dropped
+
+
+@lru_cache(maxsize=4096)
+def _client(principal: str, peer: Peer) -> int:
+    return crc32(f"{principal} {peer}".encode())
+
+
+class ReadChannel:
+    """The socket between the workers of a node.
+
+    Args:
+        path: of the socket, in memory; ``None`` on a machine without such a place, where a worker reaches only itself.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._receiver: socket.socket | None = None
+        self._sender = _socket()
+
+    @property
+    def receives(self) -> bool:
+        """Whether the other workers' reads come to this one."""
+        return self._receiver is not None
+
+    def open(self) -> None:
+        """Have the other workers send to this one; without effect where that is impossible."""
+        if self._receiver is not None or self._path is None:
+            return
+        receiver, draft = _socket(), self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            os.fchmod(receiver.fileno(), 0o600)
+            draft.unlink(missing_ok=True)
+            receiver.bind(str(draft))
+            draft.replace(self._path)
+        except OSError:
+            receiver.close()
+            return
+        self._receiver = receiver
+
+    def send(self, reads: Sequence[ObjectRead]) -> int:
+        """Send reads to the keeper's worker; how many were taken."""
+        taken = 0
+        if self._path is not None:
+            for start in range(0, len(reads), _PAGE):
+                page = reads[start : start + _PAGE]
+                with suppress(OSError):  # nobody receives, or the queue is full
+                    self._sender.sendto(_encode(page), str(self._path))
+                    taken += len(page)
+        return taken
+
+    def receive(self, most: int) -> list[ObjectRead]:
+        """Reads that other workers sent: those of as many datagrams as it takes to have ``most``."""
+        reads: list[ObjectRead] = []
+        with suppress(OSError):  # the queue is empty
+            while self._receiver is not None and len(reads) < most:
+                reads += _decode(self._receiver.recv(_LONGEST))
+        return reads
+
+    def stop_receiving(self) -> None:
+        """Leave the name to another worker."""
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+
+    def close(self) -> None:
+        """Give up the sockets. The name stays, as it may be another worker's by now; it goes with the table."""
+        self.stop_receiving()
+        self._sender.close()
+
+
+def _socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def _encode(reads: Sequence[ObjectRead]) -> bytes:
+    return json.dumps(reads, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _decode(datagram: bytes) -> list[ObjectRead]:
+    """The reads of a datagram; none if another version sent it."""
+    try:
+        return [ObjectRead(ObjectKey(*key), *rest) for key, *rest in json.loads(datagram)]
+    except (ValueError, TypeError):
+        return []

@@ -1,0 +1,26 @@
+"""What a worker needs to watch the reads of its clients."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from gateway.config import Settings
+from gateway.engine.engine import Engine
+from gateway.engine.space.stream_keeper import HAND_OVER, StreamKeeper
+from gateway.store.observation import Note, ObservedReads, ReadChannel
+from gateway.tasks import keep_running, repeat
+
+
+def watch_streams(settings: Settings, engine: Engine, stack: AsyncExitStack) -> Note:
+    """Learn from reads until the stack ends it; what every read is to be told to."""
+    if not settings.streams.enabled:
+        return _ignored
+    store = engine.services.store
+    observed, channel = ObservedReads(), ReadChannel(store.directory.reads)
+    stack.callback(channel.close)
+    keep_running(repeat("streams", StreamKeeper(store, observed, channel).turn, HAND_OVER), stack)
+    return observed.note
+
+
+def _ignored(*_read: object) -> None:
+    """Streams are switched off."""

@@ -1,0 +1,154 @@
+"""Reads of all workers of a node reach the one that keeps the cache, and cost nobody anything when they cannot."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gateway.model.access import ObjectRead
+from gateway.model.keys import ObjectKey
+from gateway.store.directory import CacheDirectory
+from gateway.store.observation import MOST, ObservedReads, ReadChannel
+
+KEY = ObjectKey("default", "bucket", "train/ä b\n.jpg")
+ALL = 1000
+
+
+def read(number: int, client: int = 7) -> ObjectRead:
+    """A read of a whole object."""
+    return ObjectRead(KEY._replace(key=f"train/{number:05}"), 0, 10, 10, True, 1000.5 + number, "AK", client)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where the socket is."""
+    return tmp_path / "reads"
+
+
+@pytest.fixture
+def channel() -> Iterator[Callable[[Path | None], ReadChannel]]:
+    """Makes channels, and closes them in the end."""
+    with ExitStack() as stack:
+
+        def make(path: Path | None) -> ReadChannel:
+            made = ReadChannel(path)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def test_a_read_arrives_as_it_was_noted(place, channel):
+    """Rule: key, bytes, time and reader travel unchanged, whatever the key is."""
+    observed, keeper, other = ObservedReads(), channel(place), channel(place)
+    observed.note(KEY, 5, 25, 100, False, 12.25, "AK", ("10.0.0.7", 40000))
+    keeper.open()
+    reads, dropped = observed.take()
+    assert (other.send(reads), dropped) == (1, 0)
+    assert keeper.receive(ALL) == reads
+    assert reads[0][:7] == (KEY, 5, 25, 100, False, 12.25, "AK")
+    assert observed.take() == ([], 0)
+
+
+def test_connections_are_told_apart():
+    """Rule: ``client`` differs by reader and by connection, and stays for one connection."""
+    observed = ObservedReads()
+    for reader, peer in (("A", ("h", 1)), ("A", ("h", 1)), ("A", ("h", 2)), ("B", ("h", 1)), ("B", None)):
+        observed.note(KEY, 0, 1, 1, True, 0.0, reader, peer)
+    clients = [one.client for one in observed.take()[0]]
+    assert clients[0] == clients[1]
+    assert len(set(clients)) == 4
+
+
+def test_a_worker_keeps_a_bounded_number_of_reads():
+    """Rule: what is more than a hand-over takes is dropped and counted."""
+    observed = ObservedReads()
+    for _ in range(MOST + 3):
+        observed.note(KEY, 0, 1, 1, True, 0.0, "", None)
+    reads, dropped = observed.take()
+    assert (len(reads), dropped) == (MOST, 3)
+
+
+def test_a_receiver_takes_a_bounded_number_at_a_time(place, channel):
+    """Rule: one turn of the keeper takes as many datagrams as it needs; the rest waits in the kernel."""
+    keeper, other = channel(place), channel(place)
+    keeper.open()
+    assert other.send([read(number) for number in range(300)]) == 300
+    assert len(keeper.receive(100)) == 128
+    assert len(keeper.receive(ALL)) == 172
+    assert keeper.receive(ALL) == []
+
+
+def test_a_full_queue_refuses_and_blocks_nobody(place, channel):
+    """Rule: a keeper that falls behind costs reads of the statistics, and no worker waits for it."""
+    keeper, other = channel(place), channel(place)
+    keeper.open()
+    reads = [read(number) for number in range(100_000)]
+    taken = other.send(reads)
+    assert 0 < taken < len(reads)
+    assert keeper.receive(len(reads)) == reads[:taken]
+
+
+def test_without_a_receiver_nothing_is_taken(place, channel):
+    """Rule: before there is a keeper, and after it has left, reads are dropped."""
+    keeper, other = channel(place), channel(place)
+    assert other.send([read(1)]) == 0
+    keeper.open()
+    keeper.stop_receiving()
+    assert other.send([read(1)]) == 0
+
+
+def test_the_next_keeper_takes_over_after_a_kill(place, channel):
+    """Rule: kill -9 of the keeper leaves a socket file that its successor replaces; senders need to do nothing."""
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            channel(place).open()
+            os.write(tell, b"1")
+            signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(ready, 1) == b"1"
+    other, second = channel(place), channel(place)
+    assert other.send([read(1)]) == 1
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert place.exists()
+    assert other.send([read(2)]) == 0
+    second.open()
+    assert other.send([read(3)]) == 1
+    assert second.receive(ALL) == [read(3)]
+    assert [path.name for path in place.parent.iterdir()] == ["reads"]
+
+
+def test_what_another_version_sends_is_ignored(place, channel):
+    """Rule: a datagram that is no list of reads is no error."""
+    keeper, other = channel(place), channel(place)
+    keeper.open()
+    for garbage in (b"", b"{", b"[[1]]", b'[["a"]]', b"7"):
+        other._sender.sendto(garbage, str(place))
+    other.send([read(1)])
+    assert keeper.receive(ALL) == [read(1)]
+
+
+def test_only_the_gateways_user_may_send(place, channel):
+    """Rule: the socket has no rights for others."""
+    keeper = channel(place)
+    keeper.open()
+    assert place.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_socket_is_never_on_the_cache_disk(tmp_path, monkeypatch, channel):
+    """Rule: beside a table that has to be in the cache directory there is no socket, and a worker reaches only itself."""
+    shared = CacheDirectory(tmp_path / "cache").reads
+    assert shared is not None
+    assert tmp_path not in shared.parents
+    monkeypatch.setattr("gateway.store.generations.os.access", lambda *_: False)
+    assert CacheDirectory(tmp_path / "cache").reads is None
+    alone = channel(None)
+    alone.open()
+    assert (alone.receives, alone.send([read(1)])) == (False, 0)
