@@ -117,9 +117,10 @@ def _metrics() -> str:
 
 def _problems() -> str:
     """The kinds of problems, with how bad they are and what to do."""
-    rows = ["| kind | severity | `readyz` | what to do |", "|---|---|---|---|"]
+    rows = ["| kind | what to do |", "|---|---|"]
     for name, kind in KINDS.items():
-        rows.append(f"| `{name}` | {kind.severity} | {503 if kind.unready else 200} | {_cell(kind.remedy)} |")
+        notes = [kind.severity, *(["`readyz` answers 503"] if kind.unready else [])]
+        rows.append(f"| `{name}` ({', '.join(notes)}) | {_cell(kind.remedy)} |")
     return "\n".join(rows)
 
 

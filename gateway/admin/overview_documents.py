@@ -126,7 +126,7 @@ class ProblemSeen(ResponseModel):
     severity: Literal["error", "warning"] = Field(examples=["warning"])
     since: str = Field(description="ISO 8601", examples=[_AT])
     what: str = Field(examples=["12 of 80 requests to the origin failed within the last minute."])
-    remedy: str = Field(examples=["Look at the origin, and at the network to it."])
+    remedy: str = Field(examples=["Check the origin and the network to it."])
     node: str = Field(description="whose it is; empty: of the whole zone", examples=["gw-2"])
 
 

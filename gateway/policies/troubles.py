@@ -52,53 +52,44 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     # Of one node, by what it counts.
-    "disk-down": Kind("error", "Look at the disk and its file system; the node tries it again by itself."),
-    "disk-unstable": Kind("warning", "Look at the kernel's log and the disk's SMART values."),
+    "disk-down": Kind("error", "Check the disk and its file system. The node retries by itself."),
+    "disk-unstable": Kind("warning", "Check the kernel's log and the disk's SMART values."),
     "disk-space": Kind("warning", "Free space on the file system, or lower cache.capacity."),
     "origin": Kind(
-        "warning",
-        "Look at the origin, and at the network to it; what is cached goes on being served within stale_if_error.",
+        "warning", "Check the origin and the network to it. Cached objects are served within stale_if_error."
     ),
-    "corrupt": Kind("warning", "Run a verification; when it finds more, replace the disk."),
-    "churn": Kind(
-        "warning",
-        "More is read than fits: give the node more cache.capacity, add nodes, or exclude what is read once by a rule.",
-    ),
-    "clock": Kind("warning", "Set the clocks of all machines by NTP."),
+    "corrupt": Kind("warning", "Run a verification. If it finds more, replace the disk."),
+    "churn": Kind("warning", "Raise cache.capacity, add nodes, or exclude data that is read once by a rule."),
+    "clock": Kind("warning", "Synchronise the clocks of all machines by NTP."),
     # Of one node, by what its parts say.
-    "origin-lost": Kind("error", "Look at the origin, and at the network between it and this node."),
-    "redis": Kind("warning", "Look at the Redis that redis.url names, and at the network in between."),
+    "origin-lost": Kind("error", "Check the origin, and the network between it and this node."),
+    "redis": Kind("warning", "Check the Redis of redis.url, and the network to it."),
     "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node."),
     "no-secret": Kind(
         "warning",
-        "Give all gateways the same fleet.secret and they are one cache; one that is meant to be alone gets a Redis or a "
-        "fleet.zone of its own.",
+        "Give all gateways the same fleet.secret to make them one cache. Give a gateway that is meant to be alone its own "
+        "Redis or fleet.zone.",
     ),
-    "catalog": Kind("error", "Look at the database that database.url names, and at the network in between."),
+    "catalog": Kind("error", "Check the database of database.url, and the network to it."),
     "catalog-tables": Kind(
         "error",
-        "Run larder-gateway migrate, with a user that owns the tables; if the tables were lost, restore the backup first, or "
-        "nobody knows what was revoked.",
+        "If the tables were lost, restore the backup first: revocations are only there. Then run larder-gateway migrate as "
+        "a user that owns the tables.",
     ),
-    "catalog-unread": Kind("error", "Mend the catalog: without it a revoked key would be valid again.", unready=True),
+    "catalog-unread": Kind("error", "Repair the catalog. Without it a revoked key would be valid again.", unready=True),
     "catalog-split": Kind("warning", "Give all nodes of the fleet one PostgreSQL as database.url."),
-    "reload": Kind("error", "Correct the configuration file; the last good one stays in force until then."),
+    "reload": Kind("error", "Correct the configuration file. The last valid one stays in force until then."),
     # Of the whole zone.
-    "silent": Kind("warning", "Look at its log, and at the load of its machine."),
-    "gone": Kind(
-        "error",
-        "Start it again; what it held is read by the others meanwhile. If it will not come back: larder-gateway nodes dismiss, "
-        "with its id.",
-    ),
+    "silent": Kind("warning", "Check its log and the load of its machine."),
+    "gone": Kind("error", "Start it again. If it will not come back, run larder-gateway nodes dismiss with its id."),
     "job": Kind(
         "warning",
-        "Nothing, if its GPUs are busy; else look at what the job does beside reading: decoding, augmentation, workers.",
+        "Nothing, if its GPUs are busy. Else check what the job does besides reading: decoding, augmentation, workers.",
     ),
     "not-whole": Kind(
-        "warning",
-        "Add nodes or cache.capacity, or raise the dataset's quota; until then the rest is read from the origin.",
+        "warning", "Add nodes or cache.capacity, or raise the dataset's quota. The rest is read from the origin."
     ),
-    "too-large": Kind("warning", "Add nodes, or give them more cache.capacity; until then it is read from the origin."),
+    "too-large": Kind("warning", "Add nodes or cache.capacity. The dataset is read from the origin until then."),
 }
 """By the name that documents and alerts know a kind by; it stays the same from version to version."""
 COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
