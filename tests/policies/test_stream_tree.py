@@ -111,6 +111,15 @@ def test_counters_hold_what_was_read_since_the_stream_was_found():
     assert (stream.last_access, stream.latest) == (709.0, "00009.jpg")
 
 
+def test_the_gaps_between_reads_are_known():
+    """Rule: mean and deviation are of the last window, the longest gap is remembered over all windows."""
+    tree = AccessStreamTree()
+    read(tree, shuffled(files(150)))
+    read(tree, shuffled(files(250)), start=1000.0)
+    gaps = tree.streams()[0].gaps
+    assert (gaps.mean, gaps.deviation, gaps.longest) == (1.0, 0.0, 851.0)
+
+
 def test_a_late_record_does_not_set_the_time_back():
     """Rule: workers hand over reads out of order; the latest time counts."""
     tree = AccessStreamTree()

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from gateway.policies.streams.lifetime import ReadGaps, gaps_of
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
@@ -56,6 +57,7 @@ class Stream:
         last_access: seconds, on the clock of the reads.
         accesses, hits, bytes: of reads below it.
         draws: accesses without those of a client that stays at one child.
+        gaps: between its reads, of the last window.
         names: of its children.
         latest: the child that was read last.
         next_look: ``draws`` at which the pattern is recognised anew.
@@ -75,6 +77,7 @@ class Stream:
     draws: int = 0
     latest: Segment = ""
     next_look: int = 0
+    gaps: ReadGaps = field(default_factory=ReadGaps)
 
     @property
     def name(self) -> str:
@@ -311,6 +314,7 @@ class AccessStreamTree:
             sightings = [Sighting(places[str(name)], time, client) for name, time, client in reads]
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)
+        stream.gaps = gaps_of((time for _, time, _ in node.window[-self._window - 1 :]), stream.gaps.longest)
 
     # --- the shape
 

@@ -1,0 +1,154 @@
+"""Space by marginal benefit: what one more byte of cache saves a stream, and how space moves (IGTCache, section 3.3).
+
+The paper's benefit is reads per second that would hit for each item more that the pool holds: 0 for a sequential stream; the
+reads per second over the number of items for a random one; for a skewed one the hits per second in a window of what was evicted
+last, over the size of that window. Times what a miss costs more than a hit, over the bytes of an item, that is *seconds of
+waiting saved per second and byte*. So is a job's gain per byte (``space/allocation.py``, with GPUs as the weight). Pools of
+streams and of datasets stand in one ledger.
+
+Every round one step moves from the pools that lose least to those that gain most. Each keeps a minimum; none gets more than it
+can use; a difference of less than a tenth moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gateway.policies.streams.pattern import Pattern
+
+K = TypeVar("K", bound=Hashable)
+
+GHOSTS = 100
+"""Items that a window of evicted ones holds."""
+ROUND = 60.0
+"""Seconds between two moves."""
+LARGEST_STEP = 640_000_000
+"""Bytes that one round moves at most."""
+SMALLEST_PART = 50
+"""A step is at most this part of the cache: 640 MB from 32 GB on."""
+MARGIN = 1.1
+"""How many times the benefit of another pool a pool must have to get its space."""
+
+
+class GhostWindow(Generic[K]):
+    """The items that left a pool last. They leave it in the order of its eviction, so the earliest evicted is forgotten first."""
+
+    def __init__(self, size: int = GHOSTS) -> None:
+        self._size = size
+        self._ghosts: OrderedDict[K, None] = OrderedDict()
+        self.hits = 0
+        """Misses of items that as much more cache as the window holds would have had."""
+
+    def __len__(self) -> int:
+        return len(self._ghosts)
+
+    def evicted(self, item: K) -> None:
+        """An item left the pool for want of room."""
+        self._ghosts[item] = None
+        self._ghosts.move_to_end(item)
+        if len(self._ghosts) > self._size:
+            self._ghosts.popitem(last=False)
+
+    def missed(self, item: K) -> bool:
+        """An item was read that the pool does not have; whether it left lately."""
+        if item not in self._ghosts:
+            return False
+        del self._ghosts[item]
+        self.hits += 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """What was measured of a stream in ``seconds``.
+
+    ``reads`` of ``items`` in all; ``ghost_hits`` in a window of ``ghosts`` items.
+    """
+
+    pattern: Pattern
+    seconds: float
+    reads: int
+    items: int
+    ghost_hits: int = 0
+    ghosts: int = GHOSTS
+
+
+def marginal_benefit(use: StreamUse) -> float:
+    """Reads per second that would hit, for each item more that the pool could hold."""
+    if use.seconds <= 0:
+        return 0.0
+    match use.pattern:
+        case Pattern.RANDOM:
+            return use.reads / use.seconds / max(use.items, 1)
+        case Pattern.SKEWED:
+            return use.ghost_hits / use.seconds / max(use.ghosts, 1)
+        case Pattern.SEQUENTIAL:
+            return 0.0
+
+
+def seconds_saved(benefit: float, item_size: float, miss: float, hit: float) -> float:
+    """Seconds of waiting saved per second and byte.
+
+    Args:
+        benefit: of ``marginal_benefit``, 1/s.
+        item_size: bytes of an item, on average.
+        miss: seconds until a read is answered that the cache does not have.
+        hit: the same of one that it has.
+    """
+    return benefit * max(0.0, miss - hit) / max(item_size, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNeed:
+    """A pool in the ledger. ``target``, ``minimum`` and ``most`` (what it can use) in bytes; ``value`` as ``seconds_saved``."""
+
+    name: str
+    target: int
+    minimum: int
+    most: int
+    value: float
+
+
+def step_size(capacity: int) -> int:
+    """Bytes that move in one round in a cache of ``capacity`` bytes."""
+    return min(LARGEST_STEP, capacity // SMALLEST_PART)
+
+
+def shifted(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
+    """The targets after one round. What no pool has yet is given first, then what the least valuable pool can spare.
+
+    A pool whose target is above what it can use gives the rest away at once, and one below its minimum gets that first.
+    """
+    targets = _within(needs, capacity)
+    left = step_size(capacity)
+    ranked = sorted(needs, key=lambda need: (-need.value, need.name))
+    for gaining in ranked:
+        free = capacity - sum(targets.values())
+        wanted = min(left, max(0, gaining.most - targets[gaining.name])) if gaining.value > 0 else 0
+        given = min(wanted, max(0, free))
+        for losing in reversed(ranked):
+            if given >= wanted or gaining.value <= MARGIN * losing.value:
+                break
+            taken = min(wanted - given, max(0, targets[losing.name] - losing.minimum))
+            targets[losing.name] -= taken
+            given += taken
+        targets[gaining.name] += given
+        left -= given
+    return targets
+
+
+def _within(needs: Iterable[StreamNeed], capacity: int) -> dict[str, int]:
+    """Targets between minimum and what can be used, cut in proportion if the cache has become too small for them."""
+    targets = {need.name: max(need.minimum, min(need.target, need.most)) for need in needs}
+    total = sum(targets.values())
+    if total <= capacity:
+        return targets
+    return {name: target * capacity // total for name, target in targets.items()}
+
+
+def first_target(held: int, minimum: int, most: int) -> int:
+    """The target of a new stream: what the cache holds of it already, so that recognition alone evicts nothing."""
+    return max(minimum, min(held, most))

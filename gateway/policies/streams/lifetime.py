@@ -1,0 +1,48 @@
+"""How long a stream may be idle before all of it is released (IGTCache, section 3.3).
+
+The gaps between the reads of a training job are about normal. A gap that is longer than all but 1 in 100 of that distribution, by
+more than a minute, says that the job has ended. Its data makes room at once, where LRU would take it item by item.
+
+Jobs pause: to evaluate, to write a checkpoint. A stream that came back after a pause may pause as long again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from math import sqrt
+from typing import NamedTuple
+
+from gateway.policies.streams.pattern import Pattern
+
+QUANTILE = 2.3263
+"""Standard deviations that a normal value exceeds with probability 0.01."""
+BASE = 60.0
+"""Seconds on top, against small disturbances."""
+PAUSES = 1.5
+"""How many times its longest pause a stream may be idle."""
+
+
+class ReadGaps(NamedTuple):
+    """Seconds between the reads of a stream: mean and standard deviation of the last window, and the longest ever."""
+
+    mean: float = 0.0
+    deviation: float = 0.0
+    longest: float = 0.0
+
+
+def gaps_of(times: Iterable[float], longest: float = 0.0) -> ReadGaps:
+    """The gaps of a window; ``longest`` is that of earlier windows."""
+    gaps = [after - before for before, after in pairwise(sorted(times))]
+    if not gaps:
+        return ReadGaps(longest=longest)
+    mean = sum(gaps) / len(gaps)
+    deviation = sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
+    return ReadGaps(mean, deviation, max(longest, *gaps))
+
+
+def time_to_live(pattern: Pattern | None, gaps: ReadGaps) -> float | None:
+    """Seconds of idleness after which a stream has ended; ``None`` for patterns that are not released as a whole."""
+    if pattern is not Pattern.RANDOM:
+        return None
+    return max(gaps.mean + QUANTILE * gaps.deviation, PAUSES * gaps.longest) + BASE

@@ -1,0 +1,158 @@
+"""What to load before it is read, by the pattern of its stream (IGTCache, section 3.3).
+
+- *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling only the paths that were read below
+  at least 0.8 of its predecessors (Figure 7): a job that reads one place of every month does not load the other places.
+- *Random*: the whole stream, if the pool may hold a good part of it. At most as many bytes are loaded ahead as the stream's
+  clients have read, so a few random reads of a large prefix load little.
+- *Skewed*: nothing.
+
+What is loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.tree import Segment, Tail
+
+DEPTH = 4
+"""Siblings that are loaded ahead at first."""
+MOST_DEPTH = 64
+LEAST_PROBABILITY = 0.8
+"""Share of the predecessors below which a path was read that is loaded below the next."""
+PREDECESSORS = 10
+"""Siblings that say what is read below the next."""
+WHOLE_STREAM = 0.5
+"""Share of a random stream that its pool must be able to hold for the stream to be loaded."""
+JUDGED = 32
+"""Loads after which accuracy is judged."""
+LEAST_ACCURACY = 0.25
+"""Share of judged loads that must be read. One of three gateways sees no more than a third of them read."""
+PATIENCE = 32
+"""Reads of a stream, for each sibling of depth, after which what was loaded before them counts as wasted."""
+REST = 1000
+"""Reads of a stream for which nothing is loaded after a bad judgement."""
+
+
+def paths_below(predecessors: Sequence[Iterable[Tail]], least: float = LEAST_PROBABILITY) -> tuple[Tail, ...]:
+    """The paths that were read below at least ``least`` of the predecessors, in order; the empty path is the sibling itself."""
+    counts: dict[Tail, int] = {}
+    for paths in predecessors:
+        for path in set(paths):
+            counts[path] = counts.get(path, 0) + 1
+    needed = least * len(predecessors)
+    return tuple(sorted((path for path, count in counts.items() if count >= needed), key=_order))
+
+
+def _order(path: Tail) -> tuple[tuple[bool, Segment], ...]:
+    return tuple((isinstance(segment, str), segment) for segment in path)
+
+
+def whole_stream(pattern: Pattern | None, target: int, size: int) -> bool:
+    """Whether a random stream of ``size`` bytes is worth loading into a pool of ``target`` bytes."""
+    return pattern is Pattern.RANDOM and size > 0 and target >= WHOLE_STREAM * size
+
+
+def whole_allowance(target: int, held: int, read: int, loaded: int) -> int:
+    """Bytes of a random stream that may be loaded now.
+
+    Args:
+        target: of the stream's pool.
+        held: what the pool has.
+        read: bytes that clients have read of the stream.
+        loaded: bytes that were loaded ahead so far.
+    """
+    return max(0, min(target - held, read - loaded))
+
+
+class _Pending(NamedTuple):
+    """A sibling that was loaded ahead: its bytes, and the reads of the stream before it."""
+
+    size: int
+    since: int
+
+
+class AheadOf:
+    """What is loaded ahead of the readers of one sequential stream.
+
+    Args:
+        most_bytes: that may be loaded and not read yet.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._pending: dict[Segment, _Pending] = {}
+        self._bytes = 0
+        self._reads = 0
+        self._rests_until = 0
+        self._good = 0
+        self._judged = 0
+        self._kept_up = 0
+        self.depth = DEPTH
+        self.loaded = 0
+        self.used = 0
+        self.wasted = 0
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the siblings loaded ahead that were read, of those of which it is known; 1 before that."""
+        return self.used / (self.used + self.wasted) if self.used + self.wasted else 1.0
+
+    def read(self, name: Segment) -> None:
+        """A child of the stream was read."""
+        self._reads += 1
+        if name in self._pending:
+            self._judge(name, good=True)
+        while self._pending:
+            oldest, pending = next(iter(self._pending.items()))
+            if pending.since > self._reads - PATIENCE * self.depth:
+                break
+            self._judge(oldest, good=False)
+
+    def following(self, siblings: Sequence[Segment], size: int) -> tuple[Segment, ...]:
+        """The siblings to load now.
+
+        Args:
+            siblings: those after the one that was read last, in their order.
+            size: bytes of one, as far as it is known.
+        """
+        if self._reads < self._rests_until:
+            return ()
+        room = max(0, self._most_bytes - self._bytes) // max(size, 1)
+        wanted = tuple([name for name in siblings[: self.depth] if name not in self._pending][:room])
+        for name in wanted:
+            self._pending[name] = _Pending(size, self._reads)
+        self._bytes += size * len(wanted)
+        self.loaded += len(wanted)
+        return wanted
+
+    def dropped(self, name: Segment) -> None:
+        """What was loaded ahead has left the cache, or could not be loaded."""
+        if name in self._pending:
+            self._judge(name, good=False)
+
+    def _judge(self, name: Segment, good: bool) -> None:
+        self._bytes -= self._pending.pop(name).size
+        self.used += good
+        self.wasted += not good
+        self._good += good
+        self._judged += 1
+        self._kept_up = self._kept_up + 1 if good else 0
+        if not good:
+            self.depth = max(DEPTH, self.depth // 2)
+        elif self._kept_up >= self.depth:
+            self.depth = min(MOST_DEPTH, self.depth + DEPTH)
+            self._kept_up = 0
+        if self._judged >= JUDGED:
+            if self._good < LEAST_ACCURACY * self._judged:
+                self._rest()
+            self._good = self._judged = 0
+
+    def _rest(self) -> None:
+        self._rests_until = self._reads + REST
+        self.depth = DEPTH
+        self.wasted += len(self._pending)
+        self._pending.clear()
+        self._bytes = 0

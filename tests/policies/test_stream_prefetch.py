@@ -1,0 +1,123 @@
+"""Prefetch by pattern: what is loaded next, how far, and when it stops."""
+
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.prefetch import (
+    DEPTH,
+    JUDGED,
+    MOST_DEPTH,
+    PATIENCE,
+    REST,
+    AheadOf,
+    paths_below,
+    whole_allowance,
+    whole_stream,
+)
+
+PLENTY = 10**9
+
+
+def follow(ahead, numbers, step=1, size=1):
+    """Read numbers one after the other and load ahead of each; all that was loaded."""
+    loaded = []
+    for number in numbers:
+        ahead.read(number)
+        loaded += ahead.following([number + at * step for at in range(1, MOST_DEPTH + 1)], size)
+    return loaded
+
+
+def test_the_next_four_siblings_are_loaded_first():
+    """Rule: a new stream loads 4 siblings ahead."""
+    assert AheadOf(PLENTY).following(["b", "c", "d", "e", "f"], 1) == ("b", "c", "d", "e")
+
+
+def test_nothing_is_loaded_twice():
+    """Rule: the next read loads only what the one before did not."""
+    ahead = AheadOf(PLENTY)
+    assert follow(ahead, [0, 1]) == [1, 2, 3, 4, 5]
+
+
+def test_it_goes_deeper_while_it_keeps_up():
+    """Rule: what is loaded ahead and read makes the next loads go deeper, up to 64."""
+    ahead = AheadOf(PLENTY)
+    follow(ahead, range(2000))
+    assert ahead.depth == MOST_DEPTH
+    assert ahead.accuracy == 1.0
+
+
+def test_bytes_not_read_yet_are_bounded():
+    """Rule: with room for 3 siblings 3 are loaded, and one more for each that is read."""
+    ahead = AheadOf(300)
+    assert ahead.following([1, 2, 3, 4], 100) == (1, 2, 3)
+    assert ahead.following([1, 2, 3, 4], 100) == ()
+    ahead.read(1)
+    assert ahead.following([2, 3, 4, 5], 100) == (4,)
+
+
+def test_it_stops_when_what_it_loads_is_not_read():
+    """Rule: a reader that takes every tenth sibling wastes a bounded number of loads, and then has none."""
+    ahead = AheadOf(PLENTY)
+    first = follow(ahead, range(0, 10 * (PATIENCE * DEPTH + JUDGED), 10))
+    assert len(first) <= DEPTH * (PATIENCE * DEPTH + JUDGED)
+    assert follow(ahead, range(5000, 5000 + 10 * (REST // 2), 10)) == []
+    assert ahead.accuracy == 0.0
+
+
+def test_it_tries_again_after_a_rest():
+    """Rule: a stream that turns into a scan is loaded ahead again."""
+    ahead = AheadOf(PLENTY)
+    follow(ahead, range(0, 10 * (PATIENCE * DEPTH + JUDGED), 10))
+    follow(ahead, range(10_000, 10_000 + REST))
+    assert len(follow(ahead, range(20_000, 20_100))) >= 100
+
+
+def test_clients_at_several_places_are_served_at_once():
+    """Rule: eight clients that scan from different places waste nothing."""
+    ahead = AheadOf(PLENTY)
+    for at in range(200):
+        follow(ahead, [client * 10_000 + at for client in range(8)])
+    assert (ahead.wasted, ahead.accuracy) == (0, 1.0)
+    assert ahead.depth > DEPTH
+
+
+def test_what_left_unread_is_wasted():
+    """Rule: an eviction of what was loaded ahead counts against it; of other things it does not."""
+    ahead = AheadOf(PLENTY)
+    ahead.following([1, 2], 1)
+    ahead.dropped(1)
+    ahead.dropped(99)
+    assert (ahead.loaded, ahead.wasted) == (2, 1)
+
+
+def test_below_a_directory_only_what_is_read_below_its_predecessors():
+    """Rule: Figure 7: the one file that is read every month is loaded, what was read in 2 of 10 months is not."""
+    place, other = ("10_100.csv",), ("20_100.csv",)
+    months = [[place, other] if month < 2 else [place] for month in range(10)]
+    assert paths_below(months) == (place,)
+
+
+def test_eight_of_ten_predecessors_are_enough():
+    """Rule: the probability is at least 0.8."""
+    assert paths_below([[("a",)]] * 8 + [[("b",)]] * 2) == (("a",),)
+    assert paths_below([[("a",)]] * 7 + [[("b",)]] * 3) == ()
+
+
+def test_small_objects_have_the_empty_path():
+    """Rule: siblings that are objects are loaded themselves; of large ones the blocks that are read of each."""
+    assert paths_below([[()]] * 5) == ((),)
+    assert paths_below([[(0,), (number,)] for number in range(5)]) == ((0,),)
+
+
+def test_only_random_streams_are_loaded_whole():
+    """Rule: a stream is loaded whole if it is random and its pool may hold half of it."""
+    assert whole_stream(Pattern.RANDOM, 50, 100)
+    assert not whole_stream(Pattern.RANDOM, 49, 100)
+    assert not whole_stream(Pattern.SKEWED, 100, 100)
+    assert not whole_stream(Pattern.SEQUENTIAL, 100, 100)
+    assert not whole_stream(Pattern.RANDOM, 0, 0)
+
+
+def test_no_more_is_loaded_than_was_read():
+    """Rule: bytes loaded ahead of a random stream are at most those that clients have read, and what the pool has room for."""
+    assert whole_allowance(target=1000, held=300, read=300, loaded=0) == 300
+    assert whole_allowance(target=1000, held=900, read=500, loaded=0) == 100
+    assert whole_allowance(target=1000, held=600, read=300, loaded=300) == 0

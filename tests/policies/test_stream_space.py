@@ -1,0 +1,180 @@
+"""Space of streams: their time-to-live, their marginal benefit, and how space moves between them."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.policies.streams.benefit import (
+    LARGEST_STEP,
+    GhostWindow,
+    StreamNeed,
+    StreamUse,
+    first_target,
+    marginal_benefit,
+    seconds_saved,
+    shifted,
+    step_size,
+)
+from gateway.policies.streams.lifetime import ReadGaps, gaps_of, time_to_live
+from gateway.policies.streams.pattern import Pattern
+
+GB = 10**9
+
+
+def need(name, target, value, minimum=0, most=1000 * GB):
+    """A pool in the ledger."""
+    return StreamNeed(name, target, minimum, most, value)
+
+
+# --- time-to-live
+
+
+def test_regular_reads_live_a_minute_longer_than_their_gap():
+    """Rule: reads every 2 s without deviation: 3 s for the longest gap, and 60 s."""
+    assert time_to_live(Pattern.RANDOM, gaps_of([0, 2, 4, 6, 8])) == pytest.approx(63.0)
+
+
+def test_the_gap_is_the_99th_percentile_of_a_normal_fit():
+    """Rule: the mean and 2.33 standard deviations, and 60 s."""
+    assert time_to_live(Pattern.RANDOM, ReadGaps(10.0, 4.0, 12.0)) == pytest.approx(10 + 2.3263 * 4 + 60)
+
+
+def test_a_stream_that_came_back_may_pause_as_long_again():
+    """Rule: a job that evaluated for 10 minutes keeps its data for 15 the next time."""
+    times = [float(at) for at in range(50)]
+    gaps = gaps_of([at + 700.0 for at in times], longest=600.0)
+    assert time_to_live(Pattern.RANDOM, gaps) == pytest.approx(960.0)
+
+
+def test_other_streams_have_no_time_to_live():
+    """Rule: only random streams are released whole."""
+    assert time_to_live(Pattern.SKEWED, ReadGaps(1.0, 1.0, 1.0)) is None
+    assert time_to_live(Pattern.SEQUENTIAL, ReadGaps(1.0, 1.0, 1.0)) is None
+    assert time_to_live(None, ReadGaps()) is None
+
+
+def test_one_read_has_no_gaps():
+    """Rule: without gaps the base time is left."""
+    assert time_to_live(Pattern.RANDOM, gaps_of([5.0])) == 60.0
+
+
+# --- benefit
+
+
+def test_sequential_streams_gain_nothing():
+    """Rule: what was read in order is not read again."""
+    assert marginal_benefit(StreamUse(Pattern.SEQUENTIAL, 60.0, 6000, 1000, ghost_hits=50)) == 0.0
+
+
+def test_random_streams_gain_one_hit_per_epoch_and_item():
+    """Rule: 1/(g n): 100 reads per second of 1,000 items read each of them every 10 s."""
+    assert marginal_benefit(StreamUse(Pattern.RANDOM, 60.0, 6000, 1000)) == pytest.approx(0.1)
+
+
+def test_skewed_streams_gain_what_their_ghosts_were_asked_for():
+    """Rule: lambda f / w: 60 ghost hits in 60 s in a window of 100."""
+    assert marginal_benefit(StreamUse(Pattern.SKEWED, 60.0, 6000, 1000, ghost_hits=60)) == pytest.approx(0.01)
+
+
+def test_the_currency_is_seconds_saved_per_second_and_byte():
+    """Rule: a hit saves the difference to a miss; an origin that is faster than the cache makes a pool worth nothing."""
+    assert seconds_saved(0.1, 1000.0, miss=0.15, hit=0.05) == pytest.approx(1e-5)
+    assert seconds_saved(0.1, 1000.0, miss=0.05, hit=0.15) == 0.0
+
+
+def test_the_ghost_window_measures_the_gain_of_a_larger_cache():
+    """Rule: its hits are those that an LRU with as many more places would have had."""
+    reads = random.Random(4).choices(range(300), weights=[1 / (1 + at) for at in range(300)], k=20_000)
+    ghosts: GhostWindow[int] = GhostWindow(50)
+    small, large, gained = {}, {}, 0
+    for item in reads:
+        gained += item in large and item not in small
+        if item not in small:
+            ghosts.missed(item)
+        for cache, size in ((small, 50), (large, 100)):
+            cache.pop(item, None)
+            cache[item] = None
+            if len(cache) > size:
+                gone = next(iter(cache))
+                del cache[gone]
+                if cache is small:
+                    ghosts.evicted(gone)
+    assert ghosts.hits == gained
+    assert len(ghosts) <= 50
+
+
+# --- shifts
+
+
+def test_space_moves_from_the_least_to_the_most_valuable():
+    """Rule: one step in a round, from the pool that loses least, as far as its minimum."""
+    needs = [need("a", 40 * GB, 3.0), need("b", 40 * GB, 2.0), need("c", 20 * GB, 1.0)]
+    assert shifted(needs, 100 * GB) == {"a": 40 * GB + LARGEST_STEP, "b": 40 * GB, "c": 20 * GB - LARGEST_STEP}
+
+
+def test_free_space_is_given_first():
+    """Rule: what no pool has is given before any pool loses."""
+    assert shifted([need("a", 10 * GB, 2.0), need("b", 10 * GB, 1.0)], 100 * GB)["b"] == 10 * GB
+
+
+def test_every_pool_keeps_its_minimum():
+    """Rule: a pool gives no more than it has above its minimum; the next one gives the rest."""
+    needs = [need("a", 10 * GB, 3.0), need("b", 80 * GB, 2.0), need("c", 10 * GB, 0.0, minimum=10 * GB - GB // 10)]
+    after = shifted(needs, 100 * GB)
+    assert after["c"] == 10 * GB - GB // 10
+    assert after["b"] == 80 * GB - (LARGEST_STEP - GB // 10)
+
+
+def test_no_pool_gets_more_than_it_can_use():
+    """Rule: a random stream has no use for more than its size; the next one gets what is left of the step."""
+    needs = [need("a", 10 * GB, 3.0, most=10 * GB), need("b", 10 * GB, 2.0), need("c", 80 * GB, 0.0)]
+    after = shifted(needs, 100 * GB)
+    assert (after["a"], after["b"]) == (10 * GB, 10 * GB + LARGEST_STEP)
+
+
+def test_a_small_difference_moves_nothing():
+    """Rule: less than a tenth more is noise."""
+    needs = [need("a", 50 * GB, 1.05), need("b", 50 * GB, 1.0)]
+    assert shifted(needs, 100 * GB) == {"a": 50 * GB, "b": 50 * GB}
+
+
+def test_the_step_is_scaled_down_for_small_caches():
+    """Rule: 640 MB, and never more than a fiftieth of the cache."""
+    assert step_size(150 * GB) == LARGEST_STEP
+    assert step_size(10 * GB) == 200_000_000
+
+
+def test_a_new_stream_begins_with_what_it_has():
+    """Rule: recognition alone evicts nothing."""
+    assert first_target(held=7 * GB, minimum=GB, most=100 * GB) == 7 * GB
+    assert first_target(held=0, minimum=GB, most=100 * GB) == GB
+
+
+def test_a_cache_that_shrinks_cuts_all_targets():
+    """Rule: the targets are never more than the cache."""
+    after = shifted([need("a", 60 * GB, 1.0), need("b", 60 * GB, 1.0)], 30 * GB)
+    assert after == {"a": 15 * GB, "b": 15 * GB}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**9), st.integers(0, 10**10), st.floats(0, 10))),
+    st.integers(0, 10**11),
+)
+def test_targets_never_exceed_the_cache(pools, capacity):
+    """Rule: whatever is asked for, the sum of all targets fits the cache, and none is negative."""
+    needs = [need(str(at), size, value, low, max(low, most)) for at, (size, low, most, value) in enumerate(pools)]
+    after = shifted(needs, capacity)
+    assert sum(after.values()) <= capacity
+    assert all(target >= 0 for target in after.values())
+
+
+def test_repeated_rounds_end_where_values_end():
+    """Rule: with values that stand, the most valuable pool ends with all it can use, and nothing moves any more."""
+    pools = {"train": (GB, 2.0, 3 * GB), "query": (GB, 1.0, 5 * GB), "scan": (2 * GB, 0.0, 4 * GB)}
+    targets = {name: target for name, (target, _, _) in pools.items()}
+    for _ in range(200):
+        needs = [need(name, targets[name], value, most=most) for name, (_, value, most) in pools.items()]
+        targets = shifted(needs, 4 * GB)
+    assert targets == {"train": 3 * GB, "query": GB, "scan": 0}
