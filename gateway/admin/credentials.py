@@ -7,6 +7,7 @@ of the configuration file can be revoked here too, and are edited there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -169,18 +170,18 @@ async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, res
         change.done = access_key_id not in view.catalog.revocations
         if change.done:
             change.before, change.after = {"revoked": False}, {"revoked": True}
-            await _revoke(access_key_id, parts, change)
-            document = CREDENTIALS.document(access_key_id, await view_in(parts, change)) or document
+            row = await _revoke(access_key_id, parts, change)
+            revoked = replace(view.catalog, revocations={**view.catalog.revocations, access_key_id: row})
+            document = CREDENTIALS.document(access_key_id, View(view.file, revoked)) or document
     CREDENTIALS.locate(document, response)
     return document
 
 
-async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> None:
-    at = parts.catalog.now()
-    await change.connection.execute(
-        insert(revocations).values(access_key_id=key, revoked_at=at, revision=change.revision)
-    )
-    change.withdrawn.append(Withdrawal(KEY, key, change.revision, at))
+async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> RevocationRow:
+    row = RevocationRow(parts.catalog.now(), change.revision)
+    await change.connection.execute(insert(revocations).values(access_key_id=key, **asdict(row)))
+    change.withdrawn.append(Withdrawal(KEY, key, change.revision, row.revoked_at))
+    return row
 
 
 def _revocation(key: str, revision: int, view: View) -> dict[str, Any]:

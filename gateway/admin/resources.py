@@ -253,8 +253,8 @@ class Resource(ABC, Generic[R]):
 
 
 async def view_in(parts: AdminParts, change: CatalogChange) -> View:
-    """What the file and the catalog say within a change."""
-    return View(parts.file(), await parts.catalog.read(change.connection))
+    """What the file and the catalog said when a change began."""
+    return View(parts.file(), await parts.catalog.before(change))
 
 
 def _etag(document: ResponseModel) -> str:

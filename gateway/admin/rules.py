@@ -7,6 +7,7 @@ insert one would otherwise get an order that neither has seen. If-Match tells th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -110,7 +111,7 @@ async def replace_rules(
 ) -> RuleList:
     """Replace the catalog's rules by these, in this order; the file's follow them. In force everywhere within a second."""
     async with parts.catalog.changes.change(caller, "rules.replace", "rules") as change:
-        snapshot = await parts.catalog.read(change.connection)
+        snapshot = await parts.catalog.before(change)
         check_if_match(if_match, etag_of(snapshot.rules_revision))
         change.before, change.after = _audited(snapshot.rules), _audited(asked.items)
         await change.connection.execute(delete(table))
@@ -118,7 +119,7 @@ async def replace_rules(
             row = {"position": place, "rule": rule.model_dump_json()}
             await change.connection.execute(insert(table).values(**row))
         await change.connection.execute(update(meta).where(meta.c.name == "rules").values(value=str(change.revision)))
-        after = await parts.catalog.read(change.connection)
+        after = replace(snapshot, rules=tuple(asked.items), rules_revision=change.revision)
     document = rule_list(parts.file(), after)
     response.headers["ETag"] = document.etag
     return document

@@ -16,13 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from sqlalchemy import insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admin.catalog.changes import Changes, Told
+from gateway.admin.catalog.changes import CatalogChange, Changes, Told
 from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, witnesses
 from gateway.admin.catalog.migrating import lost_tables, migrate, read_before
 from gateway.admin.catalog.schema import meta
-from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_snapshot
+from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_noted, read_snapshot
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
@@ -146,14 +145,16 @@ class Catalog:
                 raise
             return self._withdrawn.over(self.last)
 
-    async def read(self, connection: AsyncConnection) -> Snapshot:
-        """What the catalog says in a transaction: a change reads what it changes, and what it is checked against, by this.
+    async def before(self, change: CatalogChange) -> Snapshot:
+        """What the catalog said when a change began. The last snapshot, if that is current, saves reading it again.
 
         Raises:
             CatalogUnavailable: as ``vault``.
             ConfigError: as ``look``.
         """
-        return await read_snapshot(connection, self.vault, self.last or EMPTY)
+        if self.last is not None and mark_of(change.noted) == (self.last.version, self.last.mark):
+            return self.last
+        return await read_snapshot(change.connection, change.noted, self.vault, self.last or EMPTY)
 
     async def close(self) -> None:
         """Close the database; a read that has not ended is not waited for."""
@@ -183,12 +184,12 @@ class Catalog:
         if self._vault is None:
             self._vault = await self._open()
         async with self.database.reading() as connection:
-            last, mark = self.last, await mark_of(connection)
-            if last is not None and mark == (last.version, last.mark):
+            last, noted = self.last, await read_noted(connection)
+            if last is not None and mark_of(noted) == (last.version, last.mark):
                 return last
-            if mark == (EMPTY.version, EMPTY.mark):
+            if mark_of(noted) == (EMPTY.version, EMPTY.mark):
                 await self._check_begun_anew()
-            snapshot = await self.read(connection)
+            snapshot = await read_snapshot(connection, noted, self._vault, last or EMPTY)
         if snapshot.mark and (last is None or not last.mark) and self.database.written is not None:
             closer.submit(partial(self.database.written.touch, 0o600))
         return snapshot

@@ -1,7 +1,7 @@
-"""Changes: one after the other, each as a whole, each with its line in the audit log, each told to whoever follows.
+"""Changes of the catalog: serialized, atomic, audited, and announced.
 
-A change locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes. Its audit line is written in the
-same transaction: there is no change without a line, and no line without its change.
+A change locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes. Its audit entry is written in
+the same transaction.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import insert, select, update
+from sqlalchemy import case, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import metrics
 from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.schema import audit, meta
+from gateway.admin.catalog.snapshot import Noted, mark_of, read_noted
 from gateway.admin.catalog.withdrawals import Withdrawal
 
 log = logging.getLogger("larder.admin")
@@ -49,14 +50,15 @@ class Actor:
 class CatalogChange:
     """A change under way.
 
-    ``revision`` is its number, for the rows that it touches. ``before`` and ``after`` are for the audit log: without secrets,
-    ``None`` for what was not, or is no more, there. ``target`` may be set when only the change learns its name. One that turns
-    out to be none sets ``done`` to false: nothing is kept of it. ``withdrawn`` are the rights that it takes away at once.
+    ``noted`` is ``meta`` when it began. ``revision`` is its number, for the rows that it touches. ``before`` and ``after`` are
+    for the audit log, without secrets; ``None`` if there was, or is, no such record. ``target`` may be set later. Setting
+    ``done`` to false discards the change. ``withdrawn`` are the rights that it takes away.
     """
 
-    def __init__(self, connection: AsyncConnection, revision: int, target: str) -> None:
+    def __init__(self, connection: AsyncConnection, noted: Noted, target: str) -> None:
         self.connection = connection
-        self.revision = revision
+        self.noted = noted
+        self.revision = mark_of(noted)[0] + 1
         self.target = target
         self.before: Document | None = None
         self.after: Document | None = None
@@ -92,29 +94,31 @@ class Changes:
                 tells.
         """
         async with self._database.writing() as connection:
-            version = int(await connection.scalar(select(meta.c.value).where(_VERSION).with_for_update()) or 0)
-            change = CatalogChange(connection, version + 1, target)
+            await connection.execute(
+                _LOCK
+            )  # a statement of its own: rows that are new since it began would not be seen in it
+            change = CatalogChange(connection, await read_noted(connection), target)
             yield change
             if not change.done:
                 await connection.rollback()
                 return
-            await connection.execute(update(meta).where(_VERSION).values(value=str(change.revision)))
-            await _mark(connection)
+            await _number(change)
             await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
         metrics.ADMIN_CHANGES.labels(action).inc()
         log.info("%s %s by %s from %s, request %s", action, change.target, actor.name, actor.address, actor.request_id)
         await self._told(change.withdrawn)
 
 
-_VERSION = meta.c.name == "version"
-_MARK = meta.c.name == "mark"
+_LOCK = select(meta.c.value).where(meta.c.name == "version").with_for_update()
 
 
-async def _mark(connection: AsyncConnection) -> None:
-    """Make this change another one than any that had the same number in a history that was lost."""
-    mark = uuid.uuid4().hex
-    if not (await connection.execute(update(meta).where(_MARK).values(value=mark))).rowcount:
-        await connection.execute(insert(meta).values(name="mark", value=mark))
+async def _number(change: CatalogChange) -> None:
+    """Give a change its number, and a mark: after a restored backup, numbers repeat and marks do not."""
+    values = {"version": str(change.revision), "mark": uuid.uuid4().hex}
+    rows = update(meta).where(meta.c.name.in_(values)).values(value=case(values, value=meta.c.name))
+    await change.connection.execute(rows)
+    if "mark" not in change.noted:
+        await change.connection.execute(insert(meta).values(name="mark", value=values["mark"]))
 
 
 def _line(actor: Actor, action: str, change: CatalogChange, now: float) -> dict[str, Any]:

@@ -51,38 +51,40 @@ EMPTY = Snapshot(0)
 """A catalog that nobody has written to."""
 
 
-async def mark_of(connection: AsyncConnection) -> tuple[int, str]:
-    """The number of the last change, and its mark."""
-    known = await _noted(connection)
-    return int(known.get("version", 0)), known.get("mark", "")
+Noted = Mapping[str, str]
+"""Rows of ``meta`` by name: ``version`` and ``mark`` of the last change, ``rules`` and ``purge``."""
+_NOTED = select(meta.c.name, meta.c.value).where(meta.c.name.in_(("version", "mark", "rules", "purge")))
 
 
-async def _noted(connection: AsyncConnection) -> dict[str, str]:
-    rows = await connection.execute(
-        select(meta.c.name, meta.c.value).where(meta.c.name.in_(("version", "mark", "rules", "purge")))
-    )
-    return {row.name: row.value for row in rows}
+async def read_noted(connection: AsyncConnection) -> Noted:
+    """The rows of ``meta``."""
+    return {row.name: row.value for row in await connection.execute(_NOTED)}
 
 
-async def read_snapshot(connection: AsyncConnection, vault: Vault, last: Snapshot) -> Snapshot:
+def mark_of(noted: Noted) -> tuple[int, str]:
+    """Number and mark of the last change, which tell it from every other."""
+    return int(noted.get("version", 0)), noted.get("mark", "")
+
+
+async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault, last: Snapshot) -> Snapshot:
     """Read the catalog.
 
     Args:
         connection: in a transaction that sees one moment.
-        vault: opens what is sealed.
-        last: what was read before, if anything; credentials that are as they were then are not made again.
+        noted: rows of ``meta``, read in that transaction.
+        vault: opens sealed secrets.
+        last: the snapshot read before; its unchanged credentials are reused.
 
     Raises:
-        ConfigError: something in it is not what this version of Larder, or this key, can read.
+        ConfigError: this version of Larder, or this key, cannot read it.
     """
     rows = {}
     for table in (tenants, credentials, revocations, origins, rules):
         rows[table.name] = [dict(row) for row in (await connection.execute(select(table))).mappings()]
-    noted = await _noted(connection)
     try:
         return Snapshot(
-            version=int(noted.get("version", 0)),
-            mark=noted.get("mark", ""),
+            version=mark_of(noted)[0],
+            mark=mark_of(noted)[1],
             purge=noted.get("purge", ""),
             tenants=_records(TenantRecord, rows, vault, last.tenants),
             credentials=_records(CredentialRecord, rows, vault, last.credentials),
