@@ -1,7 +1,6 @@
 """``larder-gateway credentials``: the access keys that clients sign with.
 
-A secret is in the answer that creates it and nowhere else; it is printed once, as lines that a shell and ``--env-file`` of Docker
-take as they are.
+A secret is printed once, when it is created, as lines that a shell and Docker's ``--env-file`` accept.
 """
 
 from __future__ import annotations
@@ -12,50 +11,52 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.connection import connected, path
-from gateway.commands.grammar import duration, pages, subcommand, subcommands
-from gateway.commands.output import Column, document, line, listed, moment, note, printable, table
+from gateway.commands.connection import Admin
+from gateway.commands.grammar import duration, subcommand, subcommands
+from gateway.commands.output import Column, line, listed, moment, note, table
+from gateway.commands.resources import add_list, answering, creating, deleting, posting, says
 from gateway.commands.secret_file import secret_of
 
+
+def _state(key: Mapping[str, Any]) -> str:
+    if key.get("revoked"):
+        return "revoked"
+    return f"not in force: {key['problem']}" if key.get("problem") else "in force"
+
+
 _COLUMNS = (
-    Column("access key"),
+    Column("access key", "access_key_id"),
     Column("tenant"),
-    Column("state"),
+    Column("state", _state),
     Column("origin"),
-    Column("may"),
-    Column("allow"),
-    Column("expires"),
+    Column("may", lambda key: "read" if key.get("read_only") else "read, write"),
+    Column("allow", lambda key: listed(key.get("allow")) or "all"),
+    Column("expires", shown=moment),
     Column("source"),
     Column("description"),
 )
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Access keys of the gateway. What is created or rotated here is in force on every node within a second, and so is a\n"
-        "revocation, which lasts as long as the catalog is kept. Keys of a configuration file can be revoked only: take them\n"
-        "out of the file too. A node that reaches neither database nor Redis hears of nothing: status says which.",
+        "Access keys of the gateway. A key that is created or rotated here is valid on every node within a second, and a\n"
+        "revocation holds as fast, for as long as the catalog is kept. A key of a configuration file can only be revoked:\n"
+        "remove it from the file too. A node that reaches neither database nor Redis learns of no change; see status.",
         "larder-gateway credentials create --tenant vision --allow 'datasets/imagenet/**' --read-only",
         "larder-gateway credentials rotate GWVISION --grace 1h",
         "larder-gateway credentials revoke GWVISION",
     )
-    known = subcommand(
-        commands,
-        "list",
-        "list the access keys, without secrets",
-        _list,
-        "larder-gateway credentials list --tenant vision",
-    )
+    summary = "list the access keys, without secrets"
+    known = add_list(commands, "credentials", summary, answering(_list, _tell_list), "--tenant vision")
     known.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
-    pages(known, 0)
     _add_create(commands)
     rotated = subcommand(
         commands,
         "rotate",
         "give an access key a new secret, and print it once",
-        _rotate,
+        posting("credentials", "rotate", _tell_secret, lambda options: {"grace": options.grace}),
         "larder-gateway credentials rotate GWVISION --grace 1h",
     )
     rotated.add_argument(
@@ -63,24 +64,21 @@ def add(command: ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default=0.0,
-        help='for how long the old secret is valid too, as "1h" (0)',
+        help='how long the old secret stays valid, as "1h" (0)',
     )
-    revoked = subcommand(
-        commands,
-        "revoke",
-        "refuse an access key everywhere, for ever",
-        _revoke,
-        "larder-gateway credentials revoke GWVISION",
-    )
-    removed = subcommand(
-        commands,
-        "remove",
-        "revoke an access key, and take it off the list",
-        _remove,
-        "larder-gateway credentials remove GWVISION",
-    )
-    for one in (rotated, revoked, removed):
-        one.add_argument("key", metavar="ACCESS_KEY", help="the access key's id")
+    ended = [
+        subcommand(commands, word, summary, run, f"larder-gateway credentials {word} GWVISION")
+        for word, summary, run in (
+            (
+                "revoke",
+                "refuse an access key everywhere, permanently",
+                posting("credentials", "revoke", says("revoked")),
+            ),
+            ("remove", "revoke an access key, and take it off the list", deleting("credentials")),
+        )
+    ]
+    for one in (rotated, *ended):
+        one.add_argument("name", metavar="ACCESS_KEY", help="the access key's id")
 
 
 def _add_create(commands: Any) -> None:
@@ -88,7 +86,7 @@ def _add_create(commands: Any) -> None:
         commands,
         "create",
         "create an access key, and print its secret once",
-        _create,
+        creating("credentials", _fields, _tell_secret),
         "larder-gateway credentials create --tenant vision --allow 'datasets/imagenet/**' --read-only",
         "# into a file that only its owner can read",
         "(umask 077; larder-gateway credentials create --tenant vision > vision.env)",
@@ -106,40 +104,18 @@ def _add_create(commands: Any) -> None:
     new.add_argument("--origin-secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
 
 
-def _list(options: Namespace) -> int:
-    with connected(options) as admin:
-        found = admin.listed("credentials", 0 if options.tenant else options.limit)
-        keys = [key for key in found if options.tenant in (None, key.get("tenant"))]
-    keys = keys[: options.limit or None]
-    if options.json:
-        document({"items": keys})
-    else:
-        table(_COLUMNS, map(_row, keys), "no credentials")
-    return 0
+def _list(admin: Admin, options: Namespace) -> dict[str, Any]:
+    found = admin.listed("credentials", 0 if options.tenant else options.limit)
+    keys = [key for key in found if options.tenant in (None, key.get("tenant"))]
+    return {"items": keys[: options.limit or None]}
 
 
-def _row(key: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        key.get("access_key_id"),
-        key.get("tenant"),
-        _state(key),
-        key.get("origin"),
-        "read" if key.get("read_only") else "read, write",
-        listed(key.get("allow")) or "all",
-        moment(key.get("expires")),
-        key.get("source"),
-        key.get("description") or None,
-    )
+def _tell_list(_options: Namespace, answer: Mapping[str, Any]) -> None:
+    table(_COLUMNS, answer["items"], "no credentials")
 
 
-def _state(key: Mapping[str, Any]) -> str:
-    if key.get("revoked"):
-        return "revoked"
-    return f"not in force: {key['problem']}" if key.get("problem") else "in force"
-
-
-def _create(options: Namespace) -> int:
-    given = {
+def _fields(options: Namespace) -> dict[str, Any]:
+    return {
         "access_key_id": options.access_key,
         "tenant": options.tenant,
         "allow": options.allow,
@@ -150,45 +126,11 @@ def _create(options: Namespace) -> int:
         "origin_access_key_id": options.origin_access_key,
         "origin_secret_access_key": secret_of("--origin-secret-file", options.origin_secret_file),
     }
-    with connected(options) as admin:
-        answer = admin.ask("POST", "credentials", {name: value for name, value in given.items() if value is not None})
-    _tell_secret(options, answer)
-    return 0
 
 
-def _rotate(options: Namespace) -> int:
-    with connected(options) as admin:
-        answer = admin.ask("POST", path("credentials", options.key, "rotate"), {"grace": options.grace})
-    _tell_secret(options, answer)
-    return 0
-
-
-def _tell_secret(options: Namespace, answer: Mapping[str, Any]) -> None:
-    if options.json:
-        document(answer)
-        return
+def _tell_secret(_options: Namespace, answer: Mapping[str, Any]) -> None:
     line(f"AWS_ACCESS_KEY_ID={shlex.quote(str(answer.get('access_key_id')))}")
     line(f"AWS_SECRET_ACCESS_KEY={shlex.quote(str(answer.get('secret_access_key')))}")
     note("The secret is not shown again.")
     if until := moment(answer.get("previous_expires")):
         note(f"The old secret is valid until {until}.")
-
-
-def _revoke(options: Namespace) -> int:
-    with connected(options) as admin:
-        answer = admin.ask("POST", path("credentials", options.key, "revoke"), {})
-    if options.json:
-        document(answer)
-    else:
-        line(f"{printable(options.key)} is revoked")
-    return 0
-
-
-def _remove(options: Namespace) -> int:
-    with connected(options) as admin:
-        admin.ask("DELETE", path("credentials", options.key))
-    if options.json:
-        document({"removed": options.key})
-    else:
-        line(f"{printable(options.key)} is removed")
-    return 0

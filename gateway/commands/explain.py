@@ -15,14 +15,14 @@ _MISSES = (
     Column("node"),
     Column("outcome"),
     Column("reason"),
-    Column("count", number=True),
+    Column("count", shown=number),
     Column("meaning"),
-    Column("to change"),
+    Column("to change", "change"),
 )
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _explain,
@@ -114,10 +114,5 @@ def _misses(options: Namespace, admin: Admin) -> int:
     if options.json:
         document(answer)
         return 0
-    table(_MISSES, map(_row, answer["items"]), "every answer was a plain hit")
+    table(_MISSES, answer["items"], "every answer was a plain hit")
     return 0
-
-
-def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
-    said = (one.get("meaning") or None, one.get("change") or None)
-    return one.get("node"), one.get("outcome"), one.get("reason") or None, number(one.get("count")), *said

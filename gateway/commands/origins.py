@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.connection import connected, path
-from gateway.commands.grammar import pages, subcommand, subcommands
-from gateway.commands.output import Column, document, line, printable, table
+from gateway.commands.grammar import subcommand, subcommands
+from gateway.commands.output import Column
+from gateway.commands.resources import add_list, creating, deleting, listing, says
 from gateway.commands.secret_file import secret_of
 
 _COLUMNS = (
-    Column("origin"),
+    Column("origin", "name"),
     Column("endpoint"),
     Column("region"),
-    Column("access key"),
+    Column("access key", "access_key_id"),
     Column("credentials", number=True),
     Column("source"),
     Column("problem"),
@@ -24,22 +23,19 @@ _COLUMNS = (
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     commands = subcommands(
         command,
         "Origins: the stores behind the fleet. An access key names one (credentials create --origin).",
         "larder-gateway origins create archive --address https://s3.eu-west-1.amazonaws.com --region eu-west-1",
         "larder-gateway origins remove archive",
     )
-    known = subcommand(
-        commands, "list", "list the origins, without secrets", _list, "larder-gateway origins list --json"
-    )
-    pages(known, 0)
+    add_list(commands, "origins", "list the origins, without secrets", listing("origins", _COLUMNS))
     new = subcommand(
         commands,
         "create",
         "create an origin",
-        _create,
+        creating("origins", _fields, says("created")),
         "larder-gateway origins create archive --address https://s3.eu-west-1.amazonaws.com --region eu-west-1",
         "larder-gateway origins create local --address http://10.0.0.5:9000 --access-key LARDER --secret-file secret",
     )
@@ -51,57 +47,18 @@ def add(command: ArgumentParser) -> None:
         commands,
         "remove",
         "remove an origin that no access key names",
-        _remove,
+        deleting("origins"),
         "larder-gateway origins remove archive",
     )
     for one in (new, removed):
         one.add_argument("name", metavar="NAME", help="of the origin")
 
 
-def _list(options: Namespace) -> int:
-    with connected(options) as admin:
-        origins = list(admin.listed("origins", options.limit))
-    if options.json:
-        document({"items": origins})
-    else:
-        table(_COLUMNS, map(_row, origins), "no origins")
-    return 0
-
-
-def _row(origin: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        origin.get("name"),
-        origin.get("endpoint"),
-        origin.get("region"),
-        origin.get("access_key_id") or None,
-        origin.get("credentials"),
-        origin.get("source"),
-        origin.get("problem") or None,
-    )
-
-
-def _create(options: Namespace) -> int:
-    given = {
+def _fields(options: Namespace) -> dict[str, Any]:
+    return {
         "name": options.name,
         "endpoint": options.address,
         "region": options.region,
         "access_key_id": options.access_key,
         "secret_access_key": secret_of("--secret-file", options.secret_file),
     }
-    with connected(options) as admin:
-        answer = admin.ask("POST", "origins", {name: value for name, value in given.items() if value is not None})
-    if options.json:
-        document(answer)
-    else:
-        line(f"{printable(options.name)} is created")
-    return 0
-
-
-def _remove(options: Namespace) -> int:
-    with connected(options) as admin:
-        admin.ask("DELETE", path("origins", options.name))
-    if options.json:
-        document({"removed": options.name})
-    else:
-        line(f"{printable(options.name)} is removed")
-    return 0

@@ -1,10 +1,9 @@
-"""Printing. Tables have lines and colours on a terminal; elsewhere they are columns that grep and awk can read, never cut off.
+"""Printing. Tables have lines and colours on a terminal; elsewhere they are plain columns for grep and awk, never truncated.
 
-On a terminal only texts of several words are folded. Where a table does not fit so, each row becomes a list of its cells, one
-below the other: numbers and headings that are folded cannot be read, and columns that are left out are missed.
+On a terminal only texts of several words wrap. If a table still does not fit, each row becomes a list of its cells.
 
-What others have named, keys above all, may hold anything: it is shown on one line, with what is not printable escaped, so that a
-key can neither command a terminal nor forge a line.
+Names come from others and may hold any character. They are printed on one line with unprintable characters escaped, so a key can
+neither control the terminal nor forge a line.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -58,13 +57,6 @@ _PROSE = 20
 _BYTES = frozenset({"size", "chunk", "granted", "capacity", "bytes"})
 
 
-class Column(NamedTuple):
-    """A column's heading, and whether it holds numbers."""
-
-    name: str
-    number: bool = False
-
-
 def terminal() -> bool:
     """Whether a person looks at standard output."""
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -102,15 +94,15 @@ def heading(text: str, style: str = "bold") -> None:
         print(printable(text))
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], empty: str = "") -> None:
-    """Rows of cells; ``None`` is a dash. Without rows, ``empty`` is said instead.
+def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], empty: str = "") -> None:
+    """A table of documents.
 
     Args:
-        columns: their headings.
-        rows: of each column a cell.
-        empty: what to say of nothing, on standard error, as it is no result.
+        columns: what it shows of each document.
+        rows: the documents.
+        empty: printed on standard error if there are none.
     """
-    cells = [[printable(MISSING if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [[column.cell(row) for column in columns] for row in rows]
     if not cells:
         note(empty)
     elif terminal():
@@ -142,10 +134,10 @@ def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     least = 2 * (len(columns) - 1)
     for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
-        prose = not column.number and any(" " in cell for cell in cells)
+        prose = not column.right and any(" " in cell for cell in cells)
         width = max(cell_len(text) for text in (column.name, *cells))
         least += min(width, max(_PROSE, cell_len(column.name))) if prose else width
-        justify: Literal["left", "right"] = "right" if column.number else "left"
+        justify: Literal["left", "right"] = "right" if column.right else "left"
         drawn.add_column(Text(column.name), justify=justify, overflow="fold", no_wrap=not prose)
     for row in rows:
         drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
@@ -162,7 +154,7 @@ def _columns(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:
         padded = [
-            cell.rjust(width) if column.number else cell.ljust(width)
+            cell.rjust(width) if column.right else cell.ljust(width)
             for cell, width, column in zip(row, widths, columns, strict=True)
         ]
         print("  ".join(padded).rstrip())
@@ -243,3 +235,33 @@ def worded(name: str, value: object) -> str:
     if name in _BYTES:
         return size(value) or str(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_NUMBERS = (size, speed, number, share, age)
+
+
+class Column(NamedTuple):
+    """A column of a table of documents.
+
+    Args:
+        name: its heading.
+        value: the field that it shows, or a function of the document; the heading, if left out.
+        shown: formats the value.
+        number: aligns it right, as values that ``size``, ``number``, ``share`` and ``age`` format are anyway.
+    """
+
+    name: str
+    value: str | Callable[[Mapping[str, Any]], object] = ""
+    shown: Callable[[Any], object] | None = None
+    number: bool = False
+
+    @property
+    def right(self) -> bool:
+        """Whether it is aligned right."""
+        return self.number or self.shown in _NUMBERS
+
+    def cell(self, row: Mapping[str, Any]) -> str:
+        """The text for a document; a dash if it has no value."""
+        value = self.value(row) if callable(self.value) else row.get(self.value or self.name.replace(" ", "_"))
+        shown = value if self.shown is None else self.shown(value)
+        return MISSING if shown in (None, "") else printable(str(shown))

@@ -7,28 +7,44 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.commands.connection import connected
 from gateway.commands.grammar import asking, count, describe
-from gateway.commands.output import Column, document, facts, line, moment, named, share, size, table
+from gateway.commands.output import Column, facts, line, moment, named, share, size, table
+from gateway.commands.resources import answering
 
-_DATASETS = (
-    Column("dataset"),
-    Column("caching"),
-    Column("why"),
-    Column("granted", number=True),
-    Column("decided here"),
-    Column("the manager saw"),
-)
-_CHANGES = (Column("when"), Column("version", number=True), Column("what"), Column("of"), Column("how"))
 _DIGITS = 12
 _NAMED = frozenset({"at", "version", "what", "dataset", "job"})
 
 
+def _when(at: object) -> str | None:
+    return moment(datetime.fromtimestamp(at, UTC).isoformat()) if isinstance(at, int | float) else None
+
+
+def _how(event: Mapping[str, Any]) -> str | None:
+    return named({name: value for name, value in event.items() if name not in _NAMED})
+
+
+_DATASETS = (
+    Column("dataset", lambda order: order["id"][:_DIGITS]),
+    Column("caching"),
+    Column("why"),
+    Column("granted", shown=size),
+    Column("decided here", "override"),
+    Column("the manager saw", "inputs", named),
+)
+_CHANGES = (
+    Column("when", "at", _when),
+    Column("version", number=True),
+    Column("what"),
+    Column("of", lambda event: event.get("job") or str(event.get("dataset", ""))[:_DIGITS]),
+    Column("how", _how),
+)
+
+
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
-        _plan,
+        answering(lambda admin, _: admin.get("plan"), _show),
         "The plan in force: which dataset gets how much space and why, what the manager saw when it decided, and the last\n"
         "changes, the newest first. docs/jobs.md explains the words.",
         "larder-gateway plan",
@@ -39,45 +55,20 @@ def add(command: ArgumentParser) -> None:
     asking(command)
 
 
-def _plan(options: Namespace) -> int:
-    with connected(options) as admin:
-        plan = admin.get("plan")
-    if options.json:
-        document(plan)
-        return 0
+def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
     granted, capacity = plan.get("granted") or 0, plan.get("capacity") or 0
     part = f" ({share(granted / capacity)})" if capacity else ""
     facts((("version", plan.get("version")), ("granted", f"{size(granted)} of {size(capacity)}{part}")))
     line()
     inputs, overrides = (plan.get("inputs") or {}).get("datasets") or {}, plan.get("overrides") or {}
-    orders = plan.get("datasets") or {}
     table(
         _DATASETS,
-        (_dataset(name, order, overrides.get(name), inputs.get(name) or {}) for name, order in orders.items()),
+        (
+            {**order, "id": name, "override": overrides.get(name), "inputs": inputs.get(name) or {}}
+            for name, order in (plan.get("datasets") or {}).items()
+        ),
         "no dataset is planned: no job has registered",
     )
     if history := (plan.get("history") or [])[: options.history]:
         line()
-        table(_CHANGES, map(_change, history))
-    return 0
-
-
-def _dataset(name: str, order: Mapping[str, Any], override: object, inputs: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        name[:_DIGITS],
-        order.get("caching"),
-        order.get("why"),
-        size(order.get("granted")),
-        override or None,
-        named(inputs),
-    )
-
-
-def _change(event: Mapping[str, Any]) -> tuple[object, ...]:
-    how = named({name: value for name, value in event.items() if name not in _NAMED})
-    of = event.get("job") or str(event.get("dataset", ""))[:_DIGITS]
-    return _when(event.get("at")), event.get("version"), event.get("what"), of or None, how
-
-
-def _when(at: object) -> str | None:
-    return moment(datetime.fromtimestamp(at, UTC).isoformat()) if isinstance(at, int | float) else None
+        table(_CHANGES, history)

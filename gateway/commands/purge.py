@@ -12,11 +12,11 @@ from gateway.commands.grammar import asking, describe, place
 from gateway.commands.output import Column, document, line, note, number, printable, size, table
 from gateway.model.errors import ConfigError
 
-_COLUMNS = (Column("node"), Column("objects", number=True), Column("bytes", number=True), Column("failure"))
+_COLUMNS = (Column("node"), Column("objects", shown=number), Column("bytes", shown=size), Column("failure"))
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _purge,
@@ -63,8 +63,4 @@ def _agreed(question: str) -> bool:
 
 
 def _show(answer: Mapping[str, Any]) -> None:
-    table(_COLUMNS, map(_row, answer.get("nodes", [])), "nothing")
-
-
-def _row(node: Mapping[str, Any]) -> tuple[object, ...]:
-    return node.get("node"), number(node.get("objects")), size(node.get("bytes")), node.get("failure") or None
+    table(_COLUMNS, answer.get("nodes", []), "nothing")

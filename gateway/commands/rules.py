@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import tomllib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.connection import connected
+from gateway.commands.connection import Admin, connected
 from gateway.commands.grammar import place, subcommand, subcommands
 from gateway.commands.output import Column, age, document, line, printable, table
+from gateway.commands.resources import answering
 from gateway.model.errors import ConfigError
+
+
+def _time(kept: object) -> object:
+    return age(kept) if isinstance(kept, int | float) else kept
+
+
+def _yes(flag: object) -> str:
+    return "yes" if flag else "no"
+
 
 _COLUMNS = (
     Column("position", number=True),
     Column("match"),
-    Column("freshness"),
-    Column("cache"),
+    Column("freshness", shown=_time),
+    Column("cache", shown=_yes),
     Column("authorization"),
-    Column("grant"),
-    Column("stale if error"),
-    Column("warm on write"),
+    Column("grant", shown=_time),
+    Column("stale if error", shown=_time),
+    Column("warm on write", shown=_yes),
     Column("source"),
     Column("problem"),
 )
@@ -37,7 +47,7 @@ _DEFAULTS = "no rule holds: it is cached, and checked after 10 minutes"
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     commands = subcommands(
         command,
         "Caching rules. They are tried in order, and the first that matches bucket/key holds: those that were set here come\n"
@@ -45,7 +55,13 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway rules list",
         "larder-gateway rules check datasets/imagenet/train/0001.jpg",
     )
-    subcommand(commands, "list", "list the rules in their order", _list, "larder-gateway rules list --json")
+    subcommand(
+        commands,
+        "list",
+        "list the rules in their order",
+        answering(lambda admin, _: admin.get("rules"), _show),
+        "larder-gateway rules list --json",
+    )
     checked = subcommand(
         commands,
         "check",
@@ -62,7 +78,7 @@ def add(command: ArgumentParser) -> None:
         commands,
         "replace",
         "set the rules that come before those of the configuration files",
-        _replace,
+        answering(_replace, _show),
         "larder-gateway rules replace rules.toml",
     )
     replaced.add_argument(
@@ -70,38 +86,8 @@ def add(command: ArgumentParser) -> None:
     )
 
 
-def _list(options: Namespace) -> int:
-    with connected(options) as admin:
-        answer = admin.get("rules")
-    if options.json:
-        document(answer)
-    else:
-        _show(answer["items"])
-    return 0
-
-
-def _show(rules: Iterable[Mapping[str, Any]]) -> None:
-    table(_COLUMNS, map(_row, rules), _DEFAULTS)
-
-
-def _row(rule: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        rule.get("position"),
-        rule.get("match"),
-        _freshness(rule),
-        "yes" if rule.get("cache") else "no",
-        rule.get("authorization"),
-        age(rule.get("grant")),
-        age(rule.get("stale_if_error")),
-        "yes" if rule.get("warm_on_write") else "no",
-        rule.get("source"),
-        rule.get("problem") or None,
-    )
-
-
-def _freshness(rule: Mapping[str, Any]) -> object:
-    kept = rule.get("freshness")
-    return age(kept) if isinstance(kept, int | float) else kept
+def _show(_options: Namespace, answer: Mapping[str, Any]) -> None:
+    table(_COLUMNS, answer["items"], _DEFAULTS)
 
 
 def _check(options: Namespace) -> int:
@@ -119,7 +105,7 @@ def _check(options: Namespace) -> int:
     elif options.place is not None:
         _tell(answer.get("position"), rules)
     else:
-        table(_CHECKED, map(_verdict, rules), "no rules")
+        table(_CHECKED, rules, "no rules")
     wrong = options.place is None and any(rule.get("verdict") in ("nothing", "hidden") for rule in rules)
     return 1 if wrong else 0
 
@@ -132,21 +118,10 @@ def _tell(position: int | None, rules: Sequence[Mapping[str, Any]]) -> None:
     line(printable(f"rule {position} holds: {rule.get('match')} ({rule.get('source')})"))
 
 
-def _verdict(rule: Mapping[str, Any]) -> tuple[object, ...]:
-    said = (rule.get("why") or None, rule.get("example") or None)
-    return rule.get("position"), rule.get("match"), rule.get("source"), rule.get("verdict"), *said
-
-
-def _replace(options: Namespace) -> int:
+def _replace(admin: Admin, options: Namespace) -> Any:
+    # With the etag, the second of two concurrent replacements fails instead of undoing the first.
     rules = _read(options.file)
-    with connected(options) as admin:
-        # The version that is there now: of two who replace at the same moment, one is told so.
-        answer = admin.ask("PUT", "rules", {"items": rules}, etag=admin.get("rules").get("etag"))
-    if options.json:
-        document(answer)
-    else:
-        _show(answer["items"])
-    return 0
+    return admin.ask("PUT", "rules", {"items": rules}, etag=admin.get("rules").get("etag"))
 
 
 def _read(file: Path) -> list[Any]:

@@ -21,6 +21,7 @@ from gateway.commands.output import (
     share,
     size,
     speed,
+    table,
 )
 
 
@@ -50,15 +51,15 @@ def _status(options: Namespace) -> int:
 
 def _show(overview: Mapping[str, Any]) -> None:
     heading(f"zone {overview.get('zone')}, Larder {overview.get('version')}")
-    nodes.show(overview.get("nodes", []))
+    table(nodes.COLUMNS, overview.get("nodes", []), "no nodes")
     line()
     _traffic(overview.get("now", {}), overview.get("total", {}))
     if overview.get("jobs"):
         line()
-        jobs.show(overview["jobs"])
+        table(jobs.COLUMNS, overview["jobs"])
     if overview.get("datasets"):
         line()
-        datasets.show(overview["datasets"])
+        table(datasets.COLUMNS, overview["datasets"])
     line()
     _problems(overview.get("problems", []))
 

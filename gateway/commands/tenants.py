@@ -3,115 +3,59 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
-from typing import Any
 
-from gateway.commands.connection import connected, path
-from gateway.commands.grammar import pages, subcommand, subcommands
-from gateway.commands.output import Column, document, hint, line, moment, note, printable, table
+from gateway.commands.connection import path
+from gateway.commands.grammar import Run, subcommand, subcommands
+from gateway.commands.output import Column, hint, moment, note
+from gateway.commands.resources import add_list, answering, creating, deleting, listing, says
 
 _COLUMNS = (
-    Column("tenant"),
-    Column("state"),
+    Column("tenant", "name"),
+    Column("state", lambda tenant: "disabled" if tenant.get("enabled") is False else "enabled"),
     Column("credentials", number=True),
     Column("source"),
-    Column("created"),
+    Column("created", "created_at", moment),
     Column("description"),
 )
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Tenants: who the fleet serves. Credentials belong to one. A tenant that is disabled is refused everywhere at once,\n"
-        "with all of its credentials, until it is enabled again.",
+        "Tenants: who the fleet serves. Each credential belongs to one. A disabled tenant is refused everywhere at once, with\n"
+        "all of its credentials, until it is enabled again.",
         "larder-gateway tenants create vision --description 'the vision group'",
         "larder-gateway tenants disable vision",
     )
-    known = subcommand(commands, "list", "list the tenants", _list, "larder-gateway tenants list --json")
-    pages(known, 0)
+    add_list(commands, "tenants", "list the tenants", listing("tenants", _COLUMNS))
     new = subcommand(
         commands,
         "create",
         "create a tenant",
-        _create,
+        creating("tenants", lambda options: {"name": options.name, "description": options.description}, _created),
         "larder-gateway tenants create vision --description 'the vision group'",
     )
     new.add_argument("--description", metavar="TEXT", help="for people")
-    disabled = subcommand(
-        commands,
-        "disable",
-        "refuse a tenant with all of its credentials",
-        _disable,
-        "larder-gateway tenants disable vision",
-    )
-    enabled = subcommand(commands, "enable", "serve a tenant again", _enable, "larder-gateway tenants enable vision")
-    removed = subcommand(
-        commands, "remove", "remove a tenant that has no credentials", _remove, "larder-gateway tenants remove vision"
-    )
-    for one in (new, disabled, enabled, removed):
+    changes = [
+        subcommand(commands, word, summary, run, f"larder-gateway tenants {word} vision")
+        for word, summary, run in (
+            ("disable", "refuse a tenant with all of its credentials", _switched(False)),
+            ("enable", "serve a tenant again", _switched(True)),
+            ("remove", "remove a tenant that has no credentials", deleting("tenants")),
+        )
+    ]
+    for one in (new, *changes):
         one.add_argument("name", metavar="NAME", help="of the tenant")
 
 
-def _list(options: Namespace) -> int:
-    with connected(options) as admin:
-        tenants = list(admin.listed("tenants", options.limit))
-    if options.json:
-        document({"items": tenants})
-    else:
-        table(_COLUMNS, map(_row, tenants), "no tenants")
-    return 0
+def _created(options: Namespace, answer: object) -> None:
+    says("created")(options, answer)
+    note(f"its first key: {hint('credentials', 'create', '--tenant', options.name)}")
 
 
-def _row(tenant: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        tenant.get("name"),
-        "disabled" if tenant.get("enabled") is False else "enabled",
-        tenant.get("credentials"),
-        tenant.get("source"),
-        moment(tenant.get("created_at")),
-        tenant.get("description") or None,
+def _switched(enabled: bool) -> Run:
+    return answering(
+        lambda admin, options: admin.ask("PATCH", path("tenants", options.name), {"enabled": enabled}),
+        says("enabled" if enabled else "disabled"),
     )
-
-
-def _create(options: Namespace) -> int:
-    body = {"name": options.name}
-    if options.description is not None:
-        body["description"] = options.description
-    with connected(options) as admin:
-        answer = admin.ask("POST", "tenants", body)
-    if options.json:
-        document(answer)
-    else:
-        line(f"{printable(options.name)} is created")
-        note(f"its first key: {hint('credentials', 'create', '--tenant', options.name)}")
-    return 0
-
-
-def _disable(options: Namespace) -> int:
-    return _change(options, enabled=False)
-
-
-def _enable(options: Namespace) -> int:
-    return _change(options, enabled=True)
-
-
-def _change(options: Namespace, *, enabled: bool) -> int:
-    with connected(options) as admin:
-        answer = admin.ask("PATCH", path("tenants", options.name), {"enabled": enabled})
-    if options.json:
-        document(answer)
-    else:
-        line(f"{printable(options.name)} is {'enabled' if enabled else 'disabled'}")
-    return 0
-
-
-def _remove(options: Namespace) -> int:
-    with connected(options) as admin:
-        admin.ask("DELETE", path("tenants", options.name))
-    if options.json:
-        document({"removed": options.name})
-    else:
-        line(f"{printable(options.name)} is removed")
-    return 0

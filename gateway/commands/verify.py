@@ -23,16 +23,16 @@ _GOING = frozenset({"queued", "running"})
 _COLUMNS = (
     Column("node"),
     Column("state"),
-    Column("blobs", number=True),
-    Column("bytes", number=True),
-    Column("corrupt", number=True),
-    Column("missing", number=True),
-    Column("orphans", number=True),
+    Column("blobs", shown=number),
+    Column("bytes", shown=size),
+    Column("corrupt", shown=number),
+    Column("missing", shown=number),
+    Column("orphans", shown=number),
 )
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _verify,
@@ -90,7 +90,7 @@ def _remotely(options: Namespace) -> int:
     if options.json:
         document(ended)
     else:
-        table(_COLUMNS, map(_row, nodes))
+        table(_COLUMNS, nodes)
         _complain(nodes)
     return 0 if all(map(_is_sound, nodes)) else 1
 
@@ -113,11 +113,6 @@ def _step(state: Mapping[str, Any]) -> ProgressStep:
 
 def _share(node: Mapping[str, Any]) -> float:
     return float(node.get("share") or 0.0) if node.get("state") in _GOING else 1.0
-
-
-def _row(node: Mapping[str, Any]) -> tuple[object, ...]:
-    counts = (number(node.get(name)) for name in ("corrupt", "missing", "orphans"))
-    return node.get("node"), node.get("state"), number(node.get("blobs")), size(node.get("bytes")), *counts
 
 
 def _complain(nodes: Iterable[Mapping[str, Any]]) -> None:

@@ -17,21 +17,34 @@ from gateway.commands.progress import ProgressStep, amounts, watch
 from gateway.model.errors import ConfigError
 
 _GOING = frozenset({"queued", "running"})
+
+
+def _what(state: Mapping[str, Any]) -> str:
+    if state.get("dataset"):
+        return f"dataset {printable(str(state['dataset']))}"
+    return printable(f"{state.get('bucket')}/{state.get('prefix') or ''}")
+
+
+def _done(state: Mapping[str, Any]) -> str | None:
+    done, total = number(state.get("done")), number(state.get("total"))
+    return done if total is None else f"{done}/{total}"
+
+
 _COLUMNS = (
-    Column("warm-up"),
-    Column("what"),
-    Column("as"),
+    Column("warm-up", "id"),
+    Column("what", _what),
+    Column("as", "access_key_id"),
     Column("state"),
     Column("node"),
-    Column("done", number=True),
-    Column("bytes", number=True),
-    Column("failed", number=True),
-    Column("began"),
+    Column("done", _done, number=True),
+    Column("bytes", "done_bytes", size),
+    Column("failed", shown=number),
+    Column("began", "created_at", moment),
 )
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _warm,
@@ -135,34 +148,13 @@ def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
         line(f"  {printable(str(example.get('key')))}: {printable(str(example.get('why')))}")
 
 
-def _what(state: Mapping[str, Any]) -> str:
-    if state.get("dataset"):
-        return f"dataset {printable(str(state['dataset']))}"
-    return printable(f"{state.get('bucket')}/{state.get('prefix') or ''}")
-
-
 def _list(options: Namespace, admin: Admin) -> int:
     found = list(admin.listed("warmups", options.limit))
     if options.json:
         document({"items": found})
     else:
-        table(_COLUMNS, map(_row, found), "no warm-ups")
+        table(_COLUMNS, found, "no warm-ups")
     return 0
-
-
-def _row(state: Mapping[str, Any]) -> tuple[object, ...]:
-    done, total = number(state.get("done")), number(state.get("total"))
-    return (
-        state.get("id"),
-        _what(state),
-        state.get("access_key_id"),
-        state.get("state"),
-        state.get("node"),
-        f"{done}/{total}" if total is not None else done,
-        size(state.get("done_bytes")),
-        number(state.get("failed")),
-        moment(state.get("created_at")),
-    )
 
 
 def _cancel(options: Namespace, admin: Admin) -> int:

@@ -1,0 +1,73 @@
+"""Commands that ask a gateway for one thing and print its answer: lists, and changes of what they list."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gateway.commands.connection import Admin, connected, path
+from gateway.commands.grammar import Run, pages, subcommand
+from gateway.commands.output import PROGRAM, Column, document, line, printable, table
+
+Ask = Callable[[Admin, Namespace], Any]
+Tell = Callable[[Namespace, Any], object]
+
+
+def answering(ask: Ask, tell: Tell) -> Run:
+    """A command that prints what ``ask`` gets: by ``tell``, or as JSON with ``--json``."""
+
+    def run(options: Namespace) -> int:
+        with connected(options) as admin:
+            answer = ask(admin, options)
+        if options.json:
+            document(answer)
+        else:
+            tell(options, answer)
+        return 0
+
+    return run
+
+
+def listing(plural: str, columns: Sequence[Column]) -> Run:
+    """A command that prints a list."""
+    return answering(
+        lambda admin, options: {"items": list(admin.listed(plural, options.limit))},
+        lambda _, answer: table(columns, answer["items"], f"no {plural}"),
+    )
+
+
+def add_list(commands: Any, plural: str, summary: str, run: Run, example: str = "--json") -> ArgumentParser:
+    """Add the subcommand ``list``."""
+    command = subcommand(commands, "list", summary, run, f"{PROGRAM} {plural} list {example}")
+    pages(command, 0)
+    return command
+
+
+def posting(plural: str, verb: str, tell: Tell, body: Callable[[Namespace], object] = lambda _: {}) -> Run:
+    """A command that posts to one of a list, named by the option ``name``."""
+    return answering(lambda admin, options: admin.ask("POST", path(plural, options.name, verb), body(options)), tell)
+
+
+def creating(plural: str, fields: Callable[[Namespace], Mapping[str, Any]], tell: Tell) -> Run:
+    """A command that creates one of a list; fields that are ``None`` are left out."""
+
+    def ask(admin: Admin, options: Namespace) -> Any:
+        return admin.ask("POST", plural, {name: value for name, value in fields(options).items() if value is not None})
+
+    return answering(ask, tell)
+
+
+def deleting(plural: str, word: str = "removed") -> Run:
+    """A command that deletes one of a list, named by the option ``name``; ``word`` says what that is."""
+
+    def ask(admin: Admin, options: Namespace) -> dict[str, str]:
+        admin.ask("DELETE", path(plural, options.name))
+        return {word: options.name}
+
+    return answering(ask, says(word))
+
+
+def says(word: str) -> Tell:
+    """Prints that the one named by the option ``name`` is created, removed, or the like."""
+    return lambda options, _: line(f"{printable(options.name)} is {word}")
