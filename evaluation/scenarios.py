@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from evaluation.pages import FOLDER, machine, table, write
 from gateway.policies.space.allocation import Candidate, allocate
+from gateway.sim import report
 from gateway.sim.plots import draw
-from gateway.sim.report import as_markdown
 from gateway.sim.run import RunResult, simulate, speedup
 from gateway.sim.scenario import (
     DatasetSpec,
@@ -28,11 +28,11 @@ NAMES = ("quiver-table3", "quiver-figure6", "quiver-figure7", "multi-job", "prob
 KEPT = {"quiver-figure6": "speedup", "quiver-figure7": "chunks-Larder-ImageNet", "slow-job": "chunks-Larder-ImageNet"}
 """Which of its pictures is the one to show; by default progress."""
 MODES = {
-    Mode.LARDER: "As the manager's plan says, with batches of what is at hand",
-    Mode.LRU: "One cache for all, which evicts what was used least recently; each job reads in its own order",
-    Mode.NONE: "Not at all: each job reads everything from the origin",
-    Mode.STATIC: 'What came first stays ("never evict" above)',
-    Mode.BELADY: "Belady's MIN: what will be used last is evicted, as the orders of all jobs say",
+    Mode.LARDER: "By the manager's plan, with substitution",
+    Mode.LRU: "One cache that evicts the least recently used item; each job reads in its own order",
+    Mode.NONE: "Each job reads everything from the origin",
+    Mode.STATIC: 'The first items stay ("never evict" above)',
+    Mode.BELADY: "Belady's MIN: the item whose next use is furthest away is evicted",
 }
 GB = 10**9
 PAPER_TABLE3 = {"ResNet50": (3.88, 2.35), "Inception": (2.26, 1.58), "DeepSpeech": (1.31, 1.28)}
@@ -51,7 +51,7 @@ def run() -> None:
         parts += [
             f"## {name}",
             f"**{scenario.title}.** {' '.join(scenario.text.split())}",
-            as_markdown(scenario, results),
+            compact(*report.table(scenario, results)),
         ]
         parts += _beside_the_paper(name, scenario, results)
         parts.append(_picture(name, scenario, results))
@@ -61,15 +61,37 @@ def run() -> None:
 
 def _intro() -> str:
     return (
-        "`larder-gateway simulate NAME` runs jobs, a fleet and an origin under a virtual clock, with the policies of the "
-        "gateways and the planner of the loader themselves. These are the scenarios that come with it. The job model is "
-        "calibrated with two numbers per workload, both from Quiver's Table 3: its time per mini-batch with a cache is what "
-        "a job computes, and the time without one, less that, is what it waits for the store. Everything else below follows "
-        "from the model and the policies.\n\nColumns: time for so many mini-batches of one job; speedup over the run without "
-        "a cache; share of its "
-        'items that a job found in the cache, and that it fetched itself (the rest came with what others fetched). A row "all" '
-        "is the whole cluster: the mean over its jobs of each one's speedup, and what the origin sent to all of them. It "
-        "is there when a run has several kinds of job."
+        "`larder-gateway simulate NAME` runs jobs, a fleet and an origin under a virtual clock, with the gateway's policies and "
+        "the loader's planner. The job model has two numbers per workload, from Quiver's Table 3: the time per mini-batch with a "
+        "cache is computation, the additional time without one is waiting for the store. Everything else follows from the model "
+        "and the policies.\n\nEach kind of job has its speedup over the run without a cache, and the share of its items that "
+        "were hits. `read` is the share that it fetched itself; other jobs' reads brought the rest. (2 chunks) means that at "
+        "most two of the dataset's chunks were cached at a time. `simulate` prints more columns."
+    )
+
+
+def compact(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table of ``report.table`` with one row for each run."""
+    by_run: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        cells = dict(zip(columns, row, strict=True))
+        by_run.setdefault(cells["run"], []).append(cells)
+    if len(by_run) == len(rows):
+        wanted = ["run", "cache", columns[3], "speedup", "hits", "read", "datasets"]
+        return table(wanted, [[cells[name] for name in wanted] for (cells,) in by_run.values()])
+    kinds = [cells["jobs"] for cells in next(iter(by_run.values()))[:-1]]
+    return table(
+        ["run", *kinds, "all", "origin sent", "datasets"],
+        [
+            [
+                run,
+                *(f"{cells['speedup']}, {cells['hits']}" for cells in of_kinds),
+                whole["speedup"],
+                whole["origin sent"],
+                "; ".join(dict.fromkeys(cells["datasets"] for cells in of_kinds if cells["datasets"])),
+            ]
+            for run, (*of_kinds, whole) in by_run.items()
+        ],
     )
 
 
@@ -95,7 +117,7 @@ def _table3(scenario: Scenario, results: Sequence[RunResult]) -> str:
         )
     columns = ["workload", "hit, paper", "hit, simulated", "co-op miss, paper", "co-op miss, simulated", "differs by"]
     return (
-        "The hit column is put in; the co-operative miss comes out, between miss and hit for each, and in the paper's order.\n\n"
+        "The hit column is an input. The co-operative miss lies between miss and hit, in the paper's order.\n\n"
         + table(columns, rows)
     )
 
@@ -111,8 +133,8 @@ def _figure6(scenario: Scenario, results: Sequence[RunResult]) -> str:
     columns = ["cache", "Larder", "LRU", "never evict", "Belady", "Quiver, paper", "LRU, paper"]
     return (
         f"Throughput of the cluster over no cache. Larder is {_ahead(by_name, base)}, as in the paper. With little cache it "
-        "gains more than the paper reports: there, chunks come in by the jobs' own misses (Table 3's third column), here the "
-        "fleet loads them ahead, so two chunks bring nearly what all would.\n\n" + table(columns, rows)
+        "gains more than in the paper, where the jobs' own misses load the chunks: here the fleet loads them ahead.\n\n"
+        + table(columns, rows)
     )
 
 
@@ -142,9 +164,8 @@ def _decisions() -> str:
         found = allocate(candidates, budget * 2**30)
         rows.append([f"{budget} GB", *(found[name].caching.value for name in sizes)])
     return (
-        "With the paper's own benefits instead of measured ones (16 GPUs on each dataset, Table 3, chunks of 15 GB) the "
-        "allocation decides as the paper reports: all in chunks; ImageNet whole; ImageNet and OpenImages whole.\n\n"
-        + table(["cache", *sizes], rows)
+        "With the paper's own benefits (16 GPUs on each dataset, Table 3, chunks of 15 GB) the allocation decides as the paper "
+        "reports.\n\n" + table(["cache", *sizes], rows)
     )
 
 
@@ -185,12 +206,12 @@ def _reference() -> str:
         ("[[runs]]", RunSpec),
     ]
     top = "`title`, `text`, `seed`, `duration`, `measure_from`, `steps` (mini-batches that the table times) at the top; then:"
-    rows = [[f"`{title}`", f"`{name}`", _default(field), str(field.description or "")] for title, spec in tables
+    rows = [[f"`{title} {name}`", _default(field), str(field.description or "")] for title, spec in tables
             for name, field in spec.model_fields.items()]  # fmt: skip
     return (
-        f"A TOML file. Sizes and times are written as in [the configuration](../configuration.md). {top}\n\n"
-        + table(["table", "field", "default", "meaning"], rows)
-        + '\n\nA run\'s `mode` is one of these, or `"module:function"` for [a way of your own](../adding-a-policy.md). '
+        f"A scenario is a TOML file, with the units of [the configuration](../configuration.md). {top}\n\n"
+        + table(["field", "default", "meaning"], rows)
+        + '\n\nA run\'s `mode` is one of these, or `"module:function"` for [your own](../adding-a-policy.md). '
         "Speedups refer to the first run of the mode `none` with the same jobs.\n\n"
         + table(["mode", "how items are cached"], [[f"`{mode}`", MODES[mode]] for mode in Mode])
     )

@@ -1,4 +1,4 @@
-"""What a simulation found, as a table for people and as JSON for programs."""
+"""The results of a simulation, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _cluster_row(scenario: Scenario, result: RunResult, baseline: RunResult | No
 def _caching(result: RunResult, dataset: str, jobs: int, of: int) -> str:
     if dataset not in result.caching:
         return ""
-    left = f", {of - jobs} jobs left the cache" if jobs < of else ""
+    left = f", {of - jobs} of {of} jobs left the cache" if jobs < of else ""
     most = result.most_chunks.get(dataset, 0)
-    chunks = f", at most {most} chunks" if most else ""
+    chunks = f" ({most} chunks)" if most else ""
     return f"{dataset} {result.caching[dataset]}{chunks}{left}"
 
 
 def as_text(scenario: Scenario, results: Sequence[RunResult]) -> str:
-    """The scenario's words and its table."""
+    """The scenario's description and its table."""
     columns, rows = table(scenario, results)
     widths = [max(len(line[at]) for line in (columns, *rows)) for at in range(len(columns))]
     lines = [
@@ -84,12 +84,6 @@ def as_text(scenario: Scenario, results: Sequence[RunResult]) -> str:
         for row in (columns, *rows)
     ]
     return "\n".join([scenario.title, "", *([scenario.text.strip(), ""] if scenario.text else []), *lines])
-
-
-def as_markdown(scenario: Scenario, results: Sequence[RunResult]) -> str:
-    """The table for a page."""
-    columns, rows = table(scenario, results)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *rows))
 
 
 def as_json(scenario: Scenario, results: Sequence[RunResult]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def test_it_prints_a_table(file, capsys):
     text = capsys.readouterr().out
     assert "a test" in text
     assert "speedup" in text
-    assert "d chunked, at most 2 chunks" in text
+    assert "d chunked (2 chunks)" in text
 
 
 def test_json_is_the_same_for_the_same_seed(file, capsys):
