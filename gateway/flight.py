@@ -16,6 +16,7 @@ T = TypeVar("T")
 class _Call(NamedTuple):
     task: asyncio.Task[Any]
     began: float
+    owner: Hashable
 
 
 class SingleFlight(Generic[K, T]):
@@ -24,6 +25,9 @@ class SingleFlight(Generic[K, T]):
     def __init__(self) -> None:
         self._calls: dict[K, _Call] = {}
         self._tasks: set[asyncio.Task[T]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
 
     def get(self, key: K) -> asyncio.Task[T] | None:
         """The call in flight for a key."""
@@ -34,14 +38,18 @@ class SingleFlight(Generic[K, T]):
         """The call in flight for a key, begun if there is none. A caller that awaits the task itself shields it."""
         return self.get(key) or self.begin(key, call())
 
-    def begin(self, key: K, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin the call that later callers join, in place of one in flight."""
+    def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Task[T]:
+        """Begin the call that later callers join, in place of one in flight; see ``owner``."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(call)
-        self._calls[key] = _Call(task, loop.time())
+        self._calls[key] = _Call(task, loop.time(), owner)
         self._tasks.add(task)
         task.add_done_callback(partial(self._end, key))
         return task
+
+    def waiter(self, key: K) -> asyncio.Future[T]:
+        """What the call in flight for a key will come to, for one caller, who may cancel it."""
+        return asyncio.shield(self._calls[key].task)
 
     async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the call for a key returns or raises."""
@@ -50,6 +58,11 @@ class SingleFlight(Generic[K, T]):
     def began(self, key: K) -> float:
         """When the call in flight for a key began, by the clock of the event loop."""
         return self._calls[key].began
+
+    def owner(self, key: K) -> Hashable:
+        """In whose name the call in flight for a key began; ``None`` when there is no call."""
+        call = self._calls.get(key)
+        return None if call is None else call.owner
 
     def forget(self, key: K) -> None:
         """Have later callers begin anew; those that have joined get their result."""

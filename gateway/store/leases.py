@@ -9,6 +9,7 @@ and never closed before the store is, because closing any descriptor of it would
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from hashlib import blake2b
@@ -17,6 +18,8 @@ from pathlib import Path
 from gateway.model.keys import ObjectKey
 
 _POSITIONS = 2**62
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+"""Seconds between two attempts to get a lease that another worker has."""
 
 
 class FillLeases:
@@ -56,6 +59,17 @@ class FillLeases:
             except OSError:
                 return True  # no locks on this file system: several fills of one block do no harm
         self._held[position] = self._held.get(position, 0) + 1
+        return True
+
+    async def take(self, key: ObjectKey, number: int, generation: int, within: float) -> bool:
+        """``acquire``, waiting for another worker for ``within`` seconds at most; whether it succeeded."""
+        pause = _SHORTEST_PAUSE
+        while not self.acquire(key, number, generation):
+            if within <= 0:
+                return False
+            await asyncio.sleep(pause)
+            within -= pause
+            pause = min(2 * pause, _LONGEST_PAUSE)
         return True
 
     def release(self, key: ObjectKey, number: int, generation: int) -> None:

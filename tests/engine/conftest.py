@@ -13,8 +13,8 @@ import pytest
 
 from gateway.config import CacheSettings, Credential, Origin
 from gateway.engine.engine import Engine
+from gateway.engine.fetching import Span
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.growing import Span
 from gateway.engine.objects.reads import Ask, Found
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import NullInvalidations

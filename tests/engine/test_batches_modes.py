@@ -176,11 +176,21 @@ async def test_a_stream_that_cannot_begin_is_a_failed_item(small: Shelf) -> None
 
 
 async def test_a_stream_that_breaks_off_raises(small: Shelf) -> None:
-    """Rule: there is nothing to put in place of missing bytes."""
+    """Rule: there is nothing to put in place of missing bytes, once the origin breaks off again and again."""
     data = await small.dataset([b"a" * 200_000])
-    small.bench.origin.inject(DieAfter(size=1000))
+    small.bench.origin.inject(DieAfter(size=1000, times=items.ATTEMPTS))
     with pytest.raises(items.OriginUnavailable):
         await _streamed(data, 0)
+
+
+async def test_a_stream_that_the_origin_breaks_off_goes_on_where_it_broke(small: Shelf) -> None:
+    """Rule: the origin is asked for the rest, and the verdict is about all bytes."""
+    body = hashlib.shake_128(b"resumed").digest(200_000)
+    data = await small.dataset([body])
+    small.bench.origin.inject(DieAfter(size=1000))
+    assert await _streamed(data, 0) == (body, (items.crc32(body), ItemStatus.OK))
+    ranges = [seen.header("range") for seen in small.bench.origin.seen if seen.method == "GET"]
+    assert ranges == ["", "bytes=1000-"]
 
 
 async def test_memory_for_loose_items_is_bounded(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

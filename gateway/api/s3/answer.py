@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
+from gateway.engine.fetching import Span
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.growing import Span
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.send import send_file

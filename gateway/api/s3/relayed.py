@@ -7,7 +7,8 @@ What the home cannot do is done without it, and no client hears of that. A node 
 begins, is suspected (``Membership.suspect``). One whose origin is lost says so at once, and stays home of what it has cached. In
 either case its successor in the ring is asked once, and if that fails too, or is this node, the object is read here as if there
 were no fleet. Stale bytes of a home that has lost its origin are given only when nobody else reaches the origin. What breaks off
-later is completed from the origin (``engine/objects/relay.py``).
+later is completed from the origin, with the ETag of the answer that has begun in If-Match and the first byte not sent in Range.
+The client has status and length already: if the object is another one by then, its connection is broken.
 
 A node that has lost its own origin is a successor to nobody, and has others read what is at home here and not cached.
 """
@@ -15,21 +16,21 @@ A node that has lost its own origin is a successor to nobody, and has others rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.engine.engine import Engine
+from gateway.engine.fetching import ByteStream, Reopen
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
 from gateway.engine.objects.reads import Forward, Relay
-from gateway.engine.objects.relay import RelayedBody, Rest
 from gateway.fleet.membership import Membership
 from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model import peer_objects as wire
-from gateway.model.errors import S3_CODES, OriginUnavailable
+from gateway.model.errors import S3_CODES, LarderError, OriginUnavailable
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.objects import Header
@@ -42,6 +43,8 @@ from gateway.policies.ring import Ring, path_key
 
 _ASKED = 2
 """Nodes that are asked for one object: its home, and who comes next."""
+_RESUMES = 3
+"""How often the rest of a body is asked of the origin when a node broke off."""
 log = logging.getLogger("larder.s3")
 
 
@@ -211,16 +214,17 @@ class RelayedReads:
             (_, whole), (start, stop) = found
             answer.span = (start, stop, whole)
             rest = self._rest(key, exchange.auth.principal, *found)
-        body = RelayedBody(response, size, rest)
-        answer.content, answer.length = body.pieces(), size or 0
+        stream = ByteStream(response, size, rest)
+        stream.resumes = _RESUMES
+        answer.content, answer.length = _relayed(stream), size or 0
 
         async def let_go() -> None:
-            response.abort()
+            stream.abort()
 
         answer.cleanup = let_go
         return answer
 
-    def _rest(self, key: ObjectKey, principal: Principal, version: Version, span: tuple[int, int]) -> Rest:
+    def _rest(self, key: ObjectKey, principal: Principal, version: Version, span: tuple[int, int]) -> Reopen:
         """How the origin gives what is missing of an answer of that version."""
         origin, (start, stop) = self._services.origin, span
 
@@ -235,6 +239,26 @@ class RelayedReads:
                 raise
 
         return rest
+
+
+async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
+    """The body of another node's answer, counted if it broke off.
+
+    Raises:
+        LarderError: the rest cannot be had; the connection must be broken.
+    """
+    try:
+        while chunk := await stream.next_chunk():
+            yield chunk
+        stream.release()
+    except LarderError:
+        if not stream.resumed:
+            RELAYED.labels("broken").inc()
+        raise
+    finally:
+        if stream.resumed:
+            RELAYED.labels("resumed").inc()
+        stream.abort()
 
 
 def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:

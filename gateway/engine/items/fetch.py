@@ -21,19 +21,18 @@ import asyncio
 import hashlib
 import logging
 import os
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
 from zlib import crc32
 
+from gateway.engine.fetching import ByteStream, GrowingBlob, pause
 from gateway.engine.items.holders import Neighbours
 from gateway.engine.items.homes import Node
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,
     InMemoryItem,
-    ItemAnswer,
     ItemStream,
     LargeItem,
     MemoryBudget,
@@ -41,15 +40,15 @@ from gateway.engine.items.wanted import (
     Outcome,
     StoredItem,
     Wanted,
-    Who,
 )
 from gateway.engine.services import Services
+from gateway.flight import SingleFlight
 from gateway.metrics import MOVED_ITEMS
 from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import ObjectKey
-from gateway.model.objects import BlobRef
+from gateway.model.objects import BlobRef, Header
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.admission import forbidden
 from gateway.policies.datasets import CachingMode, may_evict_for
@@ -60,7 +59,7 @@ from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
 from gateway.store.failures import disk_faults
 from gateway.store.index.pool_rows import Entering
-from gateway.store.writer import SMALL, WrongDigest
+from gateway.store.writer import WrongDigest
 
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2
@@ -68,13 +67,12 @@ MEMORY = 64 * 1024**2
 """Bytes of items that are in memory at once in one worker because the cache did not take them."""
 AT_ONCE = 128
 LEASE_PATIENCE = 30.0
-_LEASE_PAUSE = 0.005
+"""Seconds that an item may wait for another worker of the node; then both read it."""
 _HOMES = 3
 """Homes asked in turn before an item is read here."""
 
 _UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, "the origin cannot be reached, or broke off")
 log = logging.getLogger("larder.items")
-T = TypeVar("T")
 
 
 class _Failed(LarderError):
@@ -87,20 +85,13 @@ class _Unusable(OriginUnavailable):
     """The origin answered, but with what is no use; the message is fit for readers."""
 
 
-@dataclass(eq=False, slots=True)
-class _Fetch:
-    task: asyncio.Task[Outcome]
-    who: Who
-
-
 class ItemFetches:
     """The fetches of this worker."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._store = services.store
-        self._fetches: dict[bytes, _Fetch] = {}
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._flight: SingleFlight[bytes, Outcome] = SingleFlight()
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = MemoryBudget()
         self._fleet = services.fleet
@@ -110,20 +101,19 @@ class ItemFetches:
     @property
     def active(self) -> int:
         """How many fetches are under way."""
-        return len(self._tasks)
+        return len(self._flight)
 
     async def fetch(self, wanted: Wanted) -> Outcome:
-        """Get one item, by joining whoever is getting the same bytes, or from the origin. Never raises but to be cancelled."""
+        """Get one item, by joining a fetch of the same bytes, or anew. Never raises but to be cancelled."""
         digest = wanted.digest
-        running = self._fetches.get(digest)
-        if running is not None:
-            outcome = await self._outcome(running, wanted)
+        owner = self._flight.owner(digest)
+        if owner is not None:
+            outcome = await self._outcome(digest, wanted)
             if isinstance(outcome, StoredItem | InMemoryItem):
                 return replace(outcome, flags=ItemFlag.JOINED)
-            if running.who == wanted.who:
+            if owner == wanted.who:
                 return await self._or_elsewhere(outcome, digest, wanted)
-            before, running = running, self._fetches.get(digest)
-            if running is not None and running is not before and running.who == wanted.who:
+            if self._flight.owner(digest) == wanted.who:
                 return await self.fetch(wanted)
         tried: list[str] = []
         served = await self._from_others(digest, wanted, tried)
@@ -155,16 +145,16 @@ class ItemFetches:
         return None
 
     async def _here(self, digest: bytes, wanted: Wanted) -> Outcome:
-        running = self._fetches.get(digest)
-        if running is None or running.who != wanted.who:
+        if self._flight.owner(digest) != wanted.who:
             if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
                 return _UNREACHED
-            running = self._start(digest, wanted)
-        return await self._outcome(running, wanted)
+            # Perhaps in place of another one, of somebody whose failure would say nothing about this one.
+            self._flight.begin(digest, self._run(digest, wanted), wanted.who)
+        return await self._outcome(digest, wanted)
 
-    async def _outcome(self, fetch: _Fetch, wanted: Wanted) -> Outcome:
-        """What a fetch comes to, unless the origin is lost before and another node may do better."""
-        waiter = asyncio.shield(fetch.task)
+    async def _outcome(self, digest: bytes, wanted: Wanted) -> Outcome:
+        """What the fetch in flight comes to, unless the origin is lost before and another node may do better."""
+        waiter = self._flight.waiter(digest)
         try:
             if not self._hasty(wanted):
                 return await waiter
@@ -184,28 +174,11 @@ class ItemFetches:
             return None
         return self._fleet.members.home(item_key(digest), without)
 
-    def _start(self, digest: bytes, wanted: Wanted) -> _Fetch:
-        task = asyncio.get_running_loop().create_task(self._run(digest, wanted))
-        # Perhaps in place of another one, of somebody whose failure would say nothing about this one.
-        fetch = self._fetches[digest] = _Fetch(task, wanted.who)
-        self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ended(digest, fetch))
-        return fetch
-
-    def _ended(self, digest: bytes, fetch: _Fetch) -> None:
-        self._tasks.discard(fetch.task)
-        del fetch.task  # see _outcome
-        if self._fetches.get(digest) is fetch:
-            del self._fetches[digest]
-
     async def close(self) -> None:
         """Stop every fetch; what was not whole is thrown away."""
         if self.peers is not None:
             await self.peers.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._flight.stop()
 
     # --- one fetch
 
@@ -216,99 +189,66 @@ class ItemFetches:
         key = ObjectKey("", "", digest.hex())
         leased = False
         try:
-            leased = await self._lease(key)
+            leased = await self._services.leases.take(key, 0, 0, LEASE_PATIENCE)
             if wanted.mode is not CachingMode.NONE:
                 here = await self._store.items.look(wanted.registration.content, index)
                 if here is not None:
                     # Another worker stored it while this one waited for the lease.
                     return StoredItem(OpenBlob(here.fd, BlobRef(digest, here.size, here.crc32), 0), ItemFlag.JOINED)
             async with self._reading:
-                return await self._insist(wanted, lambda: self._read(digest, wanted))
+                try:
+                    return await self._read(wanted, keep=True)
+                except DiskUnavailable:
+                    # The bytes are passed on without being kept.
+                    return await self._read(wanted, keep=False)
         except _Failed as failure:
             return FailedItem(failure.status, str(failure))
+        except OriginUnavailable as failure:
+            return _unreached(wanted, failure)
         except Exception:
-            # Nobody else hears of it: those who wait may all have left.
+            # It is reported here alone: those who wait may all have left.
             log.exception("an item could not be read")
-            return FailedItem(ItemStatus.ORIGIN_ERROR, "the gateway made a mistake; its log says which")
+            return FailedItem(ItemStatus.ORIGIN_ERROR, "internal error; see the gateway's log")
         finally:
             if leased:
                 self._services.leases.release(key, 0, 0)
             if states.flags[index] == FETCHING:
                 states.flags[index] = NOT_KNOWN
 
-    async def _lease(self, key: ObjectKey) -> bool:
-        """Wait for the turn of this worker; ``False`` when another one is so slow that both had better read."""
-        patience, pause = LEASE_PATIENCE, _LEASE_PAUSE
-        while not self._services.leases.acquire(key, 0, 0):
-            if patience <= 0:
-                return False
-            await asyncio.sleep(pause)
-            patience -= pause
-            pause = min(2 * pause, 16 * _LEASE_PAUSE)
-        return True
-
-    async def _insist(self, wanted: Wanted, attempt: Callable[[], Awaitable[T]]) -> T:
-        for number in range(1, ATTEMPTS):
-            try:
-                return await attempt()
-            except OriginUnavailable:
-                await asyncio.sleep(random.uniform(0.05, 0.25) * number)  # noqa: S311 - jitter, not a secret
-        try:
-            return await attempt()
-        except OriginUnavailable as failure:
-            log.info("%s could not be read: %s", wanted.location.path, failure)
-            told = str(failure) if isinstance(failure, _Unusable) else _UNREACHED.detail
-            raise _Failed(ItemStatus.ORIGIN_ERROR, told) from failure
-
-    async def _read(self, digest: bytes, wanted: Wanted) -> Outcome:
-        try:
-            return await self._read_once(digest, wanted, keep=True)
-        except DiskUnavailable:
-            # The bytes are passed on without being kept.
-            return await self._read_once(digest, wanted, keep=False)
-
-    async def _read_once(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
+    async def _read(self, wanted: Wanted, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
         location = wanted.location
         keep = keep and self._may_keep(wanted, location, length)
         if wanted.store_only and not keep:
             return _not_taken()
         if location.length == 0:
-            return await self._empty(digest, wanted, keep=keep)
+            # Kept, so that batches with it can be all resident.
+            return await self._take(wanted, ByteStream(None, 0), 0, keep=keep)
         node = await wanted.source.of(wanted.index) if wanted.source else None
-        moved = await self._move(digest, wanted, node, keep=keep) if node else None
+        moved = await self._move(wanted, node, keep=keep) if node else None
         if moved is not None:
             return moved
-        response, length = await self.ask(wanted, location)
+        stream, length, headers = await self._open(wanted, location)
         try:
-            keep = keep and self._may_keep(wanted, location, length) and forbidden(response.headers) is None
-            if keep and await self._make_room(wanted, length):
-                return await self._into_store(digest, wanted, length, response.next_chunk)
-            if wanted.store_only:
-                return _not_taken()
-            if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
-                return LargeItem(length)
-            return await self._into_memory(digest, length, response.next_chunk)
+            keep = keep and self._may_keep(wanted, location, length) and forbidden(headers) is None
+            return await self._take(wanted, stream, length, keep=keep)
         finally:
-            response.release()
+            stream.release()
 
-    async def _move(self, digest: bytes, wanted: Wanted, node: Node, *, keep: bool) -> Outcome | None:
+    async def _move(self, wanted: Wanted, node: Node, *, keep: bool) -> Outcome | None:
         """Take the item over from a node that has it; ``None`` when that comes to nothing."""
         assert self.neighbours is not None
         expected = int(wanted.registration.content.lengths[wanted.index])
         try:
-            blob = await self.neighbours.blob(node, digest)
+            blob = await self.neighbours.blob(node, wanted.digest)
             if blob is None:
                 return None
             answer, length = blob
             try:
                 if expected not in (length, UNKNOWN_LENGTH):
                     return None
-                outcome: Outcome | None = None
-                if keep and self._may_keep(wanted, wanted.location, length) and await self._make_room(wanted, length):
-                    outcome = await self._into_store(digest, wanted, length, answer.next_chunk)
-                elif not wanted.store_only and length <= LARGEST_IN_MEMORY and self._memory.used + length <= MEMORY:
-                    outcome = await self._into_memory(digest, length, answer.next_chunk)
+                keep = keep and self._may_keep(wanted, wanted.location, length)
+                outcome = await self._take(wanted, ByteStream(answer, length), length, keep=keep)
             finally:
                 answer.release()
         except DiskUnavailable:
@@ -321,7 +261,31 @@ class ItemFetches:
         MOVED_ITEMS.inc()
         return replace(outcome, flags=ItemFlag.HIT)
 
-    async def ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[StreamedResponse, int]:
+    async def _open(self, wanted: Wanted, location: Location) -> tuple[ByteStream, int, Sequence[Header]]:
+        """The item from the origin: its bytes, how many there are, and the header of the answer.
+
+        Raises:
+            OriginUnavailable: it failed ``ATTEMPTS`` times.
+            _Failed: it said no.
+        """
+
+        async def rest(offset: int) -> StreamedResponse:
+            return (await self._ask(wanted, location, offset))[0]
+
+        for attempt in count(1):
+            try:
+                response, length = await self._ask(wanted, location)
+            except OriginUnavailable:
+                if attempt == ATTEMPTS:
+                    raise
+                await pause(attempt)
+            else:
+                break
+        stream = ByteStream(response, length, rest)
+        stream.resumes = ATTEMPTS - attempt
+        return stream, length, response.headers
+
+    async def _ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[StreamedResponse, int]:
         """The origin's answer to a read of exactly this item but its first ``skip`` bytes, and how many bytes it will be.
 
         Raises:
@@ -358,81 +322,72 @@ class ItemFetches:
             return self._store.usable and await self._store.make_room(length)
         return self._store.admits(length)
 
-    async def _into_store(
-        self, digest: bytes, wanted: Wanted, length: int, next_chunk: Callable[[], Awaitable[bytes]]
-    ) -> Outcome:
-        writer = self._store.begin(length)
-        writer.hold()
+    async def _take(self, wanted: Wanted, stream: ByteStream, length: int, *, keep: bool) -> Outcome:
+        """Read an item into the cache, or into memory, or not at all."""
+        if keep and await self._make_room(wanted, length):
+            return await self._into_store(wanted, stream, length)
+        if wanted.store_only:
+            return _not_taken()
+        if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
+            return LargeItem(length)
+        share = MemoryLease(self._memory, length)
+        data = await stream.read()
+        if hashlib.sha256(data).digest() != wanted.digest:
+            raise _changed()
+        return InMemoryItem(data, crc32(data), share)
+
+    async def _into_store(self, wanted: Wanted, stream: ByteStream, length: int) -> StoredItem:
+        growing = GrowingBlob(wanted.index, length)
         try:
-            if length <= SMALL:
-                ref = await writer.commit(await _gathered(length, next_chunk), digest)
-            else:
-                while writer.written < length:
-                    await writer.write(await _some(next_chunk))
-                ref = await writer.commit(digest=digest)
+            ref = await growing.fill(self._store, stream, wanted.digest)
+            assert growing.writer is not None
             with disk_faults():
-                blob = OpenBlob(os.dup(writer.fd), ref, 0)
+                blob = OpenBlob(os.dup(growing.writer.fd), ref, 0)
         except WrongDigest:
             raise _changed() from None
         finally:
-            writer.abort()
-            writer.release()
+            growing.end()
         dataset = wanted.registration.content.id
-        access = Access(dataset, wanted.index, digest, False, self._services.now(), wanted.identity)
+        access = Access(dataset, wanted.index, ref.digest, False, self._services.now(), wanted.identity)
         entering = Entering(access, dataset_pool(dataset), 0 if wanted.store_only else 1)
         await self._store.keep_item(ref, entering, for_good=not may_evict_for(wanted.mode))
         return StoredItem(blob)
-
-    async def _empty(self, digest: bytes, wanted: Wanted, *, keep: bool) -> Outcome:
-        """An item of no bytes, for which nobody need be asked; kept, so that batches with it can be all resident."""
-        if digest != hashlib.sha256(b"").digest():
-            raise _changed()
-        if keep and await self._make_room(wanted, 0):
-            return await self._into_store(digest, wanted, 0, _nothing)
-        return InMemoryItem(b"", 0)
-
-    async def _into_memory(self, digest: bytes, length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> Outcome:
-        share = MemoryLease(self._memory, length)
-        data = await _gathered(length, next_chunk)
-        if hashlib.sha256(data).digest() != digest:
-            raise _changed()
-        return InMemoryItem(data, crc32(data), share)
 
     # --- items that only pass through
 
     async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
         """A ``LargeItem``, asked for anew: the answer that showed how large it is was not kept for a reader that may be slow."""
-        digest = wanted.digest
-        there = await self._at_home(digest, wanted)
+        there = await self._at_home(wanted)
         if there is not None:
             return there
         try:
-            response, length = await self._insist(wanted, lambda: self.ask(wanted, wanted.location))
+            stream, length, _ = await self._open(wanted, wanted.location)
         except _Failed as failure:
             return FailedItem(failure.status, str(failure))
-        return ItemStream(response, length, digest)
+        except OriginUnavailable as failure:
+            return _unreached(wanted, failure)
+        return ItemStream(stream, length, wanted.digest)
 
-    async def _at_home(self, digest: bytes, wanted: Wanted) -> ItemStream | None:
+    async def _at_home(self, wanted: Wanted) -> ItemStream | None:
         """The item out of its home's cache; what a home that dies half-way owes is read from the origin."""
-        home = self.home(digest, wanted)
+        home = self.home(wanted.digest, wanted)
         if home is None or self.neighbours is None:
             return None
         try:
-            blob = await self.neighbours.blob(home, digest)
+            blob = await self.neighbours.blob(home, wanted.digest)
         except LarderError:
             return None
         if blob is None:
             return None
         answer, length = blob
-
-        async def rest(sent: int) -> ItemAnswer:
-            response, _ = await self.ask(wanted, wanted.location, sent)
-            return response
-
         if int(wanted.registration.content.lengths[wanted.index]) not in (length, UNKNOWN_LENGTH):
             answer.release()
             return None
-        return ItemStream(answer, length, digest, rest)
+
+        async def rest(offset: int) -> StreamedResponse:
+            return (await self._ask(wanted, wanted.location, offset))[0]
+
+        return ItemStream(ByteStream(answer, length, rest), length, wanted.digest)
 
 
 def _checked(response: StreamedResponse, *, ranged: bool, expected: int) -> int:
@@ -458,22 +413,10 @@ def _may_be_had_elsewhere(outcome: Outcome) -> bool:
     return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
 
 
-async def _gathered(length: int, next_chunk: Callable[[], Awaitable[bytes]]) -> bytes:
-    pieces, size = [], 0
-    while size < length:
-        pieces.append(await _some(next_chunk))
-        size += len(pieces[-1])
-    return b"".join(pieces)
-
-
-async def _some(next_chunk: Callable[[], Awaitable[bytes]]) -> bytes:
-    if chunk := await next_chunk():
-        return chunk
-    raise OriginUnavailable("the origin closed the connection early")
-
-
-async def _nothing() -> bytes:
-    return b""
+def _unreached(wanted: Wanted, failure: OriginUnavailable) -> FailedItem:
+    log.info("%s could not be read: %s", wanted.location.path, failure)
+    told = str(failure) if isinstance(failure, _Unusable) else _UNREACHED.detail
+    return FailedItem(ItemStatus.ORIGIN_ERROR, told)
 
 
 def _not_taken() -> FailedItem:

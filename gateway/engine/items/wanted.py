@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
+from gateway.engine.fetching import ByteStream
 from gateway.engine.items.homes import Node
-from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
@@ -123,38 +123,16 @@ class PrefetchCounts(NamedTuple):
     refused: int
 
 
-class ItemAnswer(Protocol):
-    """What an origin's and a node's answer have in common."""
-
-    async def next_chunk(self) -> bytes:
-        """More of the body, ``b""`` at its end."""
-
-    def release(self) -> None:
-        """Give the connection back, or end it when there is more to come."""
-
-
 class ItemStream:
-    """An item that passes through, ``length`` bytes long; whoever has it calls ``close``.
+    """An item that passes through, ``length`` bytes long; its owner calls ``close``.
 
-    Args:
-        answer: where the bytes come from.
-        length: how many there will be.
-        digest: what their SHA-256 should be.
-        resume: gives another answer, from a byte on, when the first one breaks off; used once. The hash is of everything, so
-            bytes of two versions of an object cannot pass for one.
+    The digest is that of all bytes, so bytes of two versions of an object cannot pass for one when the stream was resumed.
     """
 
-    def __init__(
-        self,
-        answer: ItemAnswer,
-        length: int,
-        digest: bytes,
-        resume: Callable[[int], Awaitable[ItemAnswer]] | None = None,
-    ) -> None:
+    def __init__(self, stream: ByteStream, length: int, digest: bytes) -> None:
         self.length = length
-        self._answer = answer
+        self._stream = stream
         self._digest = digest
-        self._resume = resume
         self._sha256 = hashlib.sha256()
         self._crc32 = 0
 
@@ -162,30 +140,12 @@ class ItemStream:
         """The bytes as they come.
 
         Raises:
-            OriginUnavailable: they broke off; nothing can be said in place of those that are missing.
+            LarderError: they broke off; nothing can be said in place of those that are missing.
         """
-        left = self.length
-        while left:
-            chunk = await self._chunk(self.length - left)
-            if not chunk or len(chunk) > left:
-                raise OriginUnavailable("the origin closed the connection early")
+        while chunk := await self._stream.next_chunk():
             self._sha256.update(chunk)
             self._crc32 = crc32(chunk, self._crc32)
-            left -= len(chunk)
             yield chunk
-
-    async def _chunk(self, sent: int) -> bytes:
-        if self._resume is None:
-            return await self._answer.next_chunk()
-        try:
-            if chunk := await self._answer.next_chunk():
-                return chunk
-        except LarderError:
-            pass  # it is the other answer's turn
-        self._answer.release()
-        resume, self._resume = self._resume, None
-        self._answer = await resume(sent)
-        return await self._answer.next_chunk()
 
     def verdict(self) -> tuple[int, ItemStatus]:
         """CRC of the bytes, and whether they were the item's."""
@@ -194,4 +154,4 @@ class ItemStream:
 
     def close(self) -> None:
         """Give the connection back, or end it when there is more to come."""
-        self._answer.release()
+        self._stream.release()

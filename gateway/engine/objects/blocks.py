@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
+from gateway.engine.fetching import GrowingBlob
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.coming import Coming
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill, FillParts
 from gateway.engine.objects.grants import Grants
-from gateway.engine.objects.growing import GrowingBlock
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.services import Services
 from gateway.metrics import FILLS
@@ -26,7 +24,7 @@ from gateway.tasks import Tasks
 Slot = tuple[ObjectKey, str, int]
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 LEASE_PATIENCE = 10.0
-LEASE_PAUSE = 0.002
+"""Seconds that a block may wait for another worker of the node."""
 
 
 class Blocks:
@@ -47,7 +45,7 @@ class Blocks:
         self._leases = services.leases
         self._accesses = services.store.accesses
         self._max_fills = max_fills
-        self._growing: dict[Slot, tuple[Fill, GrowingBlock]] = {}
+        self._growing: dict[Slot, tuple[Fill, GrowingBlob]] = {}
         self._fills: set[Fill] = set()
         self.tasks = Tasks()
         """What belongs to the node, not to a client."""
@@ -76,7 +74,7 @@ class Blocks:
         await self.tasks.stop()
 
     def start_fill(
-        self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: Coming | None
+        self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
     ) -> Fill:
         """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
 
@@ -99,12 +97,12 @@ class Blocks:
             self._fills.discard(fill)
             FILLS.labels("raced" if fill.race else fill.end).inc()
 
-    def _ended(self, fill: Fill, block: GrowingBlock) -> None:
+    def _ended(self, fill: Fill, block: GrowingBlob) -> None:
         slot = (fill.entry.key, fill.entry.record.meta.etag, block.number)
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
+    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""
         entry = body.entry
         leased = False
@@ -139,7 +137,7 @@ class Blocks:
     def _missed(self, body: Body, number: int) -> None:
         self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
 
-    def _join(self, entry: ObjectEntry, number: int) -> tuple[Fill, GrowingBlock] | None:
+    def _join(self, entry: ObjectEntry, number: int) -> tuple[Fill, GrowingBlob] | None:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
         if growing is None:
             return None
@@ -155,13 +153,8 @@ class Blocks:
         Raises:
             DiskUnavailable: it takes longer than storing the block is worth.
         """
-        patience, pause = LEASE_PATIENCE, LEASE_PAUSE
-        while not self._leases.acquire(key, number, generation):
-            if patience <= 0:
-                raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
-            await asyncio.sleep(pause)
-            patience -= pause
-            pause = min(2 * pause, 16 * LEASE_PAUSE)
+        if not await self._leases.take(key, number, generation, LEASE_PATIENCE):
+            raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
 
     async def _resident(self, body: Body, number: int) -> OpenBlob | None:
         entry = body.entry

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
+from gateway.engine.fetching import GrowingBlob, Span
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill, FillEnded
-from gateway.engine.objects.growing import GrowingBlock, Span
 from gateway.engine.objects.ranged import ReaderRefused
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
@@ -26,7 +26,7 @@ MAX_SPAN = 8 * 1024**2
 class BlockSource(Protocol):
     """Where a body gets its blocks; the engine implements it."""
 
-    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlock]:
+    async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """A resident block, held for the caller, or a growing one, joined, with its fill.
 
         Raises:
@@ -61,7 +61,7 @@ class Body:
         self.direct = False
         self._source = source
         self._fill: Fill | None = None
-        self._ready: OpenBlob | tuple[Fill, GrowingBlock] | None = None
+        self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = None
 
     async def prepare(self) -> None:
         """Open the first block.
@@ -129,7 +129,7 @@ class Body:
         finally:
             response.abort()
 
-    def _attach(self, ready: OpenBlob | tuple[Fill, GrowingBlock]) -> None:
+    def _attach(self, ready: OpenBlob | tuple[Fill, GrowingBlob]) -> None:
         if isinstance(ready, OpenBlob):
             return
         fill, _block = ready

@@ -18,23 +18,18 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from gateway.engine.objects.coming import Coming
+from gateway.engine.fetching import RESUMES, ByteStream, GrowingBlob
 from gateway.engine.objects.entries import ObjectEntry
-from gateway.engine.objects.growing import GrowingBlock
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
-from gateway.store.writer import SMALL
 
 LINGER = 64 * 1024**2
-RESUMES = 2
 FAR_AHEAD = 4
 
 Reopen = Callable[[int, int], Awaitable[StreamedResponse]]
@@ -56,7 +51,7 @@ class FillParts:
     entry: ObjectEntry
     first: int
     last: int
-    response: Coming | None
+    response: StreamedResponse | None
     reopen: Reopen
     leases: FillLeases
     started_at: float
@@ -65,7 +60,7 @@ class FillParts:
 class Fill:
     """One origin read in progress."""
 
-    def __init__(self, store: Store, parts: FillParts, on_end: Callable[[Fill, GrowingBlock], None]) -> None:
+    def __init__(self, store: Store, parts: FillParts, on_end: Callable[[Fill, GrowingBlob], None]) -> None:
         self.entry = parts.entry
         self.last = parts.last
         self.current = parts.first
@@ -74,16 +69,17 @@ class Fill:
         self.disk_failed = False
         self.end = "failed"
         self._store = store
-        self._response: Coming | None = parts.response
+        self._response = parts.response
         self._reopen = parts.reopen
+        self._first = parts.first
+        self._stream: ByteStream | None = None
         self._on_end = on_end
         self._leases = parts.leases
         self._started_at = parts.started_at
         self._ended: set[int] = set()
-        self._left: bytes | memoryview = b""
         record = parts.entry.record
         self.blocks = {
-            number: GrowingBlock(number, record.block_length(number)) for number in range(parts.first, parts.last + 1)
+            number: GrowingBlob(number, record.block_length(number)) for number in range(parts.first, parts.last + 1)
         }
 
     def __repr__(self) -> str:
@@ -105,27 +101,42 @@ class Fill:
         """Carry the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
         block = self.blocks[self.current]
         try:
-            if self._response is None:
-                self._response = await self._reopen(*self._span_from(self.current * self.entry.record.block_size))
+            stream = self._stream = await self._open()
             while True:
-                await self._fill_block(block)
+                if not await self._store.make_room(block.length):
+                    raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
+                stream.resumes = RESUMES
+                self.entry.blobs[block.number] = await block.fill(self._store, stream)
+                block.progress()
                 await self._keep(block)
                 if not self._goes_on():
                     break
                 self.current += 1
                 block = self.blocks[self.current]
-            self._finish()
+            stream.release()
+            self._end_rest(FillEnded("the fill ended before this block"))
             self.end = "completed"
         except LarderError as failure:
             self.disk_failed = isinstance(failure, DiskUnavailable)
-            self._abort()
-            self._fail_rest(failure)
+            self._abort(failure)
         except BaseException:
-            self._abort()
-            self._fail_rest(OriginUnavailable("the gateway is stopping"))
+            self._abort(OriginUnavailable("the gateway is stopping"))
             raise
         finally:
             self._leases.release(self.entry.key, self.current, self.entry.generation)
+
+    async def _open(self) -> ByteStream:
+        start, stop = self._span_from(self._first * self.entry.record.block_size)
+        response = self._response or await self._reopen(start, stop)
+        # The end may have come nearer by then: the fill may have been cut short.
+        return ByteStream(response, stop - start, lambda offset: self._reopen(*self._span_from(start + offset)))
+
+    def _abort(self, failure: LarderError) -> None:
+        if self._stream is not None:
+            self._stream.abort()
+        elif self._response is not None:
+            self._response.abort()
+        self._end_rest(failure)
 
     def _goes_on(self) -> bool:
         """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
@@ -139,95 +150,21 @@ class Fill:
         self._leases.release(self.entry.key, self.current, self.entry.generation)
         return True
 
-    def _abort(self) -> None:
-        if self._response is not None:
-            self._response.abort()
-
     def _span_from(self, position: int) -> tuple[int, int]:
         record = self.entry.record
         return position, min((self.last + 1) * record.block_size, record.meta.size)
 
-    def _finish(self) -> None:
-        assert self._response is not None
-        if self.current == max(self.blocks):
-            self._response.release()
-        else:
-            self._response.abort()
-            self._fail_rest(FillEnded("the fill ended before this block"))
-
-    def _fail_rest(self, failure: LarderError) -> None:
+    def _end_rest(self, failure: LarderError) -> None:
         for block in self.blocks.values():
             if block.number not in self._ended:
-                if block.writer is not None:
-                    block.writer.abort()
-                block.fail(failure)
-                self._end(block)
+                self._end(block, failure)
 
-    def _end(self, block: GrowingBlock) -> None:
+    def _end(self, block: GrowingBlob, failure: LarderError | None = None) -> None:
         self._ended.add(block.number)
         self._on_end(self, block)
-        block.leave()
+        block.end(failure)
 
-    async def _fill_block(self, block: GrowingBlock) -> None:
-        if not await self._store.make_room(block.length):
-            raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
-        writer = self._store.begin(block.length)
-        writer.hold()
-        block.writer = writer
-        resumes = 0
-        while block.ref is None:
-            try:
-                if resumes:
-                    await self._resume(block.number * self.entry.record.block_size + block.received)
-                await self._pump(block)
-            except OriginUnavailable:
-                resumes += 1
-                if resumes > RESUMES:
-                    raise
-
-    async def _pump(self, block: GrowingBlock) -> None:
-        """Write what the origin sends into this block, and commit it.
-
-        The last bytes are handed out with the block committed and known to its entry: a reader who has them all and
-        asks again meets a hit.
-        """
-        writer = block.writer
-        assert writer is not None
-        while block.ref is None:
-            room = block.length - block.received
-            chunk = await self._next_chunk(room)
-            if len(chunk) == room:
-                if block.gathered:
-                    chunk = block.gathered + chunk
-                self.entry.blobs[block.number] = block.ref = await writer.commit(chunk)
-                block.gathered = b""
-            elif block.length <= SMALL:
-                block.gathered += chunk
-            else:
-                await writer.write(chunk)
-            block.progress()
-
-    async def _next_chunk(self, room: int) -> bytes | memoryview:
-        """What the origin sends, at most ``room`` bytes; what it sent beyond stays in ``_left``."""
-        assert self._response is not None
-        if not room:
-            return b""
-        chunk = self._left or await self._response.next_chunk()
-        if not chunk:
-            raise OriginUnavailable("the origin closed the connection early")
-        self._left = b""
-        if len(chunk) > room:
-            view = memoryview(chunk)
-            chunk, self._left = view[:room], view[room:]
-        return chunk
-
-    async def _resume(self, position: int) -> None:
-        self._abort()
-        self._left = b""
-        await asyncio.sleep(random.uniform(0.05, 0.25))  # noqa: S311 - jitter, not a secret
-        self._response = await self._reopen(*self._span_from(position))
-
-    async def _keep(self, block: GrowingBlock) -> None:
+    async def _keep(self, block: GrowingBlob) -> None:
         """Tie a committed block to its object, unless the object was written since the origin was asked.
 
         Raises:

@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.engine.objects.coming import Coming
 from gateway.fleet.membership import Membership
 from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED
-from gateway.model.errors import OriginUnavailable
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header
@@ -33,7 +31,7 @@ class Moved(NamedTuple):
     """A whole object on its way from its former home; ``age`` in seconds since the origin confirmed and granted it."""
 
     headers: Sequence[Header]
-    body: Coming
+    body: StreamedResponse
     age: float
 
 
@@ -67,20 +65,4 @@ class Moves:
             response.abort()
             return None
         RELAYED.labels("moved").inc()
-        return Moved(response.headers, _Coming(response), float(age))
-
-
-class _Coming:
-    """What a former home sends; when it breaks off, the rest is the origin's to give, as if that had broken off."""
-
-    def __init__(self, response: StreamedResponse) -> None:
-        self._response = response
-        self.release = response.release
-        self.abort = response.abort
-
-    async def next_chunk(self) -> bytes:
-        """See ``Coming``."""
-        try:
-            return await self._response.next_chunk()
-        except PeerUnavailable as failure:
-            raise OriginUnavailable(str(failure)) from failure
+        return Moved(response.headers, response, float(age))

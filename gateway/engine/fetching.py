@@ -1,0 +1,223 @@
+"""Bytes on their way from the origin, or from another node, into a blob and to its readers.
+
+Objects and items of datasets are fetched by the same two things. A ``ByteStream`` gives exactly as many bytes as it promised, and
+goes on with another answer when one breaks off. A ``GrowingBlob`` writes one blob from a stream, verifies it where the
+digest is known, and lets any number of readers follow it while it grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.fleet.peers import PeerUnavailable
+from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
+from gateway.model.objects import BlobRef
+from gateway.net.exchange import StreamedResponse
+from gateway.store.store import Store
+from gateway.store.writer import SMALL, BlobWriter
+
+RESUMES = 2
+"""How often a stream goes on with another answer, unless its owner says otherwise."""
+
+Reopen = Callable[[int], Awaitable[StreamedResponse]]
+"""Opens an answer with the bytes of a stream from an offset on; raises LarderError."""
+
+
+async def pause(turn: int = 1) -> None:
+    """Wait before the origin is asked again: 50 to 250 ms for each turn, so that many do not ask at once."""
+    await asyncio.sleep(random.uniform(0.05, 0.25) * turn)  # noqa: S311 - jitter, not a secret
+
+
+class ByteStream:
+    """The bytes of one read. End it with ``release`` or ``abort``.
+
+    Args:
+        response: an open answer with the bytes from the first one on; ``None`` for a stream of no bytes.
+        length: how many bytes there are; ``None`` when that is not known, so that the end of the answer is their end.
+        reopen: opens another answer when one breaks off; ``None`` when none may follow.
+
+    Attributes:
+        received: bytes that came so far.
+        resumes: how often the stream may still go on with another answer.
+        resumed: whether it has.
+    """
+
+    def __init__(self, response: StreamedResponse | None, length: int | None, reopen: Reopen | None = None) -> None:
+        self.received = 0
+        self.resumes = RESUMES
+        self.resumed = False
+        self._response = response
+        self._length = length
+        self._reopen = reopen
+        self._left = b""
+
+    async def next_chunk(self, most: int | None = None) -> bytes:
+        """Whatever has arrived since the last call, at most ``most`` bytes, waiting for at least one; ``b""`` at the end.
+
+        Raises:
+            LarderError: the rest cannot be had.
+        """
+        chunk = self._left
+        while not chunk and most != 0 and self.received != self._length:
+            try:
+                if self._response is None:
+                    assert self._reopen is not None
+                    self._response = await self._reopen(self.received)
+                chunk = await self._response.next_chunk()
+                self.received += len(chunk)
+                if chunk or self._length is None:
+                    break
+                raise OriginUnavailable("the connection was closed early")
+            except (OriginUnavailable, PeerUnavailable) as failure:
+                await self._interrupted(failure)
+        if self._length is not None and self.received > self._length:
+            raise BrokenBody(f"a body of {self._length} bytes has {self.received}")
+        self._left = b""
+        if most is not None and len(chunk) > most:
+            chunk, self._left = chunk[:most], chunk[most:]
+        return chunk
+
+    async def _interrupted(self, failure: LarderError) -> None:
+        """Have the stream go on with another answer, or raise the failure."""
+        self.abort()
+        if self._reopen is None or self._length is None or self.received >= self._length or not self.resumes:
+            raise failure
+        self.resumes -= 1
+        self.resumed = True
+        if isinstance(failure, OriginUnavailable):
+            await pause()
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """The bytes as they arrive. Raises what ``next_chunk`` raises."""
+        while chunk := await self.next_chunk():
+            yield chunk
+
+    async def read(self) -> bytes:
+        """All bytes. Raises what ``next_chunk`` raises."""
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    def release(self) -> None:
+        """Give the connection back, or close it when there is more to come."""
+        if self._response is not None:
+            self._response.release()
+
+    def abort(self) -> None:
+        """Close the connection; the stream may go on over another one."""
+        if self._response is not None:
+            self._response.abort()
+            self._response = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a file that is ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
+
+    fd: int
+    offset: int
+    count: int
+
+
+class GrowingBlob:
+    """One blob on its way to the disk: block ``number`` of an object, or an item.
+
+    Readers call ``available`` for the number of bytes they may take by ``part``. It ends *finished* (all bytes are there;
+    ``ref`` names the blob once it is committed) or *failed* (no more bytes will come).
+    """
+
+    def __init__(self, number: int, length: int) -> None:
+        self.number = number
+        self.length = length
+        self.writer: BlobWriter | None = None
+        self.gathered = b""
+        """What has come of a small blob, which is written in one step when it is whole."""
+        self.ref: BlobRef | None = None
+        self.failure: LarderError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._users = 1  # who fills it
+
+    async def fill(self, store: Store, stream: ByteStream, digest: bytes | None = None) -> BlobRef:
+        """Write the blob; the caller calls ``progress`` when it has noted the reference.
+
+        A reader who gets the last bytes and asks again so meets a hit.
+
+        Args:
+            store: of the blob; has room for it.
+            stream: of bytes, the blob's next.
+            digest: SHA-256 that the bytes must have; ``None``: any.
+
+        Raises:
+            DiskUnavailable: the disk does not take it.
+            WrongDigest: the bytes have another digest; nothing is kept.
+            LarderError: the stream failed.
+        """
+        self.writer = writer = store.begin(self.length)
+        writer.hold()
+        while True:
+            room = self.length - self.received
+            chunk = await stream.next_chunk(room)
+            if len(chunk) == room:
+                if self.gathered:
+                    chunk = self.gathered + chunk
+                self.ref = await writer.commit(chunk, digest)
+                self.gathered = b""
+                return self.ref
+            if self.length <= SMALL:
+                self.gathered += chunk
+            else:
+                await writer.write(chunk)
+            self.progress()
+
+    def join(self) -> None:
+        """Keep the bytes readable until ``leave``, whatever becomes of the fetch and of the file's name."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """Undo one ``join``; the last one out closes the file."""
+        self._users -= 1
+        if self._users == 0 and self.writer is not None:
+            self.writer.release()
+
+    @property
+    def received(self) -> int:
+        """Bytes that can be read now."""
+        return len(self.gathered) + (self.writer.written if self.writer is not None else 0)
+
+    def part(self, start: int, stop: int) -> Span | bytes:
+        """The bytes [start, stop) of those that are ``available``."""
+        if self.gathered:
+            return self.gathered[start:stop]
+        assert self.writer is not None
+        return Span(self.writer.fd, start, stop - start)
+
+    def progress(self) -> None:
+        """Wake the readers: bytes came, or the blob ended."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def end(self, failure: LarderError | None = None) -> None:
+        """No more bytes will come; readers learn why. To be called once, by who fills it."""
+        if self.writer is not None:
+            self.writer.abort()
+        if failure is not None and self.received < self.length:
+            self.failure = failure
+        self.progress()
+        self.leave()
+
+    async def available(self, beyond: int) -> int:
+        """Wait until more than ``beyond`` bytes are there, and return how many.
+
+        Raises:
+            LarderError: the failure of the fetch, when it ended before that.
+        """
+        while self.received <= beyond:
+            if self.failure is not None:
+                raise self.failure
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self.received
