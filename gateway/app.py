@@ -180,7 +180,9 @@ class Larder:
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         self._s3 = S3App(
             authenticator,
-            ReadPaths(reads, HotReads(engine, fleet.membership), relayed, watch_streams(settings, engine, stack)),
+            ReadPaths(
+                reads, HotReads(engine, fleet.membership), relayed, watch_streams(settings, management, engine, stack)
+            ),
             forwarder,
             access,
             settings.server.domain,

@@ -47,6 +47,7 @@ COMMANDS = (
     Command("rules", "gateway.commands.rules", "how objects are cached, and which rule holds for one", "list"),
     Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or keep it out", "list"),
     Command("jobs", "gateway.commands.jobs", "training jobs, and what the cache gains them", "list"),
+    Command("streams", "gateway.commands.streams", "how clients read plain objects, and what is held of it", "list"),
     Command("plan", "gateway.commands.plan", "what the fleet has decided, and from what"),
     Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),
     Command("purge", "gateway.commands.purge", "forget what is cached below a prefix"),

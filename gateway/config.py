@@ -318,6 +318,9 @@ class Rule(Section):
     grant: Seconds = Field(600.0, description="how long the origin's yes to a reader is remembered")
     cache: bool = Field(True, description="whether to cache what matches")
     warm_on_write: bool = Field(False, description="read an object into the cache after it was written")
+    pattern: Literal["auto", "sequential", "random", "skewed", "off"] = Field(
+        "auto", description="how clients read these objects: recognised (auto), given, or not watched at all (off)"
+    )
     stale_if_error: Seconds = Field(
         3600.0, description="how long past freshness to serve when the origin is unreachable"
     )

@@ -238,6 +238,12 @@ STREAM_ACCESSES = Counter(
     "S3 reads that were watched for access streams, by result: recorded, dropped (more came than there is time for)",
     ["result"],
 )
+STREAMS = Gauge(
+    "larder_streams",
+    "Access streams that this node sees, by pattern: sequential, random, skewed",
+    ["pattern"],
+    multiprocess_mode="livesum",
+)
 BUILD = Gauge("larder_build_info", "Always 1; the version is the label", ["version"], multiprocess_mode="livemax")
 READY = Gauge("larder_ready", "1 while requests should come here, as /-/readyz says", multiprocess_mode="livemin")
 MEMORY = Gauge("larder_memory_bytes", "Resident memory of the workers", multiprocess_mode="livesum")
@@ -274,7 +280,7 @@ ALL = (
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
-    STREAM_ACCESSES,
+    STREAM_ACCESSES, STREAMS,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,
     WARMUPS_RUNNING, WARMUPS_ENDED,
 )  # fmt: skip

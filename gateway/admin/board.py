@@ -23,6 +23,7 @@ from gateway.fleet.samples import NodeSample, Samples
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
 from gateway.policies.space.plan import Plan
+from gateway.policies.streams.zone import NodeStreams
 from gateway.store.datasets.announced import inventory
 from gateway.store.datasets.folders import Folders
 
@@ -63,6 +64,7 @@ class FleetReading:
     overrides: Mapping[str, str] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
+    streams: Mapping[str, NodeStreams] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
 
     @property
@@ -146,6 +148,7 @@ class Board:
             overrides=await together.plans.overrides(),
             quotas=await together.plans.quotas(),
             reports=await together.reports.all(),
+            streams=await together.streams.all(),
             datasets=await self._registered(),
         )
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from gateway.admin.board import FleetReading
 from gateway.admin.documents import ResponseModel, moment
 from gateway.admin.explanations import MEANINGS, advice
 from gateway.admin.operations import Operations, Ops, principal_of
 from gateway.admin.purge import Bucket
+from gateway.admin.streams import PatternName
 from gateway.admin.tokens import Reader
 from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
+from gateway.policies.pools import DEFAULT, STREAM, stream_pools
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching
+from gateway.policies.streams.zone import zone_streams
 
 router = APIRouter(tags=["explain"])
 _FAR = 4e9
@@ -55,6 +59,15 @@ class Explanation(ResponseModel):
     )
     blocks: int = Field(examples=[1])
     resident_blocks: int = Field(description="of them, in the cache", examples=[1])
+    stream: str | None = Field(
+        description="the access stream that its reads belong to; null: none is known",
+        examples=["datasets/imagenet/train/"],
+    )
+    pattern: PatternName | None = Field(description="of the stream", examples=["random"])
+    pool: str = Field(
+        description="part of the cache's space that it is charged to, or would be",
+        examples=["stream:datasets/imagenet/train/"],
+    )
     channel: bool = Field(description="whether the node hears of the fleet's writes", examples=[True])
     outcome: Outcome = Field(
         description="what the next read would be, if the origin says what it said last", examples=["HIT"]
@@ -113,6 +126,7 @@ async def explain(
         **_times(knowledge),
         blocks=knowledge.blocks,
         resident_blocks=knowledge.resident,
+        **_stream(await operations.board.look(), place, knowledge),
         channel=knowledge.channel,
         outcome=found.outcome,
         reason=found.reason,
@@ -156,6 +170,18 @@ def _rule(rule: Caching) -> RuleShown:
         by_prefix=rule.by_prefix,
         cache=rule.cache,
     )
+
+
+def _stream(reading: FleetReading, key: ObjectKey, knowledge: Knowledge) -> dict[str, Any]:
+    """The stream and the pool of an object: the most specific ones."""
+    known, names = zone_streams(reading.streams), stream_pools(key)
+    found = (known[name] for pool in names if (name := pool.removeprefix(STREAM)) in known)
+    stream = next((one for one in found if one.seen.pattern is not None), None)
+    return {
+        "stream": None if stream is None else stream.name,
+        "pattern": None if stream is None or stream.seen.pattern is None else stream.seen.pattern.value,
+        "pool": knowledge.pool or next((name for name in names if name in reading.plan.pools), DEFAULT),
+    }
 
 
 def _times(knowledge: Knowledge) -> dict[str, str | None]:

@@ -34,6 +34,7 @@ _TAGS = {
     "admin: nodes": "The machines of the fleet; drain them",
     "admin: datasets": "What each dataset is given, and why; pin or forbid it",
     "admin: jobs": "Training jobs and what they gain",
+    "admin: streams": "How clients read plain objects, and what is held of it",
     "admin: plan": "The manager's decision and what it was made of",
     "admin: warm-ups": "Read ahead of the first reader; with progress, cancel and resume",
     "admin: purge": "Forget by prefix; the origin keeps everything",

@@ -70,6 +70,7 @@ class RuleDocument(ResponseModel):
     cache: bool = Field(examples=[True])
     warm_on_write: bool = Field(examples=[False])
     stale_if_error: float = Field(description="seconds", examples=[3600.0])
+    pattern: str = Field(description="auto, sequential, random, skewed or off", examples=["auto"])
     problem: str = Field(description="why it never counts; empty when it may", examples=[""])
 
 

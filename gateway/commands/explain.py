@@ -65,6 +65,8 @@ def _read(options: Namespace, admin: Admin) -> int:
             ("to change", found.get("change") or None),
             ("rule", _rule(found.get("rule") or {})),
             ("home", _home(found)),
+            ("stream", " ".join(filter(None, (found.get("stream"), found.get("pattern")))) or "none"),
+            ("pool", found.get("pool")),
             *_held(found),
         )
     )

@@ -32,6 +32,7 @@ _COLUMNS = (
     Column("grant", shown=_time),
     Column("stale if error", shown=_time),
     Column("warm on write", shown=_yes),
+    Column("pattern"),
     Column("source"),
     Column("problem"),
 )

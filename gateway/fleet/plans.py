@@ -15,17 +15,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
 from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
+from gateway.policies.streams.zone import NodeStreams
 
 HISTORY = 100
 """Changes that are remembered."""
 OVERRIDES = ("pin", "never")
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,18 +50,18 @@ return {stamp, redis.call('GET', KEYS[1] .. 'plan') or ''}
 """
 _TELL = """
 local time = redis.call('TIME')
-redis.call('HSET', KEYS[1] .. 'loaded', ARGV[1], string.format('%.0f', time[1] * 1000 + time[2] / 1000) .. ' ' .. ARGV[2])
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', time[1] * 1000 + time[2] / 1000) .. ' ' .. ARGV[2])
 return 1
 """
 _REPORTS = """
 local time = redis.call('TIME')
 local oldest = time[1] * 1000 + time[2] / 1000 - tonumber(ARGV[1])
 local found = {}
-local all = redis.call('HGETALL', KEYS[1] .. 'loaded')
+local all = redis.call('HGETALL', KEYS[1])
 for place = 1, #all, 2 do
   local at, report = string.match(all[place + 1], '^(%d+) (.*)$')
   if not at or tonumber(at) < oldest then
-    redis.call('HDEL', KEYS[1] .. 'loaded', all[place])
+    redis.call('HDEL', KEYS[1], all[place])
   else
     table.insert(found, all[place])
     table.insert(found, report)
@@ -77,6 +79,7 @@ class NodeReport(NamedTuple):
 
 
 _REPORT = Document[dict[str, NodeReport]](dict[str, NodeReport])
+_STREAMS = Document[NodeStreams](NodeStreams)
 
 
 class Plans:
@@ -183,29 +186,45 @@ class Plans:
             await self._redis.hset(f"{self._prefix}quotas", dataset, str(quota))
 
 
-class Reports:
-    """What the nodes of a zone say of the chunks that they load.
+class NodeReports(Generic[T]):
+    """What the nodes of a zone say of one matter.
 
     Args:
         redis: for commands.
-        prefix: of the zone's keys.
+        key: of the hash that has the last report of each node.
         silence: seconds after which a node's last report counts no more.
+        document: the form of a report.
 
     Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
     """
 
-    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
-        self._prefix = prefix
+    def __init__(self, redis: Redis, key: str, silence: float, document: Document[T]) -> None:
+        self._key = key
         self._silence = silence
+        self._document = document
         self._tell = redis.register_script(_TELL)
         self._reports = redis.register_script(_REPORTS)
 
-    async def tell(self, node: str, report: Mapping[str, NodeReport]) -> None:
-        """Say how far this node is, by dataset; replaces what it said before."""
-        await self._tell(keys=[self._prefix], args=[node, _REPORT.text(dict(report))])
+    async def tell(self, node: str, report: T) -> None:
+        """Say what there is to say of this node; replaces what it said before."""
+        await self._tell(keys=[self._key], args=[node, self._document.text(report)])
 
-    async def all(self) -> dict[str, dict[str, NodeReport]]:
-        """By node and dataset."""
-        found = await self._reports(keys=[self._prefix], args=[round(1000 * self._silence)])
-        reports = zip(map(text_of, found[::2]), map(_REPORT.read, found[1::2]), strict=True)
+    async def all(self) -> dict[str, T]:
+        """The last report of each node."""
+        found = await self._reports(keys=[self._key], args=[round(1000 * self._silence)])
+        reports = zip(map(text_of, found[::2]), map(self._document.read, found[1::2]), strict=True)
         return {node: report for node, report in reports if report is not None}
+
+
+class Reports(NodeReports[dict[str, NodeReport]]):
+    """What the nodes of a zone say of the chunks that they load, by dataset."""
+
+    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+        super().__init__(redis, f"{prefix}loaded", silence, _REPORT)
+
+
+class StreamReports(NodeReports[NodeStreams]):
+    """What the nodes of a zone say of access streams."""
+
+    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+        super().__init__(redis, f"{prefix}streams", silence, _STREAMS)

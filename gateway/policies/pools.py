@@ -19,6 +19,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gateway.model.keys import ObjectKey
 from gateway.policies.eviction.arc import Arc
 from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.consumed import Consumed
@@ -29,6 +30,10 @@ from gateway.policies.eviction.uniform import Uniform
 
 DEFAULT = "default"
 """The pool of everything that no other pool holds."""
+STREAM = "stream:"
+"""What the names of pools begin with that hold access streams."""
+_MOST_LEVELS = 32
+"""Levels of a key that can be streams with pools of their own."""
 
 ORDERS: dict[str, EvictionOrder] = {
     order.name: order
@@ -60,6 +65,22 @@ class Pool:
 def dataset_pool(dataset: str) -> str:
     """The name of the pool that holds a dataset, by its id."""
     return f"dataset:{dataset}"
+
+
+def stream_bucket(key: ObjectKey) -> str:
+    """The first level of a key's streams: its bucket, with the origin before it unless that is called ``default``."""
+    return key.bucket if key.origin == "default" else f"{key.origin}:{key.bucket}"
+
+
+def stream_pools(key: ObjectKey) -> tuple[str, ...]:
+    """The names of pools that hold an object if they exist, the most specific first: of its blocks, of its prefixes."""
+    levels = key.key.split("/")
+    above = f"{STREAM}{stream_bucket(key)}/"
+    names = [above]
+    for level in levels[:-1][:_MOST_LEVELS]:
+        above = f"{above}{level}/"
+        names.append(above)
+    return (f"{STREAM}{stream_bucket(key)}/{key.key}", *reversed(names))
 
 
 def order_named(name: str) -> EvictionOrder:

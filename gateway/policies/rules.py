@@ -10,11 +10,16 @@ from gateway.model.keys import glob_matches
 
 IMMUTABLE = inf
 ALWAYS = 0.0
+AUTO, OFF = "auto", "off"
+"""Of ``Caching.pattern``: recognise it; no streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """How the objects of one rule are cached. Times are seconds; ``freshness`` may be ``IMMUTABLE`` or ``ALWAYS``."""
+    """How the objects of one rule are cached. Times are seconds; ``freshness`` may be ``IMMUTABLE`` or ``ALWAYS``.
+
+    ``pattern`` of the streams there: ``AUTO``, ``OFF``, or that of ``policies.streams.pattern.Pattern`` by which it is read.
+    """
 
     match: str = "**"
     freshness: float = 600.0
@@ -23,6 +28,7 @@ class Caching:
     cache: bool = True
     warm_on_write: bool = False
     stale_if_error: float = 3600.0
+    pattern: str = AUTO
 
 
 class Rules:

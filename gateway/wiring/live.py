@@ -38,6 +38,7 @@ def rules_of(rules: tuple[Rule, ...]) -> Rules:
                 cache=rule.cache,
                 warm_on_write=rule.warm_on_write,
                 stale_if_error=rule.stale_if_error,
+                pattern=rule.pattern,
             )
             for rule in rules
         ]

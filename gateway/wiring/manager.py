@@ -17,7 +17,7 @@ from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
-from gateway.fleet.plans import Plans, Reports
+from gateway.fleet.plans import Plans, Reports, StreamReports
 from gateway.model.fleet import NodeState
 from gateway.tasks import keep_running, repeat
 
@@ -44,6 +44,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         Jobs(redis, prefix, settings.manager.job_expire),
         Plans(redis, prefix),
         Reports(redis, prefix, _REPORTS_LAST * pace.expire),
+        StreamReports(redis, prefix, _REPORTS_LAST * pace.expire),
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 

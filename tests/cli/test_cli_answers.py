@@ -188,3 +188,30 @@ def test_secrets_that_a_shell_would_take_apart(admin, operator):
     """Rule: what is printed for a shell is quoted."""
     admin.answers["POST credentials"] = lambda _: (201, {"access_key_id": "a b", "secret_access_key": "$(x)'"})
     assert operator("credentials", "create").out == "AWS_ACCESS_KEY_ID='a b'\nAWS_SECRET_ACCESS_KEY='$(x)'\"'\"''\n"
+
+
+STREAM: dict[str, Any] = {
+    "name": "lake/train/", "pattern": "random", "accesses": 400, "hits": 300, "misses": 100, "bytes": 4_000_000,
+    "idle_seconds": 2.0, "nodes": ["n1"], "pool": None,
+    "evidence": {
+        "window": 100, "listed": False, "count": 300, "rho": 0.05, "statistic": 0.08, "threshold": 0.161, "repeats": 1,
+        "most_repeats": 30, "population": 310,
+    },
+}  # fmt: skip
+POOL = {"name": "stream:lake/train/", "order": "uniform", "bytes": 3_000_000, "target": 4_000_000, "blobs": 3}
+
+
+def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
+    """Rule: the list has pattern, hit ratio and order; one stream has the numbers that its pattern follows from."""
+    held = {**STREAM, "pool": POOL}
+    new = {**STREAM, "name": "lake/new/", "pattern": None, "evidence": None, "accesses": 0, "hits": 0}
+    admin.answers["GET streams"] = {"items": [held, new], "next": None}
+    admin.answers["GET streams/lake/train/"], admin.answers["GET streams/lake/new/"] = held, new
+    first, second = operator("streams").out.splitlines()[-2:]
+    assert " ".join(first.split()).startswith("lake/train/ random 400 75.0% 4.0 MB uniform 3.0 MB 4.0 MB 2")
+    assert second.split()[:3] == ["lake/new/", "-", "0"]
+    shown = operator("streams", "show", "lake/train/").out
+    assert "0.05 (sequential above 0.90)" in shown
+    assert "stream:lake/train/, uniform: 3.0 MB of 4.0 MB" in shown
+    assert "not recognised yet" in operator("streams", "show", "lake/new/").out
+    assert operator("streams", "--json").json["items"] == [held, new]

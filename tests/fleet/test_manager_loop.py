@@ -14,7 +14,7 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, sett
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import NodeReport, Plans, Reports
+from gateway.fleet.plans import NodeReport, Plans, Reports, StreamReports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.plan import Phase, Plan
@@ -48,7 +48,11 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
     """A worker of a node of its own."""
     node = Node(name, "http://x", 5_000, "z", NodeState.READY)
     parts = Coordination(
-        jobs or Jobs(redis, Z, LONG), Plans(redis, Z), Reports(redis, Z, LONG), Leadership(redis, Z, name, lease)
+        jobs or Jobs(redis, Z, LONG),
+        Plans(redis, Z),
+        Reports(redis, Z, LONG),
+        StreamReports(redis, Z, LONG),
+        Leadership(redis, Z, name, lease),
     )
     electorate = Electorate(lambda: [node], lambda: True)
     return Worker(Manager(parts, electorate, settings_of(0, 60.0), patience), parts, node)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from gateway.sim.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywhere
+from tests.admin.asked import TOKEN, ask
 from tests.gateways import Running, Settings, fleet, gateway
 from tests.origins.processes import wait_until
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import SOON, Origin
 
 BUCKET = "lake"
+ITEMS = 200
+THREADS = 4
+
+
+@pytest.fixture(scope="module")
+def running(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway of two workers."""
+    home = tmp_path_factory.mktemp("streams")
+    with gateway(
+        Settings(origin.endpoint, home / "cache", workers=2, extra=f'[admin]\ntoken = "{TOKEN}"\n'), home
+    ) as it:
+        yield it
 
 
 def read_all(running: Running, keys: list[str]) -> None:
@@ -27,11 +46,11 @@ def recorded(running: Running) -> float:
 
 def test_reads_of_all_workers_reach_the_keeper(origin: Origin, tmp_path: Path):
     """Rule: every read is recorded once, hit or miss, whichever worker of the node answers; nothing is dropped at this pace."""
-    keys = [origin_key(origin, f"workers/{number:03}") for number in range(40)]
+    keys = [origin_key(origin, f"workers/{number:03}") for number in range(30)]
     with gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(read_all, [running] * 8, [keys] * 8))
-        wait_until(lambda: recorded(running) == 8 * len(keys), SOON, "the records of all reads")
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(read_all, [running] * THREADS, [keys] * THREADS))
+        wait_until(lambda: recorded(running) == THREADS * len(keys), SOON, "the records of all reads")
         assert running.metric("larder_stream_accesses_total", result="dropped") == 0
 
 
@@ -44,6 +63,41 @@ def test_a_relayed_read_is_recorded_where_the_client_asked(origin: Origin, tmp_p
         assert nodes[1].metric("larder_relayed_reads_total") == 0
         assert nodes[1].metric("larder_peer_requests_served_total", what="object") > 0
         assert recorded(nodes[1]) == 0
+
+
+def stream(running: Running, name: str) -> dict[str, Any]:
+    """What the admin address says of a stream; empty while it knows none."""
+    status, document = ask(running, "GET", f"/streams/{name}")
+    assert status in (200, 404)
+    return dict(document) if status == 200 else {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "order"),
+    [("sequential", SEQUENTIAL_ORDERS["scan"]), ("random", epochs), ("skewed", zipf_anywhere)],
+    ids=["sequential", "random", "skewed"],
+)
+def test_the_pattern_of_boto3_threads_is_recognised(
+    origin: Origin, running: Running, pattern: str, order: ReadOrder
+) -> None:
+    """Rule: threads that read one prefix in an order of their own show its pattern, through two workers."""
+    keys = [origin_key(origin, f"{pattern}/{number:04}.bin") for number in range(ITEMS)]
+
+    def read(thread: int) -> None:
+        read_all(running, [keys[place] for place in order(np.random.default_rng(thread), ITEMS, ITEMS).tolist()])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(read, range(THREADS)))
+    name = f"{BUCKET}/{pattern}/"
+    wait_until(lambda: stream(running, name).get("pattern") == pattern, SOON, "recognition")
+    found = stream(running, name)
+    assert 0 < found["hits"] <= found["accesses"] <= THREADS * ITEMS
+    assert found["hits"] + found["misses"] == found["accesses"]
+    assert found["bytes"] == 4096 * found["accesses"]
+    assert found["evidence"]["window"] >= 100
+    status, listed = ask(running, "GET", "/streams")
+    assert status == 200
+    assert name in [each["name"] for each in listed["items"]]
 
 
 def test_streams_can_be_switched_off(origin: Origin, tmp_path: Path):

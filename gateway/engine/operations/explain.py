@@ -38,7 +38,7 @@ class Knowledge:
     ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` say how long it may be served without asking
     the origin (``None``: never asked, or never granted; a time in the far future: for as long as it is there), and ``resident``
     of ``blocks`` are on the disk. ``serves`` is the verdict of freshness, grant and channel together, now. ``former`` were home
-    of it before, and are asked before the origin, in order.
+    of it before, and are asked before the origin, in order. ``pool`` is charged with its first block.
     """
 
     node: str
@@ -54,6 +54,7 @@ class Knowledge:
     resident: int = 0
     serves: bool = False
     former: tuple[str, ...] = ()
+    pool: str = ""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
@@ -110,6 +111,7 @@ class Explainer:
         rule = services.rules.for_path(key.path)
         granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
         standing = EntryState(record.confirmed_at, granted, since)
+        charged = await store.pools.of(resident[min(resident)].digest) if resident else None
         return Knowledge(
             node=self._me,
             usable=usable,
@@ -123,6 +125,7 @@ class Explainer:
             blocks=record.block_count,
             resident=len(resident),
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
+            pool="" if charged is None else charged.pool.name,
         )
 
     def _former(self, key: ObjectKey) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from gateway.engine.space.changes import changes
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import NodeReport, Plans, Reports
+from gateway.fleet.plans import NodeReport, Plans, Reports, StreamReports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
@@ -42,6 +42,7 @@ class Coordination:
     jobs: Jobs
     plans: Plans
     reports: Reports
+    streams: StreamReports
     leadership: Leadership
 
 

@@ -1,12 +1,27 @@
 """The access streams of a node: every worker hands over what its clients read, and the keeper's worker learns from it.
 
-The worker with the node lock receives the reads of all workers (gateway/store/observation.py); the others send. A worker that
-becomes the keeper begins with nothing and learns again within a few hundred reads.
+The worker with the node lock receives the reads of all workers (gateway/store/observation.py), folds them into the tree, and says
+to the zone which streams it sees and what the node's pools hold of them. The others send. A worker that becomes the keeper begins
+with an empty tree and learns again within a few hundred reads.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+
 from gateway import metrics
+from gateway.fleet.announcer import DOWN
+from gateway.model.access import ObjectRead
+from gateway.model.ranges import block_span
+from gateway.policies.pools import STREAM, stream_bucket
+from gateway.policies.rules import OFF, Rules
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.tree import AccessStreamTree, Stream
+from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport
+from gateway.store.index.pool_rows import PoolRow
 from gateway.store.observation import ObservedReads, ReadChannel
 from gateway.store.store import Store
 
@@ -14,6 +29,19 @@ HAND_OVER = 0.25
 """Seconds between two hand-overs of a worker."""
 _MOST = 4096
 """Reads that the keeper's worker takes in one turn."""
+_AT_ONCE = 100
+"""Blocks that are folded before requests have their turn: about half a millisecond."""
+_REPORT_EVERY = 4
+"""Turns between two reports of the keeper's worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLinks:
+    """The rest of the gateway: ``rules`` are those in force, ``tell`` says to the zone what this node sees."""
+
+    rules: Callable[[], Rules]
+    block_size: int
+    tell: Callable[[NodeStreams], Awaitable[None]]
 
 
 class StreamKeeper:
@@ -23,21 +51,94 @@ class StreamKeeper:
         store: of the node.
         observed: the reads of this worker.
         channel: to the other workers.
+        links: to the rest of the gateway.
+        now: seconds since the epoch.
     """
 
-    def __init__(self, store: Store, observed: ObservedReads, channel: ReadChannel) -> None:
+    def __init__(
+        self,
+        store: Store,
+        observed: ObservedReads,
+        channel: ReadChannel,
+        links: StreamLinks,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.tree = AccessStreamTree()
         self._store = store
         self._observed = observed
         self._channel = channel
+        self._links = links
+        self._now = now
+        self._turns = 0
 
     async def turn(self) -> None:
-        """Hand over what this worker's clients read, or take what all workers' clients did."""
+        """Hand over what this worker's clients read, or learn from what all workers' clients did."""
         reads, dropped = self._observed.take()
         if self._store.directory.locked:
             self._channel.open()
             reads += self._channel.receive(_MOST)
+            await self._fold(reads)
             metrics.STREAM_ACCESSES.labels("recorded").inc(len(reads))
+            self._turns += 1
+            if self._turns % _REPORT_EVERY == 0:
+                await self._report()
         else:
             self._channel.stop_receiving()
             dropped += len(reads) - self._channel.send(reads)
         metrics.STREAM_ACCESSES.labels("dropped").inc(dropped)
+
+    async def _fold(self, reads: list[ObjectRead]) -> None:
+        since = 0
+        for read in reads:
+            if self._links.rules().for_path(read.key.path).pattern == OFF:
+                continue
+            for arguments in _records(read, self._links.block_size):
+                self.tree.record(*arguments)
+                since += 1
+                if since % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    async def _report(self) -> None:
+        report = self.report(await self._store.pools.usage())
+        found = [one.pattern for one in report.streams.values()]
+        for pattern in Pattern:
+            metrics.STREAMS.labels(pattern.value).set(found.count(pattern))
+        try:
+            await self._links.tell(report)
+        except DOWN:
+            return  # said again with the next report
+
+    def report(self, pools: list[PoolRow]) -> NodeStreams:
+        """What this node says of streams, and of its pools that hold some."""
+        latest = sorted(self.tree.streams(), key=lambda stream: -stream.last_access)[:MOST_STREAMS]
+        held = {
+            row.pool.name.removeprefix(STREAM): PoolReport(
+                row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes
+            )
+            for row in pools
+            if row.pool.name.startswith(STREAM) and not row.retired
+        }
+        return NodeStreams({stream.name: self._seen(stream) for stream in latest}, held)
+
+    def _seen(self, stream: Stream) -> StreamReport:
+        seen = StreamReport(
+            stream.pattern,
+            stream.evidence,
+            stream.accesses,
+            stream.hits,
+            stream.bytes,
+            max(0.0, self._now() - stream.last_access),
+        )
+        bucket = stream.bucket.rpartition(":")[2]
+        child = "" if stream.blocks else stream.latest
+        wanted = self._links.rules().for_path(f"{bucket}/{stream.prefix}{child}").pattern
+        return replace(seen, pattern=Pattern(wanted)) if wanted in set(Pattern) else seen
+
+
+def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int]]:
+    """What the tree is told of a read, block by block."""
+    key, start, stop, size, hit, at, _, client = read
+    bucket, blocks = stream_bucket(key), max(1, -(-size // block_size))
+    for number in block_span(start, stop, block_size) or range(1):
+        count = min(stop, (number + 1) * block_size) - max(start, number * block_size)
+        yield bucket, key.key, number, blocks, at, client, hit, count

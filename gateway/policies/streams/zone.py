@@ -1,0 +1,89 @@
+"""The streams of a zone: what each node says of those that it sees and of the pools that it holds, and all of it together.
+
+A stream's reads may enter by several gateways, and its objects have homes on all nodes. So a node that answers clients knows the
+pattern, and a node that is home knows what its pool holds, hits and misses. Thinned views give the same pattern (``pattern.py``);
+the one that was recognised from the most reads counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.policies.streams.pattern import Evidence, Pattern
+
+MOST_STREAMS = 256
+"""Streams that a node speaks of: those that were read last."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """What a node saw of one stream since it learned of it; ``idle`` is in seconds."""
+
+    pattern: Pattern | None = None
+    evidence: Evidence | None = None
+    accesses: int = 0
+    hits: int = 0
+    bytes: int = 0
+    idle: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReport:
+    """What a node holds of one stream, in bytes and blobs, and what became of reads and blobs since the pool was made."""
+
+    bytes: int = 0
+    blobs: int = 0
+    target: int = 0
+    hits: int = 0
+    misses: int = 0
+    evicted_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStreams:
+    """What one node says, by the streams' names (``bucket/prefix``)."""
+
+    streams: Mapping[str, StreamReport] = field(default_factory=dict)
+    pools: Mapping[str, PoolReport] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneStream:
+    """One stream by all nodes. ``seen_by`` are those that its clients ask."""
+
+    name: str
+    seen: StreamReport = field(default_factory=StreamReport)
+    pool: PoolReport = field(default_factory=PoolReport)
+    seen_by: tuple[str, ...] = ()
+
+
+def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
+    """The streams that any node speaks of, by name."""
+    names = sorted({name for told in nodes.values() for name in (*told.streams, *told.pools)})
+    return {name: _together(name, nodes) for name in names}
+
+
+def _together(name: str, nodes: Mapping[str, NodeStreams]) -> ZoneStream:
+    seen = {node: told.streams[name] for node, told in sorted(nodes.items()) if name in told.streams}
+    pools = [told.pools[name] for told in nodes.values() if name in told.pools]
+    return ZoneStream(name, _seen(seen.values()), _held(pools), tuple(seen))
+
+
+def _seen(reports: Iterable[StreamReport]) -> StreamReport:
+    known = sorted(reports, key=lambda one: (one.pattern is not None, one.accesses))
+    if not known:
+        return StreamReport()
+    return StreamReport(
+        known[-1].pattern,
+        known[-1].evidence,
+        sum(one.accesses for one in known),
+        sum(one.hits for one in known),
+        sum(one.bytes for one in known),
+        min(one.idle for one in known),
+    )
+
+
+def _held(pools: Iterable[PoolReport]) -> PoolReport:
+    rows = [(one.bytes, one.blobs, one.target, one.hits, one.misses, one.evicted_bytes) for one in pools]
+    return PoolReport(*(sum(column) for column in zip(*rows, strict=True))) if rows else PoolReport()

@@ -1,0 +1,131 @@
+"""One worker's part in learning from reads: it folds if it keeps the cache, and hands over if it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.config import CacheSettings
+from gateway.engine.space import stream_keeper
+from gateway.engine.space.stream_keeper import StreamKeeper, StreamLinks
+from gateway.model.keys import ObjectKey
+from gateway.policies.rules import Caching, Rules
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.zone import NodeStreams
+from gateway.store.observation import ObservedReads, ReadChannel
+from gateway.store.store import Store
+from tests.engine.conftest import BLOCK, Bench
+
+REPORT = stream_keeper._REPORT_EVERY
+
+
+class Zone:
+    """Hears what a node says; ``lost`` stands for a Redis that is down."""
+
+    def __init__(self) -> None:
+        self.told: list[NodeStreams] = []
+        self.lost = False
+
+    async def tell(self, report: NodeStreams) -> None:
+        """Hear a report."""
+        if self.lost:
+            raise ConnectionError("lost")
+        self.told.append(report)
+
+
+class Worker:
+    """A worker whose clients read; its clock is the bench's."""
+
+    def __init__(self, store: Store, place: Path, zone: Zone, bench: Bench, rules: Rules) -> None:
+        self.observed = ObservedReads()
+        self.channel = ReadChannel(place)
+        links = StreamLinks(lambda: rules, BLOCK, zone.tell)
+        self.keeper = StreamKeeper(store, self.observed, self.channel, links, lambda: bench.now[0])
+        self._bench = bench
+
+    def read(self, key: str, start: int = 0, stop: int = 100, size: int = 100, origin: str = "default") -> None:
+        """A client reads."""
+        self._bench.now[0] += 0.01
+        place = ObjectKey(origin, "lake", key)
+        self.observed.note(place, start, stop, size, False, self._bench.now[0], "AK", ("h", 1))
+
+    async def scan(self, prefix: str, count: int = 150, origin: str = "default") -> None:
+        """A client reads a prefix in order, and the worker turns until it reports."""
+        for number in range(count):
+            self.read(f"{prefix}{number:04}", origin=origin)
+        for _ in range(REPORT):
+            await self.keeper.turn()
+
+
+@contextmanager
+def worker(bench: Bench, tmp_path: Path, zone: Zone, store: Store | None = None, *rules: Caching) -> Iterator[Worker]:
+    """A worker of the bench's node."""
+    made = Worker(store or bench.store, tmp_path / "reads", zone, bench, Rules(rules))
+    try:
+        yield made
+    finally:
+        made.channel.close()
+
+
+async def test_the_keeper_tells_the_zone_of_streams(bench: Bench, tmp_path: Path) -> None:
+    """Rule: reads become streams with pattern, evidence, and counts; names have the origin unless that is ``default``."""
+    zone = Zone()
+    with worker(bench, tmp_path, zone) as one:
+        await one.scan("a/")
+        await one.scan("b/", origin="other")
+    seen = zone.told[-1].streams
+    assert set(seen) == {"lake/a/", "other:lake/b/"}
+    assert seen["lake/a/"].pattern is Pattern.SEQUENTIAL
+    assert seen["lake/a/"].evidence is not None
+    assert seen["lake/a/"].idle == pytest.approx(1.5)
+
+
+async def test_a_large_object_is_read_block_by_block(bench: Bench, tmp_path: Path) -> None:
+    """Rule: a GET of many blocks is a read of each, and one range of the first block is a read of that."""
+    zone, size = Zone(), 400 * BLOCK - 7
+    with worker(bench, tmp_path, zone) as one:
+        one.read("big", 0, 100, size)
+        one.read("big", 0, size, size)
+        for _ in range(REPORT):
+            await one.keeper.turn()
+        (stream,) = one.keeper.tree.streams()
+    assert (stream.name, stream.blocks, stream.pattern) == ("lake/big", 400, Pattern.SEQUENTIAL)
+
+
+async def test_a_worker_without_the_lock_hands_over(bench: Bench, tmp_path: Path) -> None:
+    """Rule: the reads of a worker that is no keeper are folded by the one that is."""
+    zone = Zone()
+    settings = CacheSettings(dir=str(tmp_path / "cache"), capacity=64 * 1024**2, block_size=BLOCK, reserve=0)
+    sibling = await Store.open(settings, now=lambda: bench.now[0])
+    try:
+        with worker(bench, tmp_path, zone) as keeper, worker(bench, tmp_path, zone, sibling) as other:
+            await keeper.keeper.turn()
+            await other.scan("a/")
+            assert other.keeper.tree.streams() == []
+            await keeper.keeper.turn()
+            assert [stream.name for stream in keeper.keeper.tree.streams()] == ["lake/a/"]
+    finally:
+        await sibling.close()
+
+
+async def test_rules_say_how_a_prefix_is_read(bench: Bench, tmp_path: Path) -> None:
+    """Rule: ``off`` is no stream; a pattern that is given is told in the place of the one that was recognised."""
+    zone, rules = Zone(), (Caching("lake/off/**", pattern="off"), Caching("lake/given/**", pattern="random"))
+    with worker(bench, tmp_path, zone, None, *rules) as one:
+        await one.scan("off/")
+        await one.scan("given/")
+    assert {name: stream.pattern for name, stream in zone.told[-1].streams.items()} == {"lake/given/": Pattern.RANDOM}
+
+
+async def test_a_lost_redis_holds_nothing_up(bench: Bench, tmp_path: Path) -> None:
+    """Rule: while the zone cannot be told, reads are folded all the same, and the next report has them."""
+    zone = Zone()
+    zone.lost = True
+    with worker(bench, tmp_path, zone) as one:
+        await one.scan("a/")
+        zone.lost = False
+        await one.scan("b/")
+    assert set(zone.told[-1].streams) == {"lake/a/", "lake/b/"}

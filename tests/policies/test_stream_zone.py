@@ -1,0 +1,32 @@
+"""What the nodes of a zone say of streams, put together."""
+
+from gateway.policies.streams.pattern import Evidence, Pattern
+from gateway.policies.streams.zone import NodeStreams, PoolReport, StreamReport, ZoneStream, zone_streams
+
+EVIDENCE = Evidence(100, False, 300, 0.1)
+
+
+def test_the_pattern_from_the_most_reads_counts():
+    """Rule: counts are sums, idle is since the last read anywhere, and a node that has recognised nothing does not vote."""
+    nodes = {
+        "a": NodeStreams({"b/p/": StreamReport(Pattern.SKEWED, None, 200, 100, 2000, 5.0)}),
+        "b": NodeStreams({"b/p/": StreamReport(Pattern.RANDOM, EVIDENCE, 300, 50, 3000, 1.0)}),
+        "c": NodeStreams({"b/p/": StreamReport(None, None, 900, 0, 9000, 2.0)}),
+    }
+    assert zone_streams(nodes) == {
+        "b/p/": ZoneStream(
+            "b/p/", StreamReport(Pattern.RANDOM, EVIDENCE, 1400, 150, 14000, 1.0), PoolReport(), ("a", "b", "c")
+        )
+    }
+
+
+def test_homes_that_see_no_reader_count_what_they_hold():
+    """Rule: pools are summed over all nodes, of streams too that no node sees at the moment."""
+    held = PoolReport(10, 2, 100, 5, 6, 7)
+    nodes = {"a": NodeStreams({}, {"b/p/": held}), "b": NodeStreams({}, {"b/p/": held})}
+    assert zone_streams(nodes) == {"b/p/": ZoneStream("b/p/", StreamReport(), PoolReport(20, 4, 200, 10, 12, 14))}
+
+
+def test_no_node_says_anything():
+    """Rule: without reports there are no streams."""
+    assert zone_streams({"a": NodeStreams()}) == {}
