@@ -5,11 +5,10 @@ A page keeps its prose; what stands between ``<!-- generated: NAME -->`` and ``<
 """
 
 import argparse
-import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -125,20 +124,9 @@ def _problems() -> str:
 
 
 def _reasons() -> str:
-    """The members of Reason with the string that follows each, which Python itself does not keep."""
-    lines = ["| reason | meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in _documented(outcomes.Reason)]
-    return "\n".join(lines) + "\n"
-
-
-def _documented(enum: type) -> Iterator[tuple[str, str]]:
-    body = ast.parse(inspect.getsource(enum)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for member, following in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(member, ast.Assign) and isinstance(member.value, ast.Constant):
-            assert isinstance(following, ast.Expr), ast.unparse(member)
-            assert isinstance(following.value, ast.Constant), ast.unparse(member)
-            yield str(member.value.value), str(following.value.value).replace("\n    ", " ")
+    """The reasons and their meanings."""
+    rows = [f"| `{reason}` | {_cell(reason.meaning)} |" for reason in outcomes.Reason]
+    return "\n".join(["| reason | meaning |", "|---|---|", *rows]) + "\n"
 
 
 SHARED = ("--help", "--json", "--endpoint", "--token", "--token-file", "--profile")

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from gateway.admin.board import FleetReading
 from gateway.admin.documents import ResponseModel, moment
-from gateway.admin.explanations import MEANINGS, advice
 from gateway.admin.operations import Operations, Ops, principal_of
 from gateway.admin.purge import Bucket
 from gateway.admin.streams import PatternName
@@ -110,7 +109,7 @@ async def explain(
     knowledge, unreachable = await operations.explainer.anywhere(place, principal.tenant, principal.identity)
     covered = principal.may_touch(place.path)
     found = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
-    why, change = advice(found, knowledge, rule, covered=covered)
+    why, change = _advice(found, knowledge, rule, covered=covered)
     me = operations.board.parts.membership.me
     return Explanation(
         bucket=bucket,
@@ -153,11 +152,17 @@ async def _misses(operations: Operations, node: str) -> list[MissCount]:
         for words, count in told.items():
             outcome, _, reason = str(words).partition(" ")
             if node in ("", name) and outcome in set(Outcome):
-                meaning, change = MEANINGS.get(reason, ("", ""))
-                one = MissCount(
-                    node=name, outcome=Outcome(outcome), reason=reason, count=int(count), meaning=meaning, change=change
+                known = Reason(reason) if reason in set(Reason) else None
+                found.append(
+                    MissCount(
+                        node=name,
+                        outcome=Outcome(outcome),
+                        reason=reason,
+                        count=int(count),
+                        meaning=known.meaning if known else "",
+                        change=known.change if known else "",
+                    )
                 )
-                found.append(one)
     return found
 
 
@@ -193,3 +198,52 @@ def _times(knowledge: Knowledge) -> dict[str, str | None]:
         "fresh_until": told(knowledge.fresh_until),
         "granted_until": told(knowledge.granted_until),
     }
+
+
+def _advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: bool) -> tuple[str, str]:
+    """Why the next read would be what it would be, and what to change.
+
+    Args:
+        found: what it would be.
+        knowledge: what the home of the object knows.
+        rule: that holds for it.
+        covered: whether the reader's allow-list covers it.
+    """
+    if not covered:
+        return (
+            "The allow-list of the access key does not cover the object: the gateway refuses the read.",
+            "Add a glob to `allow` of the credential.",
+        )
+    if found.outcome is Outcome.HIT and found.reason is None:
+        return "The object is here, fresh, and granted: it is served from the cache.", ""
+    if found.reason is Reason.REVALIDATED:
+        return _asked_first(knowledge, rule)
+    if found.reason is Reason.COLD and knowledge.former:
+        return (
+            "No bytes of the object are in the cache of its home. The previous owner, "
+            f"{' and '.join(knowledge.former)}, is "
+            'asked first: if it has the object, the read is a HIT with the reason "moved".',
+            Reason.COLD.change,
+        )
+    if found.reason is Reason.PARTIAL:
+        return (
+            f"{knowledge.resident} of {knowledge.blocks} blocks are in the cache; the others are read from the origin.",
+            Reason.COLD.change,
+        )
+    if found.reason is None:
+        return "The answer did not come from the cache.", ""
+    return found.reason.meaning, found.reason.change
+
+
+def _asked_first(knowledge: Knowledge, rule: Caching) -> tuple[str, str]:
+    """Why a cached object needs a HEAD at the origin first, and what would spare it."""
+    if knowledge.granted_until is None:
+        why = "The bytes are here, but the origin has not granted this reader's keys yet: it is asked once, by a HEAD."
+        return why, 'authorization = "prefix" in the rule makes one grant cover everything that it matches.'
+    if not knowledge.channel:
+        why = "The bytes are here, but the node may have missed writes: while Redis is lost, every object is checked by a HEAD."
+        return why, 'Bring Redis back; freshness = "immutable" would spare what never changes.'
+    why = "The bytes are here, but freshness or grant have run out: the origin is asked by a HEAD first."
+    if rule.freshness == 0:
+        return why, 'The rule says freshness = "always"; a time would spare the HEAD.'
+    return why, "A longer freshness and grant in the rule would spare the HEAD."

@@ -1,8 +1,9 @@
-"""How a request was answered, and why it was not a hit: the vocabulary of the cache-status header, logs and metrics."""
+"""How a request was answered, and why it was not a plain hit: the vocabulary of the cache-status header, logs and metrics."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Outcome(StrEnum):
@@ -14,56 +15,96 @@ class Outcome(StrEnum):
     BYPASS = "BYPASS"
 
 
-class Reason(StrEnum):
-    """Why a request was not simply a hit. Every member is documented in docs/s3-compatibility.md."""
+_WARM = "Read it once, or warm up its prefix before it is needed."
 
-    COLD = "cold"
-    """No bytes of this object are in the cache."""
-    PARTIAL = "partial"
-    """Some of the wanted blocks are not in the cache."""
-    JOINED = "joined"
-    """Another request was already fetching the object; this one shares that origin read."""
-    MOVED = "moved"
-    """The bytes came from the cache of the object's previous owner; the origin was not asked."""
-    REVALIDATED = "revalidated"
-    """The bytes were served from the cache after the origin confirmed them during this request."""
-    CHANGED = "changed"
-    """The origin has a newer object than the cache had."""
-    NOT_FOUND = "not-found"
-    """The origin answered that there is no such object."""
-    REFUSED = "refused"
-    """The origin refused this caller."""
-    INVALID = "invalid"
-    """The gateway refused the request as malformed or not allowed in this form."""
-    ORIGIN_ERROR = "origin-error"
-    """The origin failed or could not be reached."""
-    STARTING = "starting"
-    """The gateway has not read its catalog of access keys yet and refuses all requests."""
-    ORIGIN_DOWN = "origin-down"
-    """Served past its freshness, within stale_if_error: the origin could not be reached."""
-    NOT_A_READ = "not-a-read"
-    """Only plain GET and HEAD of objects are answered from the cache."""
-    SUBRESOURCE = "sub-resource"
-    """A query parameter asks for something other than the plain current object."""
-    HEADER = "header"
-    """A request header asks for something other than the plain current object (SSE-C, request payer, ...)."""
-    RANGE_FORM = "range-form"
-    """The origin answers this Range: several ranges, or not a byte range."""
-    ENCODING = "encoding"
-    """Stores read this spelling of the key differently (a bare "+"), so the origin answers."""
-    RULE = "rule"
-    """A rule says cache = false."""
-    CACHE_CONTROL = "cache-control"
-    """The object itself says no-store or private."""
-    NO_VALIDATOR = "no-validator"
-    """The origin gave no strong ETag or no length, so newer bytes could not be recognised."""
-    TOO_LARGE = "too-large"
-    """The object is larger than half the cache."""
-    NO_SPACE = "no-space"
-    """No room could be made in the cache."""
-    DISK = "disk"
-    """The cache disk is failing; reads go to the origin until it recovers."""
-    OVERLOAD = "overload"
-    """Too many fills at once; the bytes were not kept."""
-    WRITE_RACE = "write-race"
-    """The object was written while it was being read, so the bytes were not kept."""
+
+class Reason(StrEnum):
+    """Why a request was not a plain hit. Every member has its name in the header, its meaning, and what would make it rarer."""
+
+    meaning: str
+    change: str
+
+    def __new__(cls, name: str, meaning: str = "", change: str = "") -> Self:
+        """A reason; ``meaning`` and ``change`` are sentences for operators."""
+        reason = str.__new__(cls, name)
+        reason._value_ = name
+        reason.meaning, reason.change = meaning, change
+        return reason
+
+    COLD = "cold", "No bytes of the object are in the cache.", _WARM
+    PARTIAL = "partial", "Some of the wanted blocks are not in the cache: they were never read, or evicted.", _WARM
+    JOINED = "joined", "Another request was already fetching the object; both share one read of the origin."
+    MOVED = (
+        "moved",
+        "The bytes came from the cache of the object's previous owner; the origin was not asked.",
+        "Nothing: after nodes join or leave, each object moves once, when it is read.",
+    )
+    REVALIDATED = (
+        "revalidated",
+        "The bytes came from the cache after the origin had confirmed them, or had allowed this key to read them.",
+        'Give the rule a longer freshness and grant, or authorization = "prefix"; "immutable" for what never changes.',
+    )
+    CHANGED = "changed", "The origin had a newer object than the cache.", "Nothing: the object was changed."
+    NOT_FOUND = "not-found", "The origin has no such object.", "Find out which client asks for missing objects."
+    REFUSED = (
+        "refused",
+        "The origin, or the allow-list of the access key, refused this caller.",
+        "Give the key the right, if it should have it.",
+    )
+    INVALID = "invalid", "The request was malformed, or not allowed in this form.", "See the error that the client got."
+    ORIGIN_ERROR = "origin-error", "The origin failed or could not be reached.", "Check the origin."
+    STARTING = (
+        "starting",
+        "The gateway had not read its catalog of access keys yet, and refused all requests.",
+        "Check the database that database.url names.",
+    )
+    ORIGIN_DOWN = (
+        "origin-down",
+        "Served past its freshness, within stale_if_error: the origin could not be reached.",
+        "Check the origin.",
+    )
+    NOT_A_READ = "not-a-read", "Only plain GET and HEAD of objects are answered from the cache."
+    SUBRESOURCE = (
+        "sub-resource",
+        "A query parameter asked for something other than the plain current object (versionId, acl, ...).",
+        "Read without it, if the client can.",
+    )
+    HEADER = (
+        "header",
+        "A request header asked for something other than the plain current object (SSE-C, request payer, ...).",
+        "Read without it, if the client can.",
+    )
+    RANGE_FORM = (
+        "range-form",
+        "Several ranges, or a range of something other than bytes: the origin answers these itself.",
+        "Have the client ask for one range at a time.",
+    )
+    ENCODING = (
+        "encoding",
+        'Stores read the spelling of the key differently (a bare "+"), so the origin answers.',
+        "Have the client percent-encode it.",
+    )
+    RULE = "rule", "A rule says cache = false.", "Change the rule, if the object should be cached."
+    CACHE_CONTROL = (
+        "cache-control",
+        "The object itself says no-store or private.",
+        "Upload it with another Cache-Control.",
+    )
+    NO_VALIDATOR = (
+        "no-validator",
+        "The origin gave no strong ETag or no length, so newer bytes could not be recognised.",
+        "Use an origin that gives both.",
+    )
+    TOO_LARGE = "too-large", "The object is larger than half of the cache.", "Give the node more cache.capacity."
+    NO_SPACE = (
+        "no-space",
+        "No room could be made in the cache.",
+        "Give the node more cache.capacity, or free space on its file system.",
+    )
+    DISK = "disk", "The cache disk is failing; reads go to the origin until it recovers.", "Check the disk."
+    OVERLOAD = (
+        "overload",
+        "Too many fills at once; the bytes were not kept.",
+        "Raise cache.max_fills if disk and origin can take more, or add nodes.",
+    )
+    WRITE_RACE = "write-race", "The object was written while it was read, so the bytes were not kept."

@@ -16,7 +16,7 @@ from typing import Any
 from gateway.engine.engine import Engine
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
 from gateway.engine.objects.ranged import ObjectChanged
-from gateway.engine.objects.reads import Ask, Forward, Found, Relay
+from gateway.engine.objects.reads import Ask, Found, Relay
 from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
@@ -33,20 +33,6 @@ _ALIVE = 1.0
 _ATTEMPTS = 3
 _HOMES = 3
 _LONGEST = 1 << 20
-
-_WHY = {
-    Reason.RULE: "a rule says cache = false",
-    Reason.CACHE_CONTROL: "the object itself says no-store or private",
-    Reason.NO_VALIDATOR: "the origin gives no strong ETag or no length",
-    Reason.TOO_LARGE: "it is larger than half of the cache",
-    Reason.NO_SPACE: "no room could be made for it",
-    Reason.DISK: "the cache disk is failing",
-    Reason.NOT_FOUND: "the origin has no such object",
-    Reason.REFUSED: "the origin refuses it to this credential",
-    Reason.ORIGIN_ERROR: "the origin answered with an error",
-    Reason.OVERLOAD: "too many fills at once",
-    Reason.WRITE_RACE: "it was written meanwhile",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +81,7 @@ class WarmObjects:
             except OriginUnavailable:
                 return Warmed(failure="the origin cannot be reached")
             except DiskUnavailable as failure:
-                return Warmed(failure=_WHY.get(Reason(failure.reason), str(failure)))
+                return Warmed(failure=_phrase(Reason(failure.reason)))
             except LarderError as failure:
                 return Warmed(failure=str(failure))
 
@@ -118,7 +104,7 @@ class WarmObjects:
             if isinstance(found, Relay):
                 found.response.abort()
             if not isinstance(found, Found):
-                return Warmed(failure=_because(found))
+                return Warmed(failure=_phrase(found.reason))
             try:
                 missed = await self._engine.read_through(ask, found.entry)
             except ObjectChanged:
@@ -126,11 +112,12 @@ class WarmObjects:
             if missed is None:
                 return Warmed(failure="the cache did not take it")
             return Warmed(found.entry.record.meta.size, found.outcome is Outcome.HIT and not missed)
-        return Warmed(failure=_WHY[Reason.WRITE_RACE])
+        return Warmed(failure=_phrase(Reason.WRITE_RACE))
 
 
-def _because(found: Relay | Forward) -> str:
-    return _WHY.get(found.reason, found.reason.value)
+def _phrase(reason: Reason) -> str:
+    """A reason as part of a sentence."""
+    return reason.meaning[0].lower() + reason.meaning[1:].removesuffix(".")
 
 
 async def _loaded_at(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Warmed:
