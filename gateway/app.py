@@ -20,9 +20,9 @@ from typing import Any
 
 from gateway import metrics
 from gateway.admin.app import AdminApp
+from gateway.admin.configuration.rule_probe import RuleProbe
 from gateway.admin.openapi import describe_all
 from gateway.admin.pages import add_pages
-from gateway.admin.reach import RuleProbe
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.peer.announcements import PeerAnnouncements
 from gateway.api.peer.app import PEER, PeerApp

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from gateway import cli, metrics
 from gateway.admin.app import AdminApp
-from gateway.admin.tokens import Tokens
+from gateway.admin.http.tokens import Tokens
 from gateway.config import Settings
 from gateway.config_catalog import AdminSettings
 from gateway.model import outcomes, units

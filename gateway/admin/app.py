@@ -16,26 +16,12 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 
 from gateway import __version__
-from gateway.admin import (
-    audit,
-    credentials,
-    datasets,
-    explain,
-    jobs,
-    nodes,
-    origins,
-    overview,
-    purge,
-    rules,
-    rules_check,
-    streams,
-    tenants,
-    verifications,
-    warmup_endpoints,
-)
-from gateway.admin.documents import PROBLEMS
-from gateway.admin.requests import AdminParts
-from gateway.admin.tokens import ACTOR, Tokens
+from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants
+from gateway.admin.fleet import datasets, jobs, nodes, overview, streams
+from gateway.admin.http.documents import PROBLEMS
+from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.tokens import ACTOR, Tokens
+from gateway.admin.operations import explain, purge, verifications, warmup_endpoints
 from gateway.edge.asgi import Edge, Headers
 from gateway.edge.problems import handle_problems, include
 from gateway.model.datasets import ApiError

@@ -23,9 +23,9 @@ from gateway.admin.catalog.database import PATIENCE, was_begun
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
-from gateway.admin.reach import RuleProbe
-from gateway.admin.requests import AdminParts
-from gateway.admin.tokens import Tokens
+from gateway.admin.configuration.rule_probe import RuleProbe
+from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.operations.purge import Forgetting

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gateway.admin.board import Board, BoardParts
-from gateway.admin.operations import Operations
-from gateway.admin.overrides import Overrides
-from gateway.admin.warmup_runner import WarmupRunner
-from gateway.admin.warmups import WarmupFactory, Warmups
+from gateway.admin.fleet.board import Board, BoardParts
+from gateway.admin.fleet.overrides import Overrides
+from gateway.admin.operations.parts import Operations
+from gateway.admin.operations.warmup_runner import WarmupRunner
+from gateway.admin.operations.warmups import WarmupFactory, Warmups
 from gateway.api.peer.operations import PeerOperations
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights

@@ -14,8 +14,8 @@ import httpx
 
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.requests import AdminParts
-from gateway.admin.tokens import Tokens
+from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Credential, Origin, Rule, Settings
 from gateway.config_catalog import AdminSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admin.reach import RuleProbe
+from gateway.admin.configuration.rule_probe import RuleProbe
 from gateway.config import Origin, Rule
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient

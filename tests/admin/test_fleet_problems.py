@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.board import FleetReading
-from gateway.admin.fleet_problems import problems_of
-from gateway.admin.fleet_view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs import JobRecord, KnownJob
 from gateway.fleet.samples import NodeSample
 from gateway.model.counters import Counters, Sample

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Double, MetaData
 
 from gateway.admin.catalog.records import KEPT, KEY, SECRET, Record
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.documents import Name, ResponseModel
+from gateway.admin.http.documents import Name, ResponseModel
 from tests.admin.admin_world import KEY as VAULT_KEY
 
 

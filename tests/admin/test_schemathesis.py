@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.admin.app import AdminApp
+from gateway.admin.http.tokens import Tokens
 from gateway.admin.openapi import describe_all
-from gateway.admin.tokens import Tokens
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.v1.datasets import add_datasets
 from gateway.api.v1.fleet import add_fleet

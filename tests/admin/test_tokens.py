@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from gateway.admin.app import LARGEST_BODY, PREFIX, ROUTERS, AdminApp
-from gateway.admin.tokens import Tokens
+from gateway.admin.http.tokens import Tokens
 from gateway.config import load_settings
 from gateway.config_catalog import AdminSettings
 from gateway.model.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.requests import cursor_of
+from gateway.admin.http.requests import cursor_of
 from tests.admin.operations_world import Zone, admin, get, post, zone
 from tests.batches import bytes_of, stock
 from tests.scenarios.world import content, eventually

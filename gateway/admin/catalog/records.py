@@ -23,7 +23,7 @@ from sqlalchemy import Text as TextColumn
 
 from gateway import config
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.documents import Name, RequestModel, ResponseModel, Text, moment
+from gateway.admin.http.documents import Name, RequestModel, ResponseModel, Text, moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,11 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field, model_validator
 
-from gateway.admin.board import FleetReading
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.documents import RequestModel, ResponseModel, Text, moment
-from gateway.admin.fleet_view import dataset_ids
-from gateway.admin.operations import Operations, Ops, principal_of
-from gateway.admin.purge import Bucket, Prefix
-from gateway.admin.requests import (
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.view import dataset_ids
+from gateway.admin.http.documents import RequestModel, ResponseModel, Text, moment
+from gateway.admin.http.requests import (
     Cursor,
     Idempotent,
     IfMatch,
@@ -29,9 +27,11 @@ from gateway.admin.requests import (
     located,
     place_of,
 )
-from gateway.admin.tokens import Admin, Reader
-from gateway.admin.warmup_table import Request, Warmup
-from gateway.admin.warmups import not_found
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Operations, Ops, principal_of
+from gateway.admin.operations.purge import Bucket, Prefix
+from gateway.admin.operations.warmup_table import Request, Warmup
+from gateway.admin.operations.warmups import not_found
 
 router = APIRouter(tags=["warm-ups"])
 

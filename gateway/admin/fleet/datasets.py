@@ -13,9 +13,10 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.board import FleetReading
-from gateway.admin.documents import RequestModel, ResponseModel
-from gateway.admin.fleet_view import (
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.documents import ChunkHeld, DatasetSummary, JobDocument
+from gateway.admin.fleet.overrides import Decision, decision_of, note_sizes, write_decision
+from gateway.admin.fleet.view import (
     SHORT,
     dataset_ids,
     dataset_summary,
@@ -23,11 +24,10 @@ from gateway.admin.fleet_view import (
     held_documents,
     job_document,
 )
-from gateway.admin.operations import Operations, Ops, unreachable
-from gateway.admin.overrides import Decision, decision_of, note_sizes, write_decision
-from gateway.admin.overview_documents import ChunkHeld, DatasetSummary, JobDocument
-from gateway.admin.requests import AdminParts, Cursor, IfMatch, Limit, Page, Parts, check_if_match, etag_of, paged
-from gateway.admin.tokens import Admin, Reader
+from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.requests import AdminParts, Cursor, IfMatch, Limit, Page, Parts, check_if_match, etag_of, paged
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Operations, Ops, unreachable
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 

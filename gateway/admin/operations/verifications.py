@@ -9,9 +9,8 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.documents import RequestModel, ResponseModel, moment
-from gateway.admin.operations import Operations, Ops, unreachable
-from gateway.admin.requests import (
+from gateway.admin.http.documents import RequestModel, ResponseModel, moment
+from gateway.admin.http.requests import (
     Cursor,
     Idempotent,
     Limit,
@@ -23,7 +22,8 @@ from gateway.admin.requests import (
     located,
     place_of,
 )
-from gateway.admin.tokens import Admin, Reader
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Operations, Ops, unreachable
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.verifications import MOST, Verification
 from gateway.model.datasets import ApiError

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway import metrics
-from gateway.admin.warmup_table import Warmup, WarmupTable
+from gateway.admin.operations.warmup_table import Warmup, WarmupTable
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership

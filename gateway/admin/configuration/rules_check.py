@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field, model_validator
 
-from gateway.admin.documents import RequestModel, ResponseModel, Source, Text
-from gateway.admin.reach import RuleMatch, RuleProbe
-from gateway.admin.requests import Parts
-from gateway.admin.rules import MOST_RULES, NewRule
-from gateway.admin.tokens import Reader
+from gateway.admin.configuration.rule_probe import RuleMatch, RuleProbe
+from gateway.admin.configuration.rules import MOST_RULES, NewRule
+from gateway.admin.http.documents import RequestModel, ResponseModel, Source, Text
+from gateway.admin.http.requests import Parts
+from gateway.admin.http.tokens import Reader
 from gateway.config import Origin
 from gateway.config import Rule as Configured
 from gateway.model.keys import glob_matches

@@ -29,7 +29,7 @@ from sqlalchemy import delete, insert, select
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.schema import idempotency
-from gateway.admin.tokens import Admin
+from gateway.admin.http.tokens import Admin
 from gateway.config import Settings
 from gateway.model.datasets import ApiError
 

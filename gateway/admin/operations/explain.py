@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.board import FleetReading
-from gateway.admin.documents import ResponseModel, moment
-from gateway.admin.operations import Operations, Ops, principal_of
-from gateway.admin.purge import Bucket
-from gateway.admin.streams import PatternName
-from gateway.admin.tokens import Reader
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.streams import PatternName
+from gateway.admin.http.documents import ResponseModel, moment
+from gateway.admin.http.tokens import Reader
+from gateway.admin.operations.parts import Operations, Ops, principal_of
+from gateway.admin.operations.purge import Bucket
 from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason

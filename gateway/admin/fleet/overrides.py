@@ -9,11 +9,11 @@ from typing import Any, Literal
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admin.board import FleetReading
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.schema import overrides
-from gateway.admin.documents import moment
-from gateway.admin.fleet_view import size_of
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.view import size_of
+from gateway.admin.http.documents import moment
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable

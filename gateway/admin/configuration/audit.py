@@ -10,9 +10,9 @@ from pydantic_core import from_json
 from sqlalchemy import select
 
 from gateway.admin.catalog.schema import audit
-from gateway.admin.documents import ResponseModel, Text, moment
-from gateway.admin.requests import Cursor, Limit, Page, Parts, cursor_of, invalid_cursor, place_of
-from gateway.admin.tokens import Reader
+from gateway.admin.http.documents import ResponseModel, Text, moment
+from gateway.admin.http.requests import Cursor, Limit, Page, Parts, cursor_of, invalid_cursor, place_of
+from gateway.admin.http.tokens import Reader
 
 router = APIRouter(tags=["audit"])
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.admin.board import FleetReading
-from gateway.admin.documents import moment
-from gateway.admin.overview_documents import (
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.documents import (
     ChunkHeld,
     ChunksDocument,
     DatasetSummary,
@@ -18,6 +17,7 @@ from gateway.admin.overview_documents import (
     State,
     Total,
 )
+from gateway.admin.http.documents import moment
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.samples import HeldChunk
 from gateway.model.units import format_size

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.admin.board import FleetReading
-from gateway.admin.documents import moment
-from gateway.admin.fleet_view import SHORT, names_of, shortfalls
-from gateway.admin.overview_documents import ProblemSeen
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.documents import ProblemSeen
+from gateway.admin.fleet.view import SHORT, names_of, shortfalls
+from gateway.admin.http.documents import moment
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.space.plan import Phase, WhyCaching

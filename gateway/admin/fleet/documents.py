@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.admin.documents import ResponseModel
+from gateway.admin.http.documents import ResponseModel
 
 _ID = "331088130435"
 _AT = "2026-03-02T14:30:00.000Z"

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway import __version__
-from gateway.admin.board import FleetReading
-from gateway.admin.documents import moment
-from gateway.admin.fleet_problems import problems_of
-from gateway.admin.fleet_view import (
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.documents import DatasetSummary, History, Overview, ProblemSeen
+from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.view import (
     SHORT,
     datasets_of,
     held_documents,
@@ -22,10 +22,10 @@ from gateway.admin.fleet_view import (
     point_document,
     total_of,
 )
-from gateway.admin.operations import Operations, Ops, unreachable
-from gateway.admin.overview_documents import DatasetSummary, History, Overview, ProblemSeen
-from gateway.admin.requests import Cursor, Limit, Page, cursor_of, invalid_cursor, place_of
-from gateway.admin.tokens import Reader
+from gateway.admin.http.documents import moment
+from gateway.admin.http.requests import Cursor, Limit, Page, cursor_of, invalid_cursor, place_of
+from gateway.admin.http.tokens import Reader
+from gateway.admin.operations.parts import Operations, Ops, unreachable
 from gateway.fleet.announcer import DOWN
 from gateway.policies.rates import history
 

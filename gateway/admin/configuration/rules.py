@@ -17,9 +17,9 @@ from sqlalchemy import delete, insert, update
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.schema import rules as table
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.admin.documents import RequestModel, ResponseModel, Source, Text
-from gateway.admin.requests import IfMatch, Parts, check_if_match, etag_of
-from gateway.admin.tokens import Admin, Reader
+from gateway.admin.http.documents import RequestModel, ResponseModel, Source, Text
+from gateway.admin.http.requests import IfMatch, Parts, check_if_match, etag_of
+from gateway.admin.http.tokens import Admin, Reader
 from gateway.config import Rule as Configured
 from gateway.config import Settings
 from gateway.policies.covering import hidden_by

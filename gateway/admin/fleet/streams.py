@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.board import FleetReading
-from gateway.admin.documents import ResponseModel
-from gateway.admin.operations import Ops
-from gateway.admin.requests import Cursor, Limit, Page, paged
-from gateway.admin.tokens import Reader
+from gateway.admin.fleet.board import FleetReading
+from gateway.admin.http.documents import ResponseModel
+from gateway.admin.http.requests import Cursor, Limit, Page, paged
+from gateway.admin.http.tokens import Reader
+from gateway.admin.operations.parts import Ops
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
 from gateway.policies.streams.zone import ZoneStream, zone_streams

@@ -7,12 +7,12 @@ from dataclasses import replace
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from gateway.admin.documents import RequestModel
-from gateway.admin.fleet_view import nodes_of
-from gateway.admin.operations import Operations, Ops, through_redis
-from gateway.admin.overview_documents import NodeDocument
-from gateway.admin.requests import Cursor, Limit, Page, Parts, paged
-from gateway.admin.tokens import Admin, Reader
+from gateway.admin.fleet.documents import NodeDocument
+from gateway.admin.fleet.view import nodes_of
+from gateway.admin.http.documents import RequestModel
+from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Operations, Ops, through_redis
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
 

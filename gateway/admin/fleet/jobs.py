@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.admin.documents import ResponseModel
-from gateway.admin.fleet_view import jobs_of
-from gateway.admin.operations import Ops, unreachable
-from gateway.admin.overview_documents import JobDocument
-from gateway.admin.requests import Cursor, Limit, Page, Parts, paged
-from gateway.admin.tokens import Admin, Reader
+from gateway.admin.fleet.documents import JobDocument
+from gateway.admin.fleet.view import jobs_of
+from gateway.admin.http.documents import ResponseModel
+from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Ops, unreachable
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import dataset_pool

@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from gateway.admin.board import Board
-from gateway.admin.warmups import Warmups
+from gateway.admin.fleet.board import Board
+from gateway.admin.operations.warmups import Warmups
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.operations.purge import Purges
 from gateway.engine.operations.verifying import Verifications

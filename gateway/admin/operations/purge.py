@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, Field
 
 from gateway.admin.catalog.purges import remember
-from gateway.admin.documents import RequestModel, ResponseModel
-from gateway.admin.operations import Operations, Ops
-from gateway.admin.requests import AdminParts, Parts
-from gateway.admin.tokens import Admin
+from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.requests import AdminParts, Parts
+from gateway.admin.http.tokens import Admin
+from gateway.admin.operations.parts import Operations, Ops
 from gateway.engine.operations.purge import Purge, Purged
 from gateway.model.keys import is_bucket_name
 

@@ -18,8 +18,8 @@ from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import Record
 from gateway.admin.catalog.schema import metadata
-from gateway.admin.documents import RequestModel, ResponseModel
-from gateway.admin.requests import (
+from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.requests import (
     AdminParts,
     Cursor,
     Idempotent,
@@ -33,7 +33,7 @@ from gateway.admin.requests import (
     located,
     paged,
 )
-from gateway.admin.tokens import Admin, Reader
+from gateway.admin.http.tokens import Admin, Reader
 from gateway.edge.problems import invalid_request
 from gateway.model.datasets import ApiError
 

@@ -10,9 +10,9 @@ from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import TenantRecord
 from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
-from gateway.admin.documents import ResponseModel, Source
-from gateway.admin.requests import AdminParts, etag_of
-from gateway.admin.resources import Resource
+from gateway.admin.http.documents import ResponseModel, Source
+from gateway.admin.http.requests import AdminParts, etag_of
+from gateway.admin.http.resources import Resource
 from gateway.model.datasets import ApiError
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.warmup_table import UNFINISHED, Request, Warmup, WarmupTable
+from gateway.admin.operations.warmup_table import UNFINISHED, Request, Warmup, WarmupTable
 from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix

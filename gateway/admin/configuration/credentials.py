@@ -21,10 +21,10 @@ from gateway.admin.catalog.records import CredentialRecord, OwnSecret, new_secre
 from gateway.admin.catalog.schema import revocations
 from gateway.admin.catalog.snapshot import RevocationRow
 from gateway.admin.catalog.withdrawals import KEY, Withdrawal
-from gateway.admin.documents import RequestModel, ResponseModel, Source, moment
-from gateway.admin.requests import AdminParts, Idempotent, IfMatch, Parts, change_once, etag_of
-from gateway.admin.resources import Resource, view_in
-from gateway.admin.tokens import Admin
+from gateway.admin.http.documents import RequestModel, ResponseModel, Source, moment
+from gateway.admin.http.requests import AdminParts, Idempotent, IfMatch, Parts, change_once, etag_of
+from gateway.admin.http.resources import Resource, view_in
+from gateway.admin.http.tokens import Admin
 from gateway.model.datasets import ApiError
 
 

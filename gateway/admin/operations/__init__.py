@@ -1,0 +1,1 @@
+"""Endpoints of work that operators start: purges, warm-ups, verifications, explanations."""
