@@ -7,6 +7,7 @@ NAMES = (
     "routes",
     "s3_reads",
     "cold_path",
+    "amplification",
     "slow_readers",
     "index_million",
     "batches",

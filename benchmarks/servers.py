@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUCKET = "bench"
+PROGRAM = Path(sys.executable).with_name("larder-gateway")
 ACCESS_KEY = "LARDERBENCH"
 SECRET_KEY = secrets.token_hex(20)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -163,7 +164,12 @@ def nginx_cache(directory: Path, origin_port: int) -> Iterator[Running]:
 
 @contextmanager
 def gateway(
-    directory: Path, origin_port: int, cache: Path | None = None, *, capacity: str = "10TB"
+    directory: Path,
+    origin_port: int,
+    cache: Path | None = None,
+    *,
+    capacity: str = "10TB",
+    program: Path = PROGRAM,
 ) -> Iterator[Running]:
     """Larder with one worker in front of the same origin, verifying SigV4; with an existing cache if one is given.
 
@@ -172,6 +178,7 @@ def gateway(
         origin_port: where the origin listens on loopback; it must take or ignore the key "origin" with "origin-secret".
         cache: an existing cache to use.
         capacity: of the cache, as in the configuration.
+        program: the gateway, which may be that of another checkout.
     """
     port = free_port()
     home = directory / "gateway"
@@ -189,7 +196,7 @@ def gateway(
             secret_key=SECRET_KEY,
         )
     )
-    command = [str(Path(sys.executable).with_name("larder-gateway")), "serve", "--config", str(config)]
+    command = [str(program), "serve", "--config", str(config)]
     with _process("larder", port, command, home / "log") as running:
         yield running
 

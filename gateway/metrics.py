@@ -63,6 +63,12 @@ CHECKS = Counter("larder_revalidations_total", "Checks of a cached object with t
 FILLS = Counter(
     "larder_fills_total", "Origin reads being stored, by event: started, completed, failed, raced", ["event"]
 )
+SMALL_RANGES = Counter(
+    "larder_small_ranges_total",
+    "Reads of small ranges of large objects whose blocks were not in the cache, by result: alone (only the range was read "
+    "from the origin), memory (it was read before), filled (its block was read)",
+    ["result"],
+)
 ACTIVE_FILLS = Gauge("larder_fills_active", "Origin reads being stored now", multiprocess_mode="livesum")
 FORGOTTEN = Counter(
     "larder_invalidations_total", "Keys forgotten because of a write, by where it came from", ["source"]
@@ -270,7 +276,7 @@ CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and cr
 ALL = (
     REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS, STRANGERS_CLOSED,
     AUTH_FAILURES,
-    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, ACTIVE_FILLS,
+    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES, ACTIVE_FILLS,
     FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS,
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,

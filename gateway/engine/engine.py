@@ -15,6 +15,7 @@ from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
 from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.reads import Ask, Forward, Found, Reads, Relay
+from gateway.engine.objects.small_ranges import Part
 from gateway.engine.objects.writes import WriteAnswer, Writes
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
@@ -72,8 +73,15 @@ class Engine:
         """See ``Reads.find``."""
         return await self._reads.find(ask)
 
-    async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int) -> Body:
+    async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int, part: Part | None = None) -> Body:
         """A body whose first byte is certain to come.
+
+        Args:
+            ask: of its reader.
+            entry: of the object.
+            start: its first byte.
+            stop: behind its last byte.
+            part: bytes that came when the object was looked for.
 
         Raises:
             ObjectChanged: it is another one now, or this reader may not read it any more; what was wrong is forgotten: ask again.
@@ -82,6 +90,9 @@ class Engine:
         """
         body = Body(self.blocks, entry, ask.identity, start, stop)
         try:
+            body.data = None if part is None else part.piece(start, stop)
+            if body.data is not None:
+                return body
             await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
             body.missed = any(number not in entry.blobs for number in body.numbers)
             body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1

@@ -33,6 +33,11 @@ class Reason(StrEnum):
 
     COLD = "cold", "No bytes of the object are in the cache.", _WARM
     PARTIAL = "partial", "Some of the wanted blocks are not in the cache: they were never read, or evicted.", _WARM
+    RANGE = (
+        "range",
+        "A small range of a large object: it was read without the rest of its block, which is not in the cache.",
+        "Nothing: a second range of the block, or a scan, fills it.",
+    )
     JOINED = "joined", "Another request was already fetching the object; both share one read of the origin."
     MOVED = (
         "moved",

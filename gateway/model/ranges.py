@@ -9,6 +9,7 @@ Source: RFC 9110, section 14.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 _MOST_DIGITS = 18
 """Positions with more digits are beyond 64 bits, where servers disagree; the origin decides."""
@@ -24,6 +25,17 @@ class ByteRange:
 
     first: int | None
     last: int | None
+
+    def __str__(self) -> str:
+        first, last = ("" if end is None else end for end in (self.first, self.last))
+        return f"bytes={first}-{last}"
+
+    @property
+    def longest(self) -> float:
+        """Bytes that it can have at most; infinite for an open range."""
+        if self.last is None:
+            return inf
+        return self.last if self.first is None else self.last + 1 - self.first
 
     def resolve(self, size: int) -> tuple[int, int] | None:
         """``(start, stop)``, stop exclusive, in an object of ``size`` bytes; ``None`` when not satisfiable (416)."""

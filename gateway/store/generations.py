@@ -24,6 +24,8 @@ The table does not survive the machine, and then marks may be lost that the disk
 the table names the start of the directory that it knows of (``boot``). A directory that was not left cleanly and whose last start
 is another one is not vouched for: every row that was confirmed before ``since`` is checked with the origin before it is served.
 
+Behind all of them lies what the node's workers remember of small ranges (policies/granularity.py).
+
 A new table is filled with random numbers. So no number of an old table (lost with the machine, or private to a
 worker that could not attach one) is mistaken for a number of the new one; and all pages exist, for touching a
 hole of a mapped file on a full file system would kill the process.
@@ -43,12 +45,14 @@ from pathlib import Path
 from zlib import crc32
 
 from gateway.model.keys import ObjectKey, rights_in
+from gateway.policies import granularity
 
 SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
 _MARKS_END = _SLOT_BYTES + SLOTS
 _DEBTS_END = _MARKS_END + SLOTS
-_TABLE_BYTES = _DEBTS_END + 16
+_BOOT_END = _DEBTS_END + 16
+_TABLE_BYTES = _BOOT_END + 4 * granularity.SLOTS
 _PATH_BYTES = 4096
 _FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
 _DIGITS = 24
@@ -128,7 +132,9 @@ class Generations:
         self._marks = memoryview(table)[_SLOT_BYTES:_MARKS_END]
         self._debts = memoryview(table)[_MARKS_END:_DEBTS_END]
         self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
-        self._since = memoryview(table)[_DEBTS_END + 8 :].cast("d")
+        self._since = memoryview(table)[_DEBTS_END + 8 : _BOOT_END].cast("d")
+        self.ranges = memoryview(table)[_BOOT_END:_TABLE_BYTES].cast("I")
+        """See ``granularity.Table``."""
 
     @property
     def since(self) -> float:

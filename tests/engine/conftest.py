@@ -80,11 +80,16 @@ async def take(body: Body) -> bytes:
 
 @asynccontextmanager
 async def benched(
-    cache: Path, capacity: int = 64 * 1024**2, check_timeout: float = 2.0, max_fills: int = 4
+    cache: Path,
+    capacity: int = 64 * 1024**2,
+    check_timeout: float = 2.0,
+    max_fills: int = 4,
+    *,
+    block_size: int = BLOCK,
 ) -> AsyncIterator[Bench]:
     """An engine over a cache directory; what an earlier one left there is found."""
     async with FakeOrigin() as origin:
-        settings = CacheSettings(dir=str(cache), capacity=capacity, block_size=BLOCK, reserve=0)
+        settings = CacheSettings(dir=str(cache), capacity=capacity, block_size=block_size, reserve=0)
         configured = Origin(
             endpoint=origin.endpoint,
             access_key_id=ALICE.access_key_id,

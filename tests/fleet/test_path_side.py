@@ -59,6 +59,17 @@ def test_a_part_of_an_object(fleet: Nodes) -> None:
     assert fleet.origin.count("GET", path) == 1
 
 
+def test_the_home_reads_a_small_range_alone(fleet: Nodes) -> None:
+    """Rule: which ranges of a large object are read without their block is decided by its home, whichever node is asked."""
+    path = fleet.path(1, "small-range")
+    body = fleet.origin.put(path, content(2 * MIB, path))
+    got = [fleet.get(number, path, range="bytes=5000-5999") for number in (0, 2, 1)]
+    assert [(one.status, one.body) for one in got] == [(206, body[5000:6000])] * 3
+    assert [one.cache for one in got] == ["MISS; reason=range", "HIT", "HIT"]
+    seen = [each for each in fleet.origin.s3.seen if each.raw_path == path]
+    assert [(each.method, each.header("range")) for each in seen] == [("GET", "bytes=5000-5999")]
+
+
 @pytest.mark.parametrize(
     ("headers", "status", "code"),
     [({"if-match": '"other"'}, 412, "PreconditionFailed"), ({"range": "bytes=5000-"}, 416, "InvalidRange")],

@@ -8,6 +8,7 @@ from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.engine import Engine
+from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.objects.reads import Ask, Forward, Found, Relay
@@ -48,6 +49,7 @@ class ObjectReads:
             exchange.auth.principal.identity,
             head=head,
             metadata_first=head or wanted is not None or conditions is not None,
+            span=None if head or request.header(b"if-range") is not None else wanted,
             forced=is_forced(exchange) or self._engine.owes(exchange.key),
             hasty=hasty,
         )
@@ -109,13 +111,19 @@ class ObjectReads:
             _add_checksums(head, exchange, meta)
         if ask.head:
             return Answer(status, head, b"", found.outcome, found.reason)
-        body = await self._engine.open(ask, entry, start, stop)
+        body = await self._engine.open(ask, entry, start, stop, found.part)
         outcome, reason = found.outcome, found.reason
         if body.missed and outcome is Outcome.HIT and reason is not Reason.MOVED:
             outcome = Outcome.MISS
             if reason is not Reason.CHANGED:
-                reason = Reason.PARTIAL if body.partial else Reason.JOINED if body.joined else Reason.COLD
+                reason = _reason_of(body)
         return Answer(status, head, body, outcome, reason, length=length, span=(start, stop, meta.size))
+
+
+def _reason_of(body: Body) -> Reason:
+    if body.alone:
+        return Reason.RANGE
+    return Reason.PARTIAL if body.partial else Reason.JOINED if body.joined else Reason.COLD
 
 
 def is_forced(exchange: Exchange) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill, FillParts
 from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
+from gateway.engine.objects.small_ranges import SmallRanges
 from gateway.engine.services import Services
 from gateway.metrics import FILLS
 from gateway.model.access import Access
@@ -47,6 +49,7 @@ class Blocks:
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlob]] = {}
         self._fills: set[Fill] = set()
+        self.small = SmallRanges(services.store.generations, self.read_range)
         self.tasks = Tasks()
         """What belongs to the node, not to a client."""
 
@@ -72,6 +75,7 @@ class Blocks:
     async def close(self) -> None:
         """Stop every fill; what was not whole is thrown away."""
         await self.tasks.stop()
+        await self.small.close()
 
     def start_fill(
         self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
@@ -112,7 +116,7 @@ class Blocks:
                     return blob
                 if (growing := self._join(entry, number)) is not None:
                     body.joined = True
-                    self._missed(body, number)
+                    self.record(entry, number, body.identity)
                     return growing
                 if not leased:
                     # What another worker stored until now is in the index, and from here on none will store this block.
@@ -127,15 +131,44 @@ class Blocks:
                 fill = self.start_fill(entry, (number, last), body.identity, None)
                 leased = False
                 body.missed = True
-                self._missed(body, number)
+                self.record(entry, number, body.identity)
                 fill.blocks[number].join()
                 return fill, fill.blocks[number]
         finally:
             if leased:
                 self._leases.release(entry.key, number, entry.generation)
 
-    def _missed(self, body: Body, number: int) -> None:
-        self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
+    def record(self, entry: ObjectEntry, number: int, identity: OriginIdentity, *, hit: bool = False) -> None:
+        """Record a read of a block that changes no blob's rank."""
+        self._accesses.record(Access(entry.key, number, b"", hit, self._services.now(), identity))
+
+    async def small_range(self, body: Body) -> bytes | None:
+        """See ``BlockSource.small_range``."""
+        entry, start, stop, first = body.entry, body.start, body.stop, body.numbers[0]
+        if not self.small.may_read(stop - start, entry.record.block_size):
+            return None
+        if any(self._has(entry, number) for number in body.numbers):
+            return None
+        if (data := self.small.kept(entry, start, stop)) is not None:
+            body.missed = False
+            self.record(entry, first, body.identity, hit=True)
+            return data
+        if (task := self.small.join(entry, body.identity, start, stop)) is not None:
+            body.joined = True
+        else:
+            at_border = first > 0 and not start % entry.record.block_size
+            if at_border:
+                await self.load(entry, first - 1, first - 1)
+            if self.small.fills(entry, start, stop, continues=at_border and self._has(entry, first - 1)):
+                return None
+            body.alone = True
+        self.record(entry, first, body.identity)
+        part = await (self.small.read(entry, body.identity, start, stop) if task is None else asyncio.shield(task))
+        return part.data
+
+    def _has(self, entry: ObjectEntry, number: int) -> bool:
+        growing = self._growing.get((entry.key, entry.record.meta.etag, number))
+        return number in entry.blobs or (growing is not None and growing[0].comes_to(number))
 
     def _join(self, entry: ObjectEntry, number: int) -> tuple[Fill, GrowingBlob] | None:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
@@ -193,8 +226,7 @@ class Blocks:
 
     def _missing_until(self, entry: ObjectEntry, number: int, last: int) -> int:
         while number < last:
-            growing = self._growing.get((entry.key, entry.record.meta.etag, number + 1))
-            if number + 1 in entry.blobs or (growing is not None and growing[0].comes_to(number + 1)):
+            if self._has(entry, number + 1):
                 break
             number += 1
         return number

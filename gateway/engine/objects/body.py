@@ -34,6 +34,13 @@ class BlockSource(Protocol):
             LarderError: it cannot be had at all.
         """
 
+    async def small_range(self, body: Body) -> bytes | None:
+        """All bytes of a body that is a small range, read alone; ``None`` when its blocks are to be filled.
+
+        Raises:
+            LarderError: they cannot be had.
+        """
+
     async def direct(self, body: Body, start: int, stop: int) -> StreamedResponse:
         """The bytes [start, stop) straight from the origin, kept nowhere."""
 
@@ -41,7 +48,8 @@ class BlockSource(Protocol):
 class Body:
     """The bytes [start, stop) of one object, for one reader.
 
-    ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``prepare`` does
+    ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``data`` has all
+    bytes of a small range that was read without its block; ``alone`` says that this reader caused that. ``prepare`` does
     everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the
     bytes that are in no file.
     """
@@ -59,16 +67,22 @@ class Body:
         self.missed = False
         self.partial = False
         self.direct = False
+        self.alone = False
+        self.data: bytes | None = None
         self._source = source
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = None
 
     async def prepare(self) -> None:
-        """Open the first block.
+        """Open the first block, or get all bytes of a small range.
 
         Raises:
             LarderError: nothing was sent yet, so the caller can still answer with an error.
         """
+        if self.missed and self.data is None:
+            self.data = await self._source.small_range(self)
+        if self.data is not None:
+            return
         self._ready = await self._source.block(self, self.numbers[0])
         self._attach(self._ready)
         if not isinstance(self._ready, OpenBlob):
@@ -87,6 +101,9 @@ class Body:
         Raises:
             LarderError: the rest cannot be had; the connection must be broken.
         """
+        if self.data is not None:
+            yield self.data
+            return
         position = self.start
         block_size = self.entry.record.block_size
         while position < self.stop:

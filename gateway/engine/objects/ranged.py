@@ -41,7 +41,7 @@ async def read_range(
     if not whole:
         headers.append(("Range", f"bytes={start}-{stop - 1}"))
     response = await origin.send(identity, "GET", key.raw_path, "", headers)
-    if response.status == (200 if whole else 206) and _is_exact(response, version, span):
+    if response.status == (200 if whole else 206) and is_exact(response, version, span):
         return response
     response.abort()
     if response.status in (401, 403):
@@ -51,7 +51,8 @@ async def read_range(
     raise OriginUnavailable(f"the origin answered {response.status}")
 
 
-def _is_exact(response: StreamedResponse, version: Version, span: tuple[int, int]) -> bool:
+def is_exact(response: StreamedResponse, version: Version, span: tuple[int, int]) -> bool:
+    """Whether a 200 or 206 has exactly these bytes of this version."""
     meta = entity_headers(response.headers)
     start, stop = span
     if (meta.etag, meta.size) != version or response.header("Content-Length") != str(stop - start):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,8 @@ from gateway.engine.objects.checks import Checks
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
 from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.handover import Moved
+from gateway.engine.objects.ranged import is_exact
+from gateway.engine.objects.small_ranges import Part
 from gateway.engine.services import Services
 from gateway.flight import SingleFlight
 from gateway.metrics import CHECKS
@@ -29,6 +32,7 @@ from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
+from gateway.model.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
 from gateway.policies import freshness
@@ -48,25 +52,28 @@ class Ask:
     """A plain read of one object.
 
     ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
-    must be known before it is decided which bytes are needed. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty``
-    says that the reader has another way to the object, and waits for no origin that is lost (gateway/origin/reach.py).
+    must be known before it is decided which bytes are needed. ``span`` is the range of a GET, unless ``If-Range`` decides on it.
+    ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty`` says that the reader has another way to the object, and waits
+    for no origin that is lost (gateway/origin/reach.py).
     """
 
     key: ObjectKey
     identity: OriginIdentity
     head: bool = False
     metadata_first: bool = False
+    span: ByteRange | None = None
     forced: bool = False
     hasty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The object is known and may be read by this reader."""
+    """The object is known and may be read by this reader; ``part`` is the small range that told what the object is."""
 
     entry: ObjectEntry
     outcome: Outcome
     reason: Reason | None = None
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class Reads:
             return entry
         rule = self._services.rules.for_path(key.path)
         good = freshness.good(self._standing(entry, identity, rule), rule)
-        if not rule.cache or not good.holds(now, since):
+        if not rule.cache or entry.record.meta.checksums is None or not good.holds(now, since):
             return None
         entry.good[identity] = (self._grants.epoch, good)
         return entry
@@ -155,12 +162,14 @@ class Reads:
         reason: Reason | None = None
         for _attempt in range(_ATTEMPTS):
             entry = await self.known(ask.key)
-            if entry is None:
+            # A ranged answer tells no checksums, and the answer to a range needs none.
+            complete = entry is not None and (ask.span is not None or entry.record.meta.checksums is not None)
+            if entry is None or not (complete or entry.has_bytes or ask.metadata_first):
                 found = await self._from_origin(ask, rule)
                 if found is not None:
                     return found if not isinstance(found, Found) or reason is None else replace(found, reason=reason)
                 continue
-            if self._verdict(entry, ask, rule) is Verdict.SERVE:
+            if complete and self._verdict(entry, ask, rule) is Verdict.SERVE:
                 return await self._granted(entry, ask, Outcome.HIT, reason)
             checked = await self._check(entry, ask, rule)
             if checked is Reason.CHANGED:
@@ -193,6 +202,7 @@ class Reads:
         entry = await self.known(ask.key) if rule.cache else None
         if (
             entry is None
+            or entry.record.meta.checksums is None
             or entry.record.block_count > _LOAD_AT_ONCE
             or self._verdict(entry, ask, rule) is not Verdict.SERVE
         ):
@@ -302,7 +312,10 @@ class Reads:
         return meta
 
     def _renew(self, entry: ObjectEntry, identity: OriginIdentity, learned: Learned) -> None:
-        entry.record = replace(entry.record, meta=learned.meta, confirmed_at=learned.asked_at)
+        meta = learned.meta
+        if meta.checksums is None and entry.is_of(meta):
+            meta = replace(meta, checksums=entry.record.meta.checksums)
+        entry.record = replace(entry.record, meta=meta, confirmed_at=learned.asked_at)
         self._grants.note(entry, identity, learned.generation, learned.asked_at)
 
     # -- asking the origin about an object that is not in the cache
@@ -328,12 +341,19 @@ class Reads:
                 return None
             if not isinstance(joined, Found):
                 return Forward(Reason.JOINED, miss=True)
-            if ask.identity.name not in joined.entry.grants or ask.head or not self._current(joined.entry):
+            if (
+                joined.part is not None
+                or ask.identity.name not in joined.entry.grants
+                or ask.head
+                or not self._current(joined.entry)
+            ):
                 return None
             return joined if joined.reason is Reason.MOVED else replace(joined, reason=Reason.JOINED)
-        if ask.metadata_first:
-            return await self._head(ask, rule)
-        return await self._cold_read(ask, rule, generation)
+        if not ask.metadata_first:
+            return await self._cold_read(ask, generation, self._open_cold(ask, rule, generation))
+        if ask.span is not None and self._blocks.small.may_read(ask.span.longest, self._services.block_size):
+            return await self._cold_read(ask, generation, self._open_range(ask, ask.span, rule, generation))
+        return await self._head(ask, rule)
 
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
@@ -350,8 +370,10 @@ class Reads:
         entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    async def _cold_read(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
-        task = self._cold.begin((ask.key, generation), self._open_cold(ask, rule, generation))
+    async def _cold_read(
+        self, ask: Ask, generation: int, opening: Coroutine[Any, Any, Found | Relay | Forward | None]
+    ) -> Found | Relay | Forward | None:
+        task = self._cold.begin((ask.key, generation), opening)
         try:
             if ask.hasty:
                 return await self._services.origin.reach(ask.identity).result(task)
@@ -359,6 +381,33 @@ class Reads:
         except (asyncio.CancelledError, OriginUnavailable):
             task.add_done_callback(_abandon)
             raise
+
+    async def _open_range(self, ask: Ask, span: ByteRange, rule: Caching, generation: int) -> Found | Relay | Forward:
+        """Learn an object's metadata from the answer that has the small range its reader wants."""
+        services, asked_at = self._services, self._services.now()
+        response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", [("Range", str(span))])
+        meta = entity_headers(response.headers)
+        found = span.resolve(meta.size)
+        if response.status != 206 or found is None or not is_exact(response, (meta.etag, meta.size), found):
+            response.abort()
+            # The store may not know ranges, or tell of an object of no bytes in its own way.
+            odd = response.status in (200, 206, 416)
+            return await self._head(ask, rule) if odd else Forward(_reason_of(response.status), miss=True)
+        if (reason := refusal(meta, rule, services.capacity)) is not None:
+            response.abort()
+            return Forward(reason)
+        entry, blocks = self._keep_metadata(ask, Learned(meta, generation, asked_at)), self._blocks
+        if not blocks.small.fills(entry, *found, continues=False):
+            blocks.record(entry, found[0] // entry.record.block_size, ask.identity)
+            return Found(
+                entry, Outcome.MISS, Reason.RANGE, await blocks.small.take(entry, ask.identity, found, response)
+            )
+        if found == (0, meta.size) and blocks.has_room and services.leases.acquire(ask.key, 0, generation):
+            blocks.start_fill(entry, (0, 0), ask.identity, response)
+        else:
+            with suppress(OriginUnavailable):
+                await response.read(meta.size)
+        return Found(entry, Outcome.MISS, Reason.COLD)
 
     async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
         """Ask for the whole object; ``None`` when another worker turned out to have stored it."""

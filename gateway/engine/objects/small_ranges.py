@@ -1,0 +1,131 @@
+"""Small ranges that are read alone, without the blocks that they lie in (gateway/policies/granularity.py decides which).
+
+Such a range is read into memory before its reader gets the first byte, shared by readers who want the same at the same moment,
+and kept for a while: a reader who asks again is served from memory. Nothing of it reaches the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import NamedTuple
+
+from cachetools import LRUCache
+
+from gateway.engine.fetching import ByteStream
+from gateway.engine.objects.entries import ObjectEntry
+from gateway.flight import SingleFlight
+from gateway.metrics import SMALL_RANGES
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.net.exchange import StreamedResponse
+from gateway.policies import granularity
+from gateway.policies.granularity import SmallRange
+from gateway.store.generations import Generations
+
+_KEPT = 16 * 1024**2
+"""Bytes of ranges that a worker keeps."""
+_UNDER_WAY = 64 * 1024**2
+"""Bytes of ranges that a worker reads at once; beyond, blocks are filled."""
+
+Open = Callable[[ObjectEntry, OriginIdentity, int, int], Awaitable[StreamedResponse]]
+"""Asks the origin for bytes of exactly this version of an object; raises ``LarderError``."""
+_Place = tuple[ObjectKey, int, str, int]
+"""Key, generation and ETag of an object, and the first byte of a range."""
+
+
+class Part(NamedTuple):
+    """Bytes of an object, from ``start`` on."""
+
+    start: int
+    data: bytes
+
+    def piece(self, start: int, stop: int) -> bytes | None:
+        """The bytes [start, stop), if all of them are here."""
+        if start < self.start or stop > self.start + len(self.data):
+            return None
+        return self.data[start - self.start : stop - self.start]
+
+
+class SmallRanges:
+    """The small ranges of one worker.
+
+    Args:
+        generations: have the table that the workers of a node share.
+        open_range: reads a range from the origin.
+    """
+
+    def __init__(self, generations: Generations, open_range: Open) -> None:
+        self._generations = generations
+        self._open = open_range
+        self._kept: LRUCache[_Place, Part] = LRUCache(_KEPT, getsizeof=lambda part: len(part.data))
+        self._flight: SingleFlight[tuple[_Place, int, str], Part] = SingleFlight()
+        self._under_way = 0
+
+    def may_read(self, length: float, block: int) -> bool:
+        """Whether a range of ``length`` bytes is small beside a block of ``block`` bytes, and there is memory for it."""
+        return granularity.is_small(length, block) and self._under_way + length <= _UNDER_WAY
+
+    def kept(self, entry: ObjectEntry, start: int, stop: int) -> bytes | None:
+        """A range that is in memory."""
+        part = self._kept.get(_place(entry, start))
+        found = None if part is None else part.piece(start, stop)
+        if found is not None:
+            SMALL_RANGES.labels("memory").inc()
+        return found
+
+    def join(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> asyncio.Task[Part] | None:
+        """The read of this range that is under way with these keys."""
+        return self._flight.get((_place(entry, start), stop, identity.name))
+
+    def fills(self, entry: ObjectEntry, start: int, stop: int, *, continues: bool) -> bool:
+        """Whether to fill the blocks of a range, of which none is in the cache; if not, ``read`` it."""
+        record = entry.record
+        asked = SmallRange(_version(entry), start, stop, record.block_size, record.meta.size, continues)
+        fills = granularity.fills(self._generations.ranges, asked)
+        if fills:
+            SMALL_RANGES.labels("filled").inc()
+        return fills
+
+    async def read(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> Part:
+        """Read a range from the origin.
+
+        Raises: see ``ranged.read_range``.
+        """
+        slot = (_place(entry, start), stop, identity.name)
+        return await self._flight.result(slot, lambda: self.take(entry, identity, (start, stop), None))
+
+    async def take(
+        self, entry: ObjectEntry, identity: OriginIdentity, span: tuple[int, int], response: StreamedResponse | None
+    ) -> Part:
+        """The bytes of a range, from an open answer or a new one; what breaks off is resumed twice.
+
+        Raises: see ``ranged.read_range``.
+        """
+        start, stop = span
+        stream = ByteStream(response, stop - start, lambda sent: self._open(entry, identity, start + sent, stop))
+        self._under_way += stop - start
+        try:
+            data = await stream.read()
+            stream.release()
+        finally:
+            stream.abort()
+            self._under_way -= stop - start
+        part = Part(start, data)
+        self._kept[_place(entry, start)] = part
+        SMALL_RANGES.labels("alone").inc()
+        return part
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        await self._flight.stop()
+
+
+def _place(entry: ObjectEntry, start: int) -> _Place:
+    return entry.key, entry.generation, entry.record.meta.etag, start
+
+
+def _version(entry: ObjectEntry) -> int:
+    key = entry.key
+    text = f"{key.origin}\0{key.bucket}\0{key.key}\0{entry.record.meta.etag}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=7).digest(), "little")

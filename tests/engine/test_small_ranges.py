@@ -1,0 +1,321 @@
+"""Small ranges of large objects: read alone at first, and right in every way in which blocks are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.api.s3.answer import Answer
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.exchange import Exchange, resource_of
+from gateway.api.s3.objects import ObjectReads
+from gateway.engine.objects.body import Body
+from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
+from gateway.engine.objects.reads import Forward, Found
+from gateway.model.aws_chunked import PayloadForm
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.ranges import parse_range
+from gateway.model.wire import WireRequest
+from gateway.testing.origin import ALICE, BOB
+from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
+from tests.engine.conftest import Bench, benched, take
+
+KIB = 1024
+BLOCK = 1024 * KIB
+DATA = os.urandom(8 * BLOCK + 300 * KIB)
+CHECKSUM = ("x-amz-checksum-crc32", "AAAAAA==")
+
+
+@pytest.fixture
+async def large(tmp_path: Path) -> AsyncIterator[Bench]:
+    """An engine with blocks of 1 MiB; its origin has a large object ``k``."""
+    async with benched(tmp_path / "cache", max_fills=64, block_size=BLOCK) as bench:
+        bench.origin.put("b", "k", DATA)
+        yield bench
+
+
+async def ask(
+    bench: Bench, key: str = "k", *, who: OriginIdentity | None = None, method: str = "GET", **headers: str
+) -> Answer:
+    """What the S3 edge answers to a read."""
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    request = WireRequest(method, f"/b/{key}".encode(), b"", [(b"host", b"h"), *raw])
+    auth = Authenticated(Principal("AK", "t", who or bench.identity), PayloadForm.UNSIGNED, "")
+    request, query, names = resource_of(request, frozenset())
+    exchange = Exchange(request, auth, "b", key.encode(), ObjectKey("default", "b", key), query, names)
+    answer = await ObjectReads(bench.engine).read(exchange)
+    assert isinstance(answer, Answer), answer
+    return answer
+
+
+async def got(bench: Bench, start: int, stop: int, key: str = "k", **how: str) -> tuple[bytes, str]:
+    """The bytes of a range, and what the cache says of it."""
+    answer = await ask(bench, key, range=f"bytes={start}-{stop - 1}", **how)
+    assert answer.status == 206
+    assert isinstance(answer.content, Body)
+    return await take(answer.content), f"{answer.outcome}; {answer.reason}" if answer.reason else str(answer.outcome)
+
+
+def asked(bench: Bench) -> list[tuple[str, str]]:
+    """Method and range of every request that the origin saw."""
+    return [(seen.method, seen.header("range")) for seen in bench.origin.seen]
+
+
+async def test_a_cold_small_range_is_one_request(large: Bench) -> None:
+    """Rule: the answer to the range tells what the object is."""
+    assert await got(large, 70_000, 130_000) == (DATA[70_000:130_000], "MISS; range")
+    assert asked(large) == [("GET", "bytes=70000-129999")]
+
+
+@pytest.mark.parametrize("value", ["bytes=-1000", f"bytes={len(DATA) - 1000}-"])
+async def test_a_suffix_is_read_alone(large: Bench, value: str) -> None:
+    """Rule: the end of an object, where many formats have their index, does not cost a block."""
+    answer = await ask(large, range=value)
+    assert isinstance(answer.content, Body)
+    assert await take(answer.content) == DATA[-1000:]
+    assert dict(answer.headers)[b"content-range"] == f"bytes {len(DATA) - 1000}-{len(DATA) - 1}/{len(DATA)}".encode()
+    assert (
+        sum(seen.header("range") in (value, f"bytes={len(DATA) - 1000}-{len(DATA) - 1}") for seen in large.origin.seen)
+        == 1
+    )
+
+
+async def test_a_known_object_is_asked_for_the_range_of_its_version(large: Bench) -> None:
+    """Rule: bytes of two versions never meet; the range is asked for with If-Match."""
+    head = await ask(large, method="HEAD")
+    assert await got(large, 0, 1000) == (DATA[:1000], "MISS; range")
+    assert large.origin.seen[-1].header("if-match") == dict(head.headers)[b"etag"].decode()
+    assert asked(large) == [("HEAD", ""), ("GET", "bytes=0-999")]
+
+
+async def test_the_same_range_again_is_in_memory(large: Bench) -> None:
+    """Rule: a client that reads the same small range again, or its beginning, waits for no origin."""
+    await got(large, 5000, 9000)
+    assert await got(large, 5000, 9000) == (DATA[5000:9000], "HIT")
+    assert await got(large, 5000, 6000) == (DATA[5000:6000], "HIT")
+    assert len(asked(large)) == 1
+
+
+async def test_readers_of_one_range_share_a_request(large: Bench) -> None:
+    """Rule: what many readers want at the same moment is read once, of an object that is known or not."""
+    for turn, start in enumerate((5000, 3 * BLOCK)):
+        hang = large.origin.inject(Hang())
+        readers = [asyncio.create_task(got(large, start, start + 4000)) for _ in range(10)]
+        await hang.gate.reached()
+        hang.gate.open()
+        assert {data for data, _ in await asyncio.gather(*readers)} == {DATA[start : start + 4000]}
+        assert len(asked(large)) == turn + 1
+
+
+async def test_a_second_touch_of_what_left_memory_fills_the_block(large: Bench) -> None:
+    """Rule: what is read again is cached."""
+    await got(large, 5000, 9000)
+    large.engine.blocks.small._kept.clear()
+    assert await got(large, 5000, 9000) == (DATA[5000:9000], "MISS; cold")
+    await large.settle()
+    assert await got(large, 500_000, 509_000) == (DATA[500_000:509_000], "HIT")
+    assert asked(large)[1:] == [("GET", f"bytes=0-{BLOCK - 1}")]
+
+
+async def test_a_sequential_scan_fills(large: Bench) -> None:
+    """Rule: a scan by small ranges costs two of them more than the object."""
+    step = 50 * KIB
+    data = [(await got(large, at, min(at + step, len(DATA))))[0] for at in range(0, len(DATA), step)]
+    assert b"".join(data) == DATA
+    lengths = [int(last) - int(first) + 1 for _, span in asked(large) for first, last in [span[6:].split("-")]]
+    assert sum(lengths) == len(DATA) + 2 * step
+    assert len(lengths) == 2 + 9
+
+
+async def test_a_scan_goes_on_at_a_border_without_a_small_range(large: Bench) -> None:
+    """Rule: a range that begins where a cached block ends fills."""
+    await got(large, 0, BLOCK)
+    await got(large, BLOCK, BLOCK + 1000)
+    assert asked(large)[-1] == ("GET", f"bytes={BLOCK}-{2 * BLOCK - 1}")
+
+
+async def test_a_range_over_a_border_is_read_alone(large: Bench) -> None:
+    """Rule: a small range that lies in two blocks costs neither."""
+    assert await got(large, BLOCK - 500, BLOCK + 500) == (DATA[BLOCK - 500 : BLOCK + 500], "MISS; range")
+    assert asked(large) == [("GET", f"bytes={BLOCK - 500}-{BLOCK + 499}")]
+
+
+async def test_a_part_of_a_parallel_download_fills(large: Bench) -> None:
+    """Rule: a range of a quarter of a block or more fills its blocks."""
+    assert await got(large, 0, BLOCK // 4) == (DATA[: BLOCK // 4], "MISS; cold")
+    assert asked(large) == [("HEAD", ""), ("GET", f"bytes=0-{BLOCK - 1}")]
+
+
+async def test_a_range_of_a_block_under_way_waits_for_it(large: Bench) -> None:
+    """Rule: what a fill is bringing is not read a second time."""
+    hang = large.origin.inject(Hang(after=1000))
+    whole = asyncio.create_task(large.read("k"))
+    await hang.gate.reached()
+    small = asyncio.create_task(got(large, 5000, 6000))
+    hang.gate.open()
+    assert (await small)[0] == DATA[5000:6000]
+    assert await whole == DATA
+    assert asked(large) == [("GET", "")]
+
+
+async def test_a_small_object_is_filled_by_its_first_range(large: Bench) -> None:
+    """Rule: where a block costs little more than a request, the first range fills it; a range of all bytes is the fill itself."""
+    large.origin.put("b", "small", DATA[: 200 * KIB])
+    large.origin.put("b", "tiny", DATA[:5000])
+    assert await got(large, 10, 1000, "small") == (DATA[10:1000], "MISS; cold")
+    await large.settle()
+    assert await got(large, 50_000, 51_000, "small") == (DATA[50_000:51_000], "HIT")
+    before = len(asked(large))
+    answer = await ask(large, "tiny", range="bytes=0-65535")
+    assert isinstance(answer.content, Body)
+    assert await take(answer.content) == DATA[:5000]
+    assert (await got(large, 2, 3, "tiny"))[1] == "HIT"
+    assert asked(large)[before:] == [("GET", "bytes=0-65535")]
+
+
+async def test_an_object_that_changed_gives_the_new_bytes(large: Bench) -> None:
+    """Rule: a small range of another version is noticed before the first byte, and the new one is read."""
+    await got(large, 0, 1000)
+    other = os.urandom(len(DATA))
+    large.origin.put("b", "k", other)
+    assert await got(large, 3 * BLOCK, 3 * BLOCK + 1000) == (other[3 * BLOCK : 3 * BLOCK + 1000], "MISS; range")
+
+
+async def test_an_object_that_changes_while_a_range_breaks_off_is_never_mixed(large: Bench) -> None:
+    """Rule: the rest of a range that broke off is asked for with If-Match."""
+    await ask(large, method="HEAD")
+    hang = large.origin.inject(Hang(after=500))
+    large.origin.inject(DieAfter(size=500))
+    reader = asyncio.create_task(got(large, 0, 1000))
+    await hang.gate.reached()
+    other = os.urandom(len(DATA))
+    large.origin.put("b", "k", other)
+    hang.gate.open()
+    assert (await reader)[0] == other[:1000]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_range_that_breaks_off_is_resumed(large: Bench, known: bool) -> None:
+    """Rule: a restart of the origin is invisible; only what is missing is asked for again."""
+    if known:
+        await ask(large, method="HEAD")
+    large.origin.inject(DieAfter(method="GET", size=600))
+    assert (await got(large, 0, 1000))[0] == DATA[:1000]
+    assert asked(large)[-1] == ("GET", "bytes=600-999")
+
+
+async def test_memory_of_an_overwritten_object_is_not_served(large: Bench) -> None:
+    """Rule: after a write, or a purge, nothing from before is given."""
+    await got(large, 0, 1000)
+    await large.engine.changed([ObjectKey("default", "b", "k")])
+    await got(large, 0, 1000)
+    assert len(asked(large)) > 1
+
+
+async def test_the_origin_decides_for_each_reader(large: Bench) -> None:
+    """Rule: a range in memory is given only to identities that the origin granted the object."""
+    bob = OriginIdentity("default", BOB.access_key_id)
+    await got(large, 0, 1000)
+    large.origin.deny(BOB.access_key_id, "b/*")
+    refused = await large.engine.find(
+        replace(large.ask("k", metadata_first=True), identity=bob, span=parse_range("bytes=0-999"))
+    )
+    assert isinstance(refused, Forward)
+    assert refused.reason == "refused"
+
+
+async def test_a_reader_whose_right_was_withdrawn_is_refused(large: Bench) -> None:
+    """Rule: a known object's small range is asked for with the reader's own keys; a refusal is about that reader."""
+    await got(large, 0, 1000)
+    large.origin.deny(ALICE.access_key_id, "b/*")
+    asks = replace(large.ask("k", metadata_first=True), span=parse_range("bytes=0-9"))
+    found = await large.engine.find(asks)
+    assert isinstance(found, Found)
+    with pytest.raises(ReaderRefused):
+        await large.engine.open(asks, found.entry, 2 * BLOCK, 2 * BLOCK + 10)
+
+
+async def test_whole_readers_get_the_checksums(large: Bench) -> None:
+    """Rule: a ranged answer tells no checksums, so what a whole reader gets is learned from an answer that does."""
+    stored = large.origin.put("b", "k", DATA)
+    large.origin.buckets.objects["b"]["k"] = replace(stored, checksums=(CHECKSUM,))
+    await got(large, 0, 1000)
+    answer = await ask(large, x_amz_checksum_mode="ENABLED")
+    assert isinstance(answer.content, Body)
+    assert await take(answer.content) == DATA
+    assert dict(answer.headers)[b"x-amz-checksum-crc32"] == b"AAAAAA=="
+    assert asked(large) == [("GET", "bytes=0-999"), ("GET", "")]
+
+
+async def test_checksums_of_an_object_that_ranges_filled_are_asked_for(large: Bench) -> None:
+    """Rule: the same when its blocks are in the cache already: one HEAD, and no byte is read again."""
+    stored = large.origin.put("b", "tiny", b"12345")
+    large.origin.buckets.objects["b"]["tiny"] = replace(stored, checksums=(CHECKSUM,))
+    await got(large, 0, 5, "tiny")
+    key = ObjectKey("default", "b", "tiny")
+    assert large.engine.hot(key, large.identity.name, large.now[0]) is None
+    for _ in range(2):
+        answer = await ask(large, "tiny", x_amz_checksum_mode="ENABLED")
+        assert isinstance(answer.content, Body)
+        assert await take(answer.content) == b"12345"
+        assert dict(answer.headers)[b"x-amz-checksum-crc32"] == b"AAAAAA=="
+    assert large.engine.hot(key, large.identity.name, large.now[0]) is not None
+    assert asked(large) == [("GET", "bytes=0-4"), ("HEAD", "")]
+
+
+@pytest.mark.parametrize("fault", [WrongContentRange(value="bytes 0-1/2"), ChangedEtag(etag='W/"weak"')])
+async def test_an_answer_that_is_not_what_was_asked_for_is_not_believed(large: Bench, fault: object) -> None:
+    """Rule: bytes of an odd answer reach no client as something else."""
+    large.origin.inject(fault)  # type: ignore[type-var]
+    asks = replace(large.ask("k", metadata_first=True), span=parse_range("bytes=0-999"))
+    found = await large.engine.find(asks)
+    assert isinstance(found, Forward) or found.part is None  # type: ignore[union-attr]
+
+
+async def test_conditions_hold_for_cold_ranges(large: Bench) -> None:
+    """Rule: a condition is evaluated on what the ranged answer told."""
+    answer = await ask(large, range="bytes=0-999", if_none_match='"other"')
+    assert answer.status == 206
+    etag = dict(answer.headers)[b"etag"].decode()
+    assert (await ask(large, range="bytes=0-999", if_none_match=etag)).status == 304
+    mismatched = await ask(large, range="bytes=0-999", if_range='"other"')
+    assert mismatched.status == 200
+    assert isinstance(mismatched.content, Body)
+    assert await take(mismatched.content) == DATA
+
+
+async def test_an_origin_that_fails_is_an_error_of_the_origin(large: Bench) -> None:
+    """Rule: what the origin refuses is the origin's to say, so the request is forwarded."""
+    large.origin.inject(Refuse(status=404, code="NoSuchKey"))
+    found = await large.engine.find(replace(large.ask("k", metadata_first=True), span=parse_range("bytes=0-9")))
+    assert isinstance(found, Forward)
+    assert found.reason == "not-found"
+
+
+async def test_ranges_beyond_the_memory_for_them_fill(large: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a worker's memory for small ranges is bounded; when it is full, blocks are filled on disk."""
+    monkeypatch.setattr("gateway.engine.objects.small_ranges._UNDER_WAY", 1500)
+    await got(large, 0, 1000)
+    hang = large.origin.inject(Hang())
+    second = asyncio.create_task(got(large, 2 * BLOCK, 2 * BLOCK + 1000))
+    await hang.gate.reached()
+    assert (await got(large, 4 * BLOCK, 4 * BLOCK + 1000))[1] == "MISS; cold"
+    hang.gate.open()
+    await second
+    assert ("GET", f"bytes={4 * BLOCK}-{5 * BLOCK - 1}") in asked(large)
+
+
+async def test_object_changed_is_raised_to_the_engine(large: Bench) -> None:
+    """Rule: the engine's callers learn before the first byte that the object is another one."""
+    await got(large, 0, 1000)
+    asks = large.ask("k", metadata_first=True)
+    found = await large.engine.find(asks)
+    assert isinstance(found, Found)
+    large.origin.put("b", "k", b"short")
+    with pytest.raises(ObjectChanged):
+        await large.engine.open(asks, found.entry, 5 * BLOCK, 5 * BLOCK + 10)

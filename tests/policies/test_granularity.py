@@ -1,0 +1,125 @@
+"""Whether a small range is read alone or fills its block."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gateway.policies.granularity import IN_A_ROW, LONGEST, REQUEST, SLOTS, SmallRange, fills, is_small
+
+MIB = 1024**2
+BLOCK = 4 * MIB
+SIZE = 256 * MIB
+
+
+@pytest.fixture
+def table() -> list[int]:
+    """A table that remembers nothing."""
+    return [0] * SLOTS
+
+
+def ranged(
+    start: int, length: int = REQUEST, *, version: int = 7, size: int = SIZE, continues: bool = False
+) -> SmallRange:
+    """A range of a large object."""
+    return SmallRange(version, start, start + length, BLOCK, size, continues)
+
+
+def fetched(table: list[int], starts: list[int], length: int) -> int:
+    """Bytes that a cache without limit reads from the origin for ranges in this order."""
+    cached: set[int] = set()
+    total = 0
+    for start in starts:
+        number, first = divmod(start, BLOCK)
+        if number in cached:
+            continue
+        if fills(table, ranged(start, length, continues=not first and number - 1 in cached)):
+            cached.add(number)
+            total += BLOCK
+        else:
+            total += length
+    return total
+
+
+def test_the_first_small_range_of_a_block_is_read_alone(table: list[int]) -> None:
+    """Rule: one small range does not cost a block."""
+    assert not fills(table, ranged(5 * BLOCK + 123))
+
+
+@pytest.mark.parametrize("length", [BLOCK // 4, BLOCK // 4 + 1, 2 * BLOCK])
+def test_a_quarter_of_a_block_fills_it(table: list[int], length: int) -> None:
+    """Rule: parts of parallel downloads are no small ranges."""
+    assert fills(table, ranged(0, length))
+
+
+def test_a_block_that_costs_little_more_than_a_request_is_filled(table: list[int]) -> None:
+    """Rule: blocks of up to four times what a request counts fill at once, the short last block of an object included."""
+    assert fills(table, ranged(BLOCK, 10, size=BLOCK + 4 * REQUEST))
+    assert not fills(table, ranged(BLOCK, 10, size=BLOCK + 4 * REQUEST + 1))
+
+
+def test_a_range_that_begins_where_one_began_fills(table: list[int]) -> None:
+    """Rule: what is read again will be read again."""
+    assert not fills(table, ranged(MIB))
+    assert fills(table, ranged(MIB, 100))
+
+
+def test_another_version_of_the_object_begins_anew(table: list[int]) -> None:
+    """Rule: what was read of an object before it was overwritten says nothing of it now."""
+    assert not fills(table, ranged(MIB))
+    assert not fills(table, ranged(MIB, version=8))
+
+
+def test_the_third_range_in_a_row_fills(table: list[int]) -> None:
+    """Rule: two ranges that touch are a header and what follows it; three are a reader who reads on."""
+    decisions = [fills(table, ranged(MIB + number * 1000, 1000)) for number in range(IN_A_ROW)]
+    assert decisions == [False, False, True]
+
+
+def test_a_range_that_goes_on_where_a_cached_block_ends_fills(table: list[int]) -> None:
+    """Rule: a sequential reader waits for one small range per object, not for one per block."""
+    assert fills(table, ranged(BLOCK, continues=True))
+
+
+def test_many_tiny_ranges_fill_a_block(table: list[int]) -> None:
+    """Rule: a block costs at most as many requests as fit into a quarter of it, however little they ask for."""
+    starts = random.Random(1).sample(range(0, BLOCK, 2), 40)
+    decisions = [fills(table, ranged(start, 1)) for start in starts]
+    assert decisions.index(True) == BLOCK // 4 // REQUEST - 1
+
+
+def test_of_a_very_large_block_a_bounded_number_of_bytes_is_read_alone(table: list[int]) -> None:
+    """Rule: what is held in memory, and counted in eight bits, is bounded for blocks of any size."""
+    assert is_small(LONGEST, 1024 * MIB)
+    assert not is_small(LONGEST + 1, 1024 * MIB)
+    huge = [SmallRange(7, number * 2 * MIB, number * 2 * MIB + MIB, 1024 * MIB, 2048 * MIB) for number in range(5)]
+    assert [fills(table, asked) for asked in huge] == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize("count", [60, 300])
+def test_random_ranges_that_are_seen_once_cost_at_most_half_more(table: list[int], count: int) -> None:
+    """Rule: origin bytes are at most 1.5 of the bytes asked for."""
+    draw = random.Random(count)
+    starts = [REQUEST * place for place in draw.sample(range(SIZE // REQUEST), count)]
+    assert fetched(table, starts, REQUEST) <= 1.5 * count * REQUEST
+
+
+def test_a_permutation_of_small_ranges_costs_a_quarter_more(table: list[int]) -> None:
+    """Rule: who reads all of an object in random order gets three quarters of it from the cache."""
+    starts = [REQUEST * place for place in range(SIZE // REQUEST)]
+    random.Random(2).shuffle(starts)
+    assert fetched(table, starts, REQUEST) <= 1.25 * SIZE
+
+
+def test_a_sequential_scan_costs_nothing_more(table: list[int]) -> None:
+    """Rule: origin bytes are at most 1.05 of the bytes asked for."""
+    assert fetched(table, list(range(0, SIZE, REQUEST)), REQUEST) <= 1.01 * SIZE
+
+
+def test_what_is_forgotten_costs_no_more_than_a_range(table: list[int]) -> None:
+    """Rule: under more ranges than the table holds, each is still read alone or fills; nothing fails."""
+    draw = random.Random(3)
+    total = 30_000
+    alone = sum(not fills(table, ranged(draw.randrange(0, 2**40), 1000, size=2**41)) for _ in range(total))
+    assert alone > 0.99 * total
