@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.model.errors import LarderError
 from gateway.sim.figures import PlotsUnavailable
-from gateway.sim.scenario import built_in, load_scenario
+from gateway.sim.scenario import built_in, is_of_reads, parse_as, parse_scenario, scenario_text
 
 
 class PlannerUnavailable(LarderError):
@@ -20,7 +20,8 @@ class PlannerUnavailable(LarderError):
 def add(command: ArgumentParser) -> None:
     """Say what the command takes."""
     command.description = (
-        "Run jobs, a fleet and an origin under a virtual clock, with the gateways' own policies and the loader's planner.\n\n"
+        "Run jobs, or clients that read plain objects, a cache and an origin under a virtual clock, with the gateways' own "
+        "policies and the loader's planner.\n\n"
         f"Built-in scenarios: {', '.join(built_in())}. docs/evaluation/scenarios.md says how to write one."
     )
     command.epilog = (
@@ -30,7 +31,7 @@ def add(command: ArgumentParser) -> None:
     )
     command.add_argument("scenario", metavar="SCENARIO", help="TOML file, or the name of a built-in scenario")
     command.add_argument("--seed", metavar="N", type=_seed, help="random numbers; instead of the scenario's")
-    command.add_argument("--out", metavar="DIR", type=Path, help="write the plots (PNG) into this directory")
+    command.add_argument("--out", metavar="DIR", type=Path, help="write the plots (PNG) of jobs into this directory")
     command.add_argument("--json", action="store_true", help="print everything that was measured as JSON")
     command.set_defaults(run=run)
 
@@ -51,13 +52,22 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         from gateway.sim.plots import draw
+        from gateway.sim.read_report import reads_as_json, reads_as_text
+        from gateway.sim.read_scenario import ReadScenario
         from gateway.sim.report import as_json, as_text
         from gateway.sim.run import simulate
+        from gateway.sim.transparent import simulate_reads
     except ImportError as error:
         raise PlannerUnavailable(
             f"no simulation without the client, whose planner it runs ({error}); pip install ./clients/python in a clone"
         ) from error
-    scenario = load_scenario(options.scenario)
+    text = scenario_text(options.scenario)
+    if is_of_reads(text):
+        reading = parse_as(ReadScenario, text, options.scenario)
+        read = simulate_reads(reading, options.seed)
+        print(json.dumps(reads_as_json(reading, read), indent=1) if options.json else reads_as_text(reading, read))
+        return 0
+    scenario = parse_scenario(text, options.scenario)
     results = simulate(scenario, options.seed)
     if options.json:
         print(json.dumps(as_json(scenario, results), indent=1))

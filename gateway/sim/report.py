@@ -75,15 +75,23 @@ def _caching(result: RunResult, dataset: str, jobs: int, of: int) -> str:
     return f"{dataset} {result.caching[dataset]}{chunks}{left}"
 
 
-def as_text(scenario: Scenario, results: Sequence[RunResult]) -> str:
-    """The scenario's description and its table."""
-    columns, rows = table(scenario, results)
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for the terminal."""
     widths = [max(len(line[at]) for line in (columns, *rows)) for at in range(len(columns))]
-    lines = [
+    return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (columns, *rows)
-    ]
-    return "\n".join([scenario.title, "", *([scenario.text.strip(), ""] if scenario.text else []), *lines])
+    )
+
+
+def headed(title: str, text: str, *tables: str) -> str:
+    """Tables below a scenario's title and description."""
+    return "\n".join([title, "", *([text.strip(), ""] if text else []), "\n\n".join(tables)])
+
+
+def as_text(scenario: Scenario, results: Sequence[RunResult]) -> str:
+    """The scenario's description and its table."""
+    return headed(scenario.title, scenario.text, aligned(*table(scenario, results)))
 
 
 def as_json(scenario: Scenario, results: Sequence[RunResult]) -> dict[str, Any]:

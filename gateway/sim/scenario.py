@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,6 +23,7 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._ -]{1,64}$")]
 MOST_ITEMS = 1_000_000
+T = TypeVar("T", bound=BaseModel)
 _OWN_WAY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -49,11 +50,13 @@ def _mode(text: object) -> Mode | str:
     raise ValueError(f'must be one of {", ".join(Mode)}, or "module:function" for a way of your own')
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of a scenario's file; unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class OriginSpec(_Table):
+class OriginSpec(Table):
     """The store behind the cache."""
 
     bandwidth: Annotated[Size, Field(gt=0, description="Bytes per second of all reads together")]
@@ -67,7 +70,7 @@ class OriginSpec(_Table):
     ] = None
 
 
-class FleetSpec(_Table):
+class FleetSpec(Table):
     """The cache, all nodes together."""
 
     capacity: Annotated[Size, Field(gt=0, description="Bytes that may be cached")]
@@ -77,7 +80,7 @@ class FleetSpec(_Table):
     ] = 0
 
 
-class ManagerSpec(_Table):
+class ManagerSpec(Table):
     """The manager's settings, as in the section [manager] of a gateway's configuration."""
 
     interval: Annotated[Seconds, Field(gt=0, description="Seconds between two decisions")] = 1.0
@@ -90,7 +93,7 @@ class ManagerSpec(_Table):
     )
 
 
-class DatasetSpec(_Table):
+class DatasetSpec(Table):
     """A dataset, all items of one size."""
 
     name: Name
@@ -111,7 +114,7 @@ class DatasetSpec(_Table):
         return self
 
 
-class JobSpec(_Table):
+class JobSpec(Table):
     """One job, or several of a kind. Times are of one mini-batch."""
 
     name: Name
@@ -138,7 +141,7 @@ class JobSpec(_Table):
         return self
 
 
-class RunSpec(_Table):
+class RunSpec(Table):
     """One way of caching."""
 
     name: Name
@@ -151,7 +154,7 @@ class RunSpec(_Table):
     preload: Annotated[Size | None, Field(description="Instead of the fleet's")] = None
 
 
-class Scenario(_Table):
+class Scenario(Table):
     """A whole file."""
 
     title: str
@@ -205,29 +208,53 @@ def built_in() -> tuple[str, ...]:
 
 
 def load_scenario(name: str) -> Scenario:
-    """Read a scenario: a file, or a built-in one by its name.
+    """Read a scenario of jobs: a file, or a built-in one by its name.
 
     Raises:
         ConfigError: there is none, or it is wrong; the message names the field.
     """
+    return parse_scenario(scenario_text(name), name)
+
+
+def scenario_text(name: str) -> str:
+    """The text of a scenario: a file, or a built-in one by its name.
+
+    Raises:
+        ConfigError: there is none.
+    """
     path = Path(name)
     if name in built_in():
-        text = (resources.files("gateway.sim") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
-    elif path.is_file():
-        text = path.read_text(encoding="utf-8")
-    else:
-        raise ConfigError(f"there is no scenario {name!r}: give a TOML file, or one of {', '.join(built_in())}")
-    return parse_scenario(text, name)
+        return (resources.files("gateway.sim") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    raise ConfigError(f"there is no scenario {name!r}: give a TOML file, or one of {', '.join(built_in())}")
+
+
+def is_of_reads(text: str) -> bool:
+    """Whether a scenario's text has plain clients rather than jobs."""
+    try:
+        return "clients" in tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Scenario:
-    """Read a scenario's text.
+    """Read the text of a scenario of jobs.
+
+    Raises:
+        ConfigError: it is wrong; the message names the field.
+    """
+    return parse_as(Scenario, text, name)
+
+
+def parse_as(model: type[T], text: str, name: str) -> T:
+    """Read a scenario's text as one of the kinds.
 
     Raises:
         ConfigError: it is wrong; the message names the field.
     """
     try:
-        return Scenario.model_validate(tomllib.loads(text))
+        return model.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name} is not TOML: {error}") from error
     except ValidationError as error:

@@ -8,6 +8,7 @@ from gateway.policies.streams.prefetch import (
     PATIENCE,
     REST,
     AheadOf,
+    BlockRuns,
     paths_below,
     whole_allowance,
     whole_stream,
@@ -121,3 +122,29 @@ def test_no_more_is_loaded_than_was_read():
     assert whole_allowance(target=1000, held=300, read=300, loaded=0) == 300
     assert whole_allowance(target=1000, held=900, read=500, loaded=0) == 100
     assert whole_allowance(target=1000, held=600, read=300, loaded=300) == 0
+
+
+def test_four_blocks_follow_four_consecutive_ones():
+    """Rule: an object that is no stream yet is read ahead from the fourth block of a run on, not beyond its end."""
+    runs = BlockRuns()
+    assert [list(runs.read("a", block, 9)) for block in range(6)] == [[], [], [], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8]]
+
+
+def test_a_jump_ends_a_run():
+    """Rule: other blocks begin a new run; a block that is read again, as by small ranges, goes on with it."""
+    runs = BlockRuns()
+    for block in (0, 0, 1, 1, 2, 2):
+        assert not runs.read("a", block, 100)
+    assert runs.read("a", 3, 100)
+    assert not runs.read("a", 50, 100)
+    assert not runs.read("a", 51, 100)
+
+
+def test_runs_of_the_latest_objects_are_remembered():
+    """Rule: a scan of many objects does not grow the memory."""
+    runs = BlockRuns(most=2)
+    for block in range(3):
+        runs.read("a", block, 100)
+    runs.read("b", 0, 100)
+    runs.read("c", 0, 100)
+    assert not runs.read("a", 3, 100)

@@ -114,9 +114,10 @@ def test_space_moves_from_the_least_to_the_most_valuable():
     assert shifted(needs, 100 * GB) == {"a": 40 * GB + LARGEST_STEP, "b": 40 * GB, "c": 20 * GB - LARGEST_STEP}
 
 
-def test_free_space_is_given_first():
-    """Rule: what no pool has is given before any pool loses."""
-    assert shifted([need("a", 10 * GB, 2.0), need("b", 10 * GB, 1.0)], 100 * GB)["b"] == 10 * GB
+def test_free_space_is_given_at_once():
+    """Rule: what no pool has goes in equal parts to those that gain by it, whatever a step is."""
+    needs = [need("a", 10 * GB, 1.05, most=30 * GB), need("b", 10 * GB, 1.0), need("c", 10 * GB, 0.0, minimum=10 * GB)]
+    assert shifted(needs, 100 * GB) == {"a": 30 * GB, "b": 60 * GB, "c": 10 * GB}
 
 
 def test_every_pool_keeps_its_minimum():
@@ -141,9 +142,9 @@ def test_a_small_difference_moves_nothing():
 
 
 def test_the_step_is_scaled_down_for_small_caches():
-    """Rule: 640 MB, and never more than a fiftieth of the cache."""
+    """Rule: 640 MB, and never more than a twentieth of the cache."""
     assert step_size(150 * GB) == LARGEST_STEP
-    assert step_size(10 * GB) == 200_000_000
+    assert step_size(10 * GB) == 500_000_000
 
 
 def test_a_new_stream_begins_with_what_it_has():

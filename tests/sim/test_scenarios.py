@@ -3,7 +3,16 @@
 import pytest
 
 from gateway.model.errors import ConfigError
-from gateway.sim.scenario import built_in, load_scenario, parse_scenario
+from gateway.sim.read_scenario import ReadScenario
+from gateway.sim.scenario import (
+    Scenario,
+    built_in,
+    is_of_reads,
+    load_scenario,
+    parse_as,
+    parse_scenario,
+    scenario_text,
+)
 from tests.sim.conftest import dataset, job, run, scenario
 
 GOOD = scenario(dataset("d", "1GB"), job("j", "d"), run("none", "none"), run("larder", "larder"))
@@ -12,12 +21,13 @@ GOOD = scenario(dataset("d", "1GB"), job("j", "d"), run("none", "none"), run("la
 @pytest.mark.parametrize("name", built_in())
 def test_a_built_in_scenario_is_sound(name):
     """Rule: what comes with Larder can be run by its name."""
-    assert load_scenario(name).runs
+    text = scenario_text(name)
+    assert parse_as(ReadScenario if is_of_reads(text) else Scenario, text, name).runs
 
 
 def test_those_of_the_paper_are_built_in():
     """Rule: the paper's experiments can be named."""
-    assert {"quiver-table3", "quiver-figure6", "quiver-figure7", "multi-job"} <= set(built_in())
+    assert {"quiver-table3", "quiver-figure6", "quiver-figure7", "igtcache-table3", "multi-job"} <= set(built_in())
 
 
 @pytest.mark.parametrize(

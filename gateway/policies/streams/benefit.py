@@ -7,7 +7,7 @@ waiting saved per second and byte*. So is a job's gain per byte (``space/allocat
 streams and of datasets stand in one ledger.
 
 Every round one step moves from the pools that lose least to those that gain most. Each keeps a minimum; none gets more than it
-can use; a difference of less than a tenth moves nothing.
+can use; a difference of less than a tenth moves nothing. Space that no pool has is given at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ROUND = 60.0
 """Seconds between two moves."""
 LARGEST_STEP = 640_000_000
 """Bytes that one round moves at most."""
-SMALLEST_PART = 50
-"""A step is at most this part of the cache: 640 MB from 32 GB on."""
+SMALLEST_PART = 20
+"""A step is at most this part of the cache: 640 MB from 12.8 GB on."""
 MARGIN = 1.1
 """How many times the benefit of another pool a pool must have to get its space."""
 
@@ -118,25 +118,31 @@ def step_size(capacity: int) -> int:
 
 
 def shifted(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
-    """The targets after one round. What no pool has yet is given first, then what the least valuable pool can spare.
+    """The targets after one round.
 
-    A pool whose target is above what it can use gives the rest away at once, and one below its minimum gets that first.
+    What no pool has is given at once, in equal parts to all that gain by it: nothing is lost by that, and a first estimate of a
+    benefit is a poor one. Then one step moves. A pool whose target is above what it can use gives the rest away at once; one
+    below its minimum gets that first.
     """
     targets = _within(needs, capacity)
+    free = max(0, capacity - sum(targets.values()))
     left = step_size(capacity)
-    ranked = sorted(needs, key=lambda need: (-need.value, need.name))
-    for gaining in ranked:
-        free = capacity - sum(targets.values())
-        wanted = min(left, max(0, gaining.most - targets[gaining.name])) if gaining.value > 0 else 0
-        given = min(wanted, max(0, free))
-        for losing in reversed(ranked):
-            if given >= wanted or gaining.value <= MARGIN * losing.value:
+    gaining_pools = [need for need in needs if need.value > 0]
+    by_want = sorted(gaining_pools, key=lambda need: (need.most - targets[need.name], need.name))
+    for place, wanting in enumerate(by_want):
+        given = min(free // (len(by_want) - place), max(0, wanting.most - targets[wanting.name]))
+        free -= given
+        targets[wanting.name] += given
+    for gaining in sorted(gaining_pools, key=lambda need: (-need.value, need.name)):
+        wanted = min(left, max(0, gaining.most - targets[gaining.name]))
+        for losing in sorted(needs, key=lambda need: (need.value, need.name)):
+            if not wanted or gaining.value <= MARGIN * losing.value:
                 break
-            taken = min(wanted - given, max(0, targets[losing.name] - losing.minimum))
+            taken = min(wanted, max(0, targets[losing.name] - losing.minimum))
             targets[losing.name] -= taken
-            given += taken
-        targets[gaining.name] += given
-        left -= given
+            targets[gaining.name] += taken
+            wanted -= taken
+            left -= taken
     return targets
 
 

@@ -5,12 +5,14 @@
 - *Random*: the whole stream, if the pool may hold a good part of it. At most as many bytes are loaded ahead as the stream's
   clients have read, so a few random reads of a large prefix load little.
 - *Skewed*: nothing.
+- Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
 What is loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,6 +36,30 @@ PATIENCE = 32
 """Reads of a stream, for each sibling of depth, after which what was loaded before them counts as wasted."""
 REST = 1000
 """Reads of a stream for which nothing is loaded after a bad judgement."""
+
+
+class BlockRuns:
+    """Runs of consecutive blocks in objects that are no streams yet: after 4 in a row the next 4 are loaded.
+
+    Args:
+        most: objects that are remembered, those that were read last.
+    """
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def read(self, path: str, block: int, blocks: int) -> range:
+        """The blocks to load now that one of ``blocks`` was read."""
+        last, length = self._runs.pop(path, (-2, 0))
+        if block == last:
+            self._runs[path] = (last, length)
+            return range(0)
+        length = length + 1 if block == last + 1 else 1
+        self._runs[path] = (block, length)
+        if len(self._runs) > self._most:
+            self._runs.popitem(last=False)
+        return range(block + 1, min(blocks, block + 1 + DEPTH)) if length >= DEPTH else range(0)
 
 
 def paths_below(predecessors: Sequence[Iterable[Tail]], least: float = LEAST_PROBABILITY) -> tuple[Tail, ...]:
