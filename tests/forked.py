@@ -1,8 +1,8 @@
 """Gateways of tests are forked from a process that has imported them: a start takes 0.2 s of processor time instead of 2.
 
 The process is the fork server of multiprocessing, one for each worker of pytest. The first test that needs a gateway starts it.
-All that it forks has one hash seed. The workers of a gateway are new interpreters, and so are the gateways of tests/server,
-tests/cli and tests/docs.
+All that it forks has one hash seed. A gateway of several workers forks them from its supervisor. The gateways of tests/server,
+tests/cli and tests/docs are new interpreters, and so are their workers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import uvicorn._subprocess
+from prometheus_client import REGISTRY, values
+from prometheus_client.metrics import MetricWrapperBase
 
 _FORKING = multiprocessing.get_context("forkserver")
 _AUTHORITY = os.environ.get("SSL_CERT_FILE")
 """Whom aiohttp, which reads it when it is imported, believes in the process that forks."""
 _FORKING.set_forkserver_preload([__name__, "tests.preloaded"])
+_OF_SUPERVISOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU)
+"""Signals that uvicorn's supervisor handles, and that a worker meets with the default handlers."""
 
 
 class Forked:
@@ -79,6 +88,28 @@ class Forked:
             os.kill(self.pid, number)
 
 
+class _Worker(ForkProcess):
+    """A worker that is forked, in the state in which uvicorn would have spawned it."""
+
+    def run(self) -> None:
+        """Reset what the supervisor has changed, and serve."""
+        for number in _OF_SUPERVISOR:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        values.ValueClass = values.MultiProcessValue()
+        for collector in list(REGISTRY._collector_to_names):
+            if isinstance(collector, MetricWrapperBase):
+                _count_in_files(collector)
+        super().run()
+
+
+def _count_in_files(metric: MetricWrapperBase) -> None:
+    """Take new values for a metric that was made before PROMETHEUS_MULTIPROC_DIR was set."""
+    each: Any
+    for each in (metric, *getattr(metric, "_metrics", {}).values()):
+        if each._is_observable():
+            each._metric_init()
+
+
 def _become_gateway(
     folder: str, arguments: list[str], environ: dict[str, str], stdout: Connection, log: Path, files: int, module: str
 ) -> None:
@@ -96,6 +127,7 @@ def _become_gateway(
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, closefd=False)
     threading.Thread(target=_end_with_tests, daemon=True).start()
+    uvicorn._subprocess.spawn = SimpleNamespace(Process=_Worker)
     sys.argv[:] = ["gateway", *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -115,6 +115,12 @@ def children(pid: int, named: str) -> list[int]:
     return [child for child in descendants(pid) if named in _command_line(child)]
 
 
+def workers_of(running: Running) -> list[int]:
+    """The worker processes of a gateway that has several."""
+    servers = ("multiprocessing.forkserver", "multiprocessing.spawn")
+    return [child for named in servers for child in children(running.process.pid, named)]
+
+
 def gone(pid: int) -> bool:
     """Whether a process has ended, waited for or not."""
     try:
@@ -138,7 +144,7 @@ def paused(*pids: int) -> Iterator[None]:
 @contextmanager
 def client_of_each_worker(running: Running, **who: Any) -> Iterator[dict[int, Client]]:
     """A connection to every worker of a gateway, by pid: who else could accept stands still while it is made."""
-    workers = children(running.process.pid, "spawn_main") or [running.process.pid]
+    workers = workers_of(running) or [running.process.pid]
     clients: dict[int, Client] = {}
     try:
         for worker in workers:

@@ -27,8 +27,8 @@ from tests.batches import Stock, bytes_of, packed, stock
 from tests.gateways import Running, Settings, gateway, start
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client as Raw
-from tests.scenarios.clients import children
 from tests.scenarios.clients import client_of_each_worker as clients_of
+from tests.scenarios.clients import workers_of
 from tests.scenarios.mounts import filled, mounted
 from tests.scenarios.world import SOON, Origin, doomed
 from tests.v1 import GWA
@@ -311,7 +311,7 @@ def test_a_worker_that_is_killed_in_a_fetch_does_not_keep_its_turn(
             assert got.whole
             assert made.bodies[1] in got.body
             hang.gate.open()
-            wait_until(lambda: len(children(running.process.pid, "spawn_main")) == 2, SOON, "a new worker")
+            wait_until(lambda: len(workers_of(running)) == 2, SOON, "a new worker")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

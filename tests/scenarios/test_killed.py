@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.store.generations import table_of
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, children, client_of_each_worker, finish, get, gone
+from tests.scenarios.clients import Client, children, client_of_each_worker, finish, get, gone, workers_of
 from tests.scenarios.world import (
     KIB,
     MIB,
@@ -98,7 +98,7 @@ def test_the_embedded_redis_ends_with_its_gateway(tmp_path, origin):
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)
     with doomed(settings, tmp_path / "home") as running:
         redis = children(running.process.pid, "redis-server")
-        workers = children(running.process.pid, "spawn_main")
+        workers = workers_of(running)
         assert (len(redis), len(workers)) == (1, 2)
         kill(running.process.pid)
         wait_until(lambda: all(gone(pid) for pid in redis + workers), SOON, "the end of Redis and the workers")
@@ -121,7 +121,7 @@ def test_one_worker_of_two_killed_in_the_middle_of_a_fill(tmp_path, origin):
         got = other.get("/worker/object")
         assert (got.status, got.whole, got.body == body) == (200, True, True)
         eventually(
-            lambda: children(running.process.pid, "spawn_main"),
+            lambda: workers_of(running),
             lambda workers: len(set(workers) - {victim, survivor}) == 1,
             "a new worker",
         )
@@ -137,7 +137,7 @@ def test_eviction_goes_on_when_the_keeper_is_killed(tmp_path, origin):
     bodies = objects(origin, "keeper", [50 * KIB] * 80)
     with gateway(settings, tmp_path / "home") as running:
         keeper = keeper_of(settings.cache)
-        assert keeper in children(running.process.pid, "spawn_main")
+        assert keeper in workers_of(running)
         kill(keeper)
         for path, body in bodies.items():
             assert get(running, path).body == body
