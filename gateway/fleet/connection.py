@@ -10,6 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.maint_notifications import MaintNotificationsConfig
 
 NOT_REACHABLE = "Redis is not reachable"
 
@@ -40,7 +41,11 @@ def single(url: str, timeout: float, **options: Any) -> Any:
 
 
 def commands(url: str, timeout: float) -> Redis:
-    """A client whose every command, waiting for a connection included, fails after about ``timeout`` seconds."""
+    """A client whose every command, waiting for a connection included, fails after about ``timeout`` seconds.
+
+    A pooled connection that Redis has closed is replaced before it is used. redis-py leaves that out for pools that listen for
+    maintenance notifications, which is the default, so these are off.
+    """
     pool: Any = BlockingConnectionPool.from_url(
         url,
         max_connections=8,
@@ -48,6 +53,7 @@ def commands(url: str, timeout: float) -> Redis:
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
     )
     pool.connection_class = _lost_when_closed(pool.connection_class)
     return Redis.from_pool(pool)

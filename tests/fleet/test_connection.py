@@ -11,6 +11,7 @@ import uvloop
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.fleet.connection import commands, single
+from tests.fleet.conftest import until
 from tests.scenarios.redis_server import RedisServer
 
 Connect = Callable[[str], Awaitable[Any]]
@@ -41,3 +42,21 @@ def test_writing_to_a_closed_transport_is_a_lost_connection(shared_redis: RedisS
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(write())
+
+
+def test_a_connection_that_redis_has_closed_is_replaced(shared_redis: RedisServer) -> None:
+    """Rule: the first command after Redis was started again succeeds, though its pooled connection is to the Redis of before."""
+
+    async def ask() -> None:
+        client = commands(shared_redis.url, 5.0)
+        await client.ping()
+        connection = await client.connection_pool.get_connection()
+        await client.connection_pool.release(connection)
+        shared_redis.kill()
+        await until(connection._reader.at_eof)
+        shared_redis.start()
+        assert await client.ping()
+        await client.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask())

@@ -187,15 +187,6 @@ def job_of(data: Stock, name: str) -> bytes:
     return json.dumps(asked).encode()
 
 
-def register(running: Running, data: Stock, name: str) -> None:
-    """Register a job. A connection that Redis has just dropped is noticed when it is used: that is answered 503, once."""
-    eventually(
-        lambda: ask(running, "POST", "/v1/jobs", job_of(data, name)).status,
-        lambda status: status in (200, 201),
-        "a registration",
-    )
-
-
 @pytest.mark.parametrize("mood", LOST)
 def test_jobs_wait_for_redis(whole, redis, data, mood):
     """Rule: with Redis out of reach whatever concerns jobs is answered 503 with a time to come back, at every gateway, and soon
@@ -207,7 +198,11 @@ def test_jobs_wait_for_redis(whole, redis, data, mood):
                 reply = ask(running, method, path, job_of(data, mood) if method == "POST" else b"")
                 assert (reply.status, reply.headers.get("retry-after")) == (503, "1"), (path, reply.body)
     for running in whole:
-        register(running, data, mood)
+        eventually(
+            lambda running=running: ask(running, "POST", "/v1/jobs", job_of(data, mood)).status,
+            lambda status: status in (200, 201),
+            "a registration",
+        )
 
 
 def test_a_redis_that_flaps_leaves_no_traceback(whole, redis, data):
@@ -226,7 +221,7 @@ def test_a_redis_that_flaps_leaves_no_traceback(whole, redis, data):
 
 def test_jobs_are_kept_in_a_failover(whole, redis, data):
     """Rule: a job that the replica has is known after it took over, at every gateway."""
-    register(whole[0], data, "kept")
+    assert ask(whole[0], "POST", "/v1/jobs", job_of(data, "kept")).status == 201
     with redis.failed_over():
         for running in whole:
             eventually(
@@ -238,7 +233,7 @@ def test_jobs_are_kept_in_a_failover(whole, redis, data):
 
 def test_jobs_of_an_emptied_redis_are_unknown(whole, redis, data):
     """Rule: a heartbeat of a job that Redis has forgotten is answered 404 UnknownJob; registered again, the job goes on."""
-    register(whole[0], data, "forgotten")
+    assert ask(whole[0], "POST", "/v1/jobs", job_of(data, "forgotten")).status == 201
     redis.server.flush()
     beat = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}}
     reply = ask(whole[1], "POST", "/v1/jobs/forgotten/heartbeat", json.dumps(beat).encode())
