@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def mounts_below(folder: Path) -> list[str]:
 def remove_tables(folder: Path) -> None:
     """Remove the tables in shared memory of the caches below a folder: a gateway that a test killed leaves its own."""
     for table in tables():
-        if root_of(table).is_relative_to(folder):
-            for path in table.parent.glob(f"{table.name}*"):
-                path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # it is another run's, whose gateway has just ended
+            if root_of(table).is_relative_to(folder):
+                for path in table.parent.glob(f"{table.name}*"):
+                    path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import pytest
 
 from gateway.store.datasets.registry import DigestSource, Registry
 from tests.digests import files_below, id_of, rows_of, write
+from tests.engine.datasets import NearRegistry
 from tests.origins.processes import descendants, spawn
 
 BOOT = 11
@@ -57,14 +58,14 @@ async def test_damaged_files_are_not_believed(directory: Path, tmp_path: Path, n
     """Rule: whatever a crash of the machine left half written counts as not registered, and registering again mends it."""
     rows = rows_of(5)
     path = write(tmp_path / "f", rows)
-    registry = Registry(directory, BOOT)
+    registry = NearRegistry(directory, BOOT)
     await registry.register(A, "d", path, "auto", DigestSource("print"))
     registry.close()
     gc.collect()
     (content,) = (directory / "contents").iterdir()
     (folder,) = (directory / "tenants").glob("*/*")
     DAMAGE[name](content, folder)
-    after = Registry(directory, BOOT)
+    after = NearRegistry(directory, BOOT)
     assert after.find(A, "d") is None
     assert after.find(A, id_of(rows)) is None
     assert [each async for each in after.of_tenant(A)] == []

@@ -91,7 +91,7 @@ async def test_a_killed_migration_goes_on_at_the_next_start(open_store, root: Pa
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from gateway.store import migrations, schema\n"
+        "from gateway.store.index import migrations, schema\n"
         "migrations.create_schema = lambda *_: os._exit(9)\n"
         "connection = schema.open_engine(Path(sys.argv[1]), patience=1).connect()\n"
         "schema.prepare_connection(connection)\n"
