@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import threading
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
+
+from tests.origins.listener import Listener
 
 _HEAD = re.compile(rb"(?:^|\r\n|\n)([A-Z]+) (/[^ \r\n]*) HTTP/1\.1\r\n((?:[^\r\n]+\r\n)+)\r\n")
 _LONGEST_HEAD = 32 * 1024
@@ -46,68 +47,36 @@ class Road:
         self._target = urlsplit(target)
         self._tls = tls
         self._record = record
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="road", daemon=True)
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-        self._carrying: set[asyncio.Task[None] | None] = set()
-        self._port = 0
+        self._listener = Listener(self._carry, tls.server if tls else None)
         self.heads: list[Head] = []
 
     @property
     def endpoint(self) -> str:
         """The address to use instead of the target's."""
-        return f"{self._target.scheme}://127.0.0.1:{self._port}"
+        return f"{self._target.scheme}://127.0.0.1:{self._listener.port}"
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self.open()
+        self._listener.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._listener.stop()
 
     def open(self) -> None:
         """Take connections, on the same port as before."""
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(30)
+        self._listener.open()
 
     def close(self) -> None:
         """Refuse connections, and break those that are there."""
-        asyncio.run_coroutine_threadsafe(self._refuse(), self._loop).result(30)
-
-    async def _listen(self) -> None:
-        tls = self._tls.server if self._tls else None
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self._port, ssl=tls)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    async def _refuse(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in list(self._open):
-            writer.transport.abort()
-        await asyncio.gather(*filter(None, self._carrying), return_exceptions=True)
+        self._listener.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
-        task = asyncio.current_task()
-        self._carrying.add(task)
-        onward = None
+        tls = self._tls.client if self._tls else None
+        back, onward = await asyncio.open_connection(self._target.hostname, self._target.port, ssl=tls)
         try:
-            tls = self._tls.client if self._tls else None
-            back, onward = await asyncio.open_connection(self._target.hostname, self._target.port, ssl=tls)
-            self._open.add(onward)
             await asyncio.gather(self._pump(reader, onward, self._record), self._pump(back, writer, False))
-        except OSError:
-            pass  # one side left in the middle; both are closed below
         finally:
-            for each in filter(None, (writer, onward)):
-                each.transport.abort()
-                self._open.discard(each)
-            self._carrying.discard(task)
+            onward.transport.abort()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, record: bool) -> None:
         tail = b""
