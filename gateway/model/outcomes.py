@@ -35,8 +35,8 @@ class Reason(StrEnum):
     PARTIAL = "partial", "Some of the wanted blocks are not in the cache: they were never read, or evicted.", _WARM
     RANGE = (
         "range",
-        "A small range of a large object: it was read without the rest of its block, which is not in the cache.",
-        "Nothing: a second range of the block, or a scan, fills it.",
+        "A small range of a large object was read without the rest of its block, which is not in the cache.",
+        "Nothing, if each range is read once. Warm up an object whose ranges are read in random order many times.",
     )
     JOINED = "joined", "Another request was already fetching the object; both share one read of the origin."
     MOVED = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -153,7 +152,7 @@ class Blocks:
             body.missed = False
             self.record(entry, first, body.identity, hit=True)
             return data
-        if (task := self.small.join(entry, body.identity, start, stop)) is not None:
+        if self.small.is_under_way(entry, body.identity, start, stop):
             body.joined = True
         else:
             at_border = first > 0 and not start % entry.record.block_size
@@ -163,8 +162,7 @@ class Blocks:
                 return None
             body.alone = True
         self.record(entry, first, body.identity)
-        part = await (self.small.read(entry, body.identity, start, stop) if task is None else asyncio.shield(task))
-        return part.data
+        return (await self.small.read(entry, body.identity, start, stop)).data
 
     def _has(self, entry: ObjectEntry, number: int) -> bool:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))

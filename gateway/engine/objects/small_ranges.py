@@ -6,7 +6,6 @@ and kept for a while: a reader who asks again is served from memory. Nothing of 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import NamedTuple
@@ -74,9 +73,9 @@ class SmallRanges:
             SMALL_RANGES.labels("memory").inc()
         return found
 
-    def join(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> asyncio.Task[Part] | None:
-        """The read of this range that is under way with these keys."""
-        return self._flight.get((_place(entry, start), stop, identity.name))
+    def is_under_way(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> bool:
+        """Whether this range is being read with these keys, so that ``read`` joins that."""
+        return self._flight.get((_place(entry, start), stop, identity.name)) is not None
 
     def fills(self, entry: ObjectEntry, start: int, stop: int, *, continues: bool) -> bool:
         """Whether to fill the blocks of a range, of which none is in the cache; if not, ``read`` it."""
@@ -103,15 +102,17 @@ class SmallRanges:
         Raises: see ``ranged.read_range``.
         """
         start, stop = span
-        stream = ByteStream(response, stop - start, lambda sent: self._open(entry, identity, start + sent, stop))
         self._under_way += stop - start
         try:
-            data = await stream.read()
-            stream.release()
+            response = response or await self._open(entry, identity, start, stop)
+            stream = ByteStream(response, stop - start, lambda at: self._open(entry, identity, start + at, stop))
+            try:
+                part = Part(start, await stream.read())
+                stream.release()
+            finally:
+                stream.abort()
         finally:
-            stream.abort()
             self._under_way -= stop - start
-        part = Part(start, data)
         self._kept[_place(entry, start)] = part
         SMALL_RANGES.labels("alone").inc()
         return part
