@@ -243,9 +243,9 @@ class Larder:
             # A small cache is recovered before the first request; a large one while requests are answered.
             await asyncio.wait_for(keeper.ready.wait(), _RECOVERY_PATIENCE)
         except TimeoutError:
-            log.info("recovery goes on in the background")
+            log.info("recovery continues in the background")
         if not self._admin.known.is_set():
-            log.error("nobody is answered before the catalog was read; see /-/readyz")
+            log.error("no request is served until the catalog has been read; see /-/readyz")
             self._loop(self._ready_when_known())
             return
         self._ready_now()

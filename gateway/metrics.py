@@ -34,7 +34,7 @@ CONNECTIONS = Gauge("larder_connections", "Connections of clients and other node
 OPENED_CONNECTIONS = Counter("larder_connections_opened_total", "Connections of clients and other nodes accepted")
 STRANGERS_CLOSED = Counter(
     "larder_unauthenticated_connections_closed_total",
-    "Idle connections closed because too many were open on which nobody had authenticated",
+    "Idle connections closed because too many unauthenticated ones were open",
 )
 AUTH_FAILURES = Counter("larder_auth_failures_total", "Refused requests by S3 error code", ["code"])
 
@@ -43,18 +43,18 @@ ORIGIN_REQUESTS = Counter(
 )
 ORIGIN_FAILURES = Counter(
     "larder_origin_failures_total",
-    "Requests to origins, and bodies of their answers, that failed, by kind: dns, connect, tls, timeout, broken (cut off), "
+    "Failed requests to origins, and bodies of their answers, by kind: dns, connect, tls, timeout, broken (truncated), "
     "invalid (not HTTP)",
     ["kind"],
 )
 ORIGIN_IN_FLIGHT = Gauge(
     "larder_origin_requests_in_flight",
-    "Requests to origins under way, to the end of their answers; those that wait for a free connection too",
+    "Requests to origins in flight, including those that wait for a free connection",
     multiprocess_mode="livesum",
 )
 ORIGIN_LATENCY = Histogram(
     "larder_origin_seconds",
-    "Seconds until the head of an origin's answer was there, waiting for a free connection included",
+    "Seconds until the head of an origin's answer, including the wait for a free connection",
     ["method"],
     buckets=_SLOW,
 )
@@ -70,19 +70,17 @@ SMALL_RANGES = Counter(
     ["result"],
 )
 ACTIVE_FILLS = Gauge("larder_fills_active", "Origin reads being stored now", multiprocess_mode="livesum")
-FORGOTTEN = Counter(
-    "larder_invalidations_total", "Keys forgotten because of a write, by where it came from", ["source"]
-)
+FORGOTTEN = Counter("larder_invalidations_total", "Keys forgotten because of a write, by its source", ["source"])
 
 INVALIDATION_LATENCY = Histogram(
     "larder_invalidation_seconds",
-    "Seconds until every other worker had forgotten what a write announced, or no longer trusted what it had",
+    "Seconds until every other worker had forgotten the keys of a write, or no longer trusted its cache",
     buckets=_QUICK,
 )
 LATE_INVALIDATIONS = Counter(
     "larder_invalidations_late_total",
-    "What a write could not announce in time, by what: unannounced (objects that neither Redis nor another node took "
-    "then), unanswered (announcements that a worker did not answer)",
+    "Late invalidations, by what: unannounced (objects that neither Redis nor another node accepted in time), unanswered "
+    "(announcements that a worker did not answer)",
     ["what"],
 )
 
@@ -93,7 +91,7 @@ BATCHES = Counter(
 )
 BATCH_LATENCY = Histogram(
     "larder_batch_seconds",
-    "Seconds from a batch request that is understood to the end of its answer, by mode",
+    "Seconds from a valid batch request to the end of its answer, by mode",
     ["mode"],
     buckets=_SLOW,
 )
@@ -107,10 +105,10 @@ BATCH_BYTES = Counter(
 )
 PEER_ITEMS = Counter(
     "larder_peer_items_total",
-    "Items of batches that other nodes asked for, by result; their clients' node counts them as its own too",
+    "Items of batches requested by other nodes, by result; the requesting node counts them too",
     ["result"],
 )
-MOVED_ITEMS = Counter("larder_moved_items_total", "Items taken over from another node's cache in place of the origin")
+MOVED_ITEMS = Counter("larder_moved_items_total", "Items taken from another node's cache instead of the origin")
 PREFETCHED = Counter("larder_prefetched_items_total", "Items fetched ahead, by result: stored, failed", ["result"])
 REGISTRATIONS = Counter(
     "larder_dataset_registrations_total", "Registrations of datasets, by result: new, known, refused", ["result"]
@@ -135,49 +133,45 @@ DATASET_BYTES = Gauge(
 )
 CACHE_ROOM = Gauge(
     "larder_cache_usable_bytes",
-    "How much of the capacity can be used: less while the file system has too little free beside cache.reserve, 0 while down",
+    "Usable part of the capacity: less while the file system has less free than cache.reserve, 0 while the disk is down",
     multiprocess_mode="mostrecent",
 )
 EVICTED_BLOBS = Counter(
     "larder_evicted_blobs_total",
-    "Blobs evicted for the room of others; chunks that are rotated are larder_chunk_items_total",
+    "Blobs evicted to make room; rotated chunks count in larder_chunk_items_total",
 )
 EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes of evicted blobs")
-CORRUPT_BLOBS = Counter(
-    "larder_corrupt_blobs_total", "Blobs dropped because their bytes were not what their digest says"
-)
-VERIFIED_BLOBS = Counter("larder_verified_blobs_total", "Blobs read through and found to be what their digest says")
+CORRUPT_BLOBS = Counter("larder_corrupt_blobs_total", "Blobs dropped because their bytes did not match their digest")
+VERIFIED_BLOBS = Counter("larder_verified_blobs_total", "Blobs read completely that matched their digest")
 SKIPPED_FILES = Gauge(
     "larder_cache_skipped_files", "Files in the cache directory that cannot be removed", multiprocess_mode="livemax"
 )
 OPEN_BLOBS = Gauge("larder_open_blob_files", "Blob files that are kept open", multiprocess_mode="livesum")
 DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="livemax")
 CHANNEL_HEALTHY = Gauge(
-    "larder_invalidation_channel_healthy", "1 while writes elsewhere are heard of", multiprocess_mode="livemin"
+    "larder_invalidation_channel_healthy", "1 while invalidations of other gateways arrive", multiprocess_mode="livemin"
 )
 FLEET_NODES = Gauge(
     "larder_fleet_nodes",
-    "Nodes of the zone as this one knows them, by state; while this one may not join, itself only, as JOINING",
+    "Nodes of the zone as this node knows them, by state; only this one, as JOINING, while it may not join",
     ["state"],
     multiprocess_mode="mostrecent",
 )
 FLEET_CONFLICTS = Counter(
     "larder_fleet_conflicts_total",
-    "Nodes that could not be in one fleet, by reason: id (two have the same), protocol (another version), secret (another one)",
+    "Nodes that could not join one fleet, by reason: id (duplicate), protocol (other version), secret (different)",
     ["reason"],
 )
 RING_CHANGES = Counter(
     "larder_ring_changes_total",
-    "Changes of who is home of what, as the workers of this node see it; a suspect that leaves and comes back is two",
+    "Changes of the ring, as the workers of this node see it; a suspect that leaves and returns counts twice",
 )
 SUSPECTS = Counter(
     "larder_peer_suspects_total",
-    "Times that another node was left out for a while, by why: silent, refused",
+    "Times that another node was left out of the ring for a while, by reason: silent, refused",
     ["why"],
 )
-PEER_LATENCY = Histogram(
-    "larder_peer_seconds", "Seconds until the head of another node's answer was there", buckets=_SLOW
-)
+PEER_LATENCY = Histogram("larder_peer_seconds", "Seconds until the head of another node's answer", buckets=_SLOW)
 PEER_BYTES = Counter("larder_peer_received_bytes_total", "Body bytes received from other nodes")
 PEER_REQUESTS = Counter(
     "larder_peer_requests_total",
@@ -197,7 +191,7 @@ JOB_REQUESTS = Counter(
 )
 JOBS = Gauge(
     "larder_jobs",
-    "Jobs of the zone in the plan that is followed, by phase: probe-miss, measure, steady",
+    "Jobs of the zone in the current plan, by phase: probe-miss, measure, steady",
     ["phase"],
     multiprocess_mode="livemostrecent",
 )
@@ -208,7 +202,7 @@ JOBS_CACHED = Gauge(
 )
 PLANNED_DATASETS = Gauge(
     "larder_planned_datasets",
-    "Datasets in the plan that is followed, by how they are cached: full, static, chunked, none",
+    "Datasets in the current plan, by caching mode: full, static, chunked, none",
     ["caching"],
     multiprocess_mode="livemostrecent",
 )
@@ -217,7 +211,7 @@ PLANNED_BYTES = Gauge(
 )
 PLAN_CHANGES = Counter(
     "larder_plan_changes_total",
-    "What this node's leader changed in the plan: allocated, released (a dataset); judged, gone (a job); started, loaded, "
+    "Plan changes by this node's leader: allocated, released (a dataset); judged, gone (a job); started, loaded, "
     "marked, unreferenced, forced (a chunk)",
     ["what"],
 )
@@ -230,10 +224,10 @@ PLAN_VERSION = Gauge("larder_plan_version", "Version of the plan that is followe
 MANAGER_LEADING = Gauge(
     "larder_manager_leading", "1 in the zone's node whose worker leads", multiprocess_mode="livesum"
 )
-MANAGER_DEPOSED = Counter("larder_manager_deposed_total", "Plans that were refused because another worker leads by now")
+MANAGER_DEPOSED = Counter("larder_manager_deposed_total", "Plans refused because another worker has become leader")
 CHUNK_ITEMS = Counter(
     "larder_chunk_items_total",
-    "Items of rotated chunks on this node by what became of them: loaded, failed, evicted",
+    "Items of rotated chunks on this node by result: loaded, failed, evicted",
     ["result"],
 )
 PRELOADED_BYTES = Counter(
@@ -241,7 +235,7 @@ PRELOADED_BYTES = Counter(
 )
 STREAM_ACCESSES = Counter(
     "larder_stream_accesses_total",
-    "S3 reads that were watched for access streams, by result: recorded, dropped (more came than there is time for)",
+    "S3 reads watched for access streams, by result: recorded, dropped (too many to process)",
     ["result"],
 )
 STREAMS = Gauge(
@@ -255,20 +249,18 @@ READY = Gauge("larder_ready", "1 while requests should come here, as /-/readyz s
 MEMORY = Gauge("larder_memory_bytes", "Resident memory of the workers", multiprocess_mode="livesum")
 LOOP_LAG = Histogram(
     "larder_event_loop_lag_seconds",
-    "How much later than planned a worker's event loop came to a task that is due twice a second; requests wait as long",
+    "Delay of a task that is due twice a second in a worker's event loop; requests wait as long",
     buckets=_QUICK,
 )
 WARMUPS_RUNNING = Gauge("larder_warmups_running", "Warm-ups that a worker here is running", multiprocess_mode="livesum")
-WARMUPS_ENDED = Counter("larder_warmups_total", "Warm-ups that ended here, by how: done, failed, refused", ["state"])
+WARMUPS_ENDED = Counter("larder_warmups_total", "Warm-ups that ended here, by result: done, failed, refused", ["state"])
 ADMIN_CHANGES = Counter(
     "larder_admin_changes_total", "Changes made through this gateway's admin addresses, by kind", ["action"]
 )
-CATALOG_VERSION = Gauge(
-    "larder_catalog_version", "Number of the catalog's last change that is in force here", multiprocess_mode="livemin"
-)
+CATALOG_VERSION = Gauge("larder_catalog_version", "Version of the catalog in force here", multiprocess_mode="livemin")
 CATALOG_REACHABLE = Gauge(
     "larder_catalog_reachable",
-    "1 while the catalog can be read, or there is none; else what was read of it last is in force",
+    "1 while the catalog can be read, or none is configured; at 0 the last snapshot is in force",
     multiprocess_mode="livemin",
 )
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])

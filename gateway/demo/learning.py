@@ -120,15 +120,15 @@ def check(epochs: Sequence[Epoch], items: int) -> None:
     """
     plain, cached = ([epoch for epoch in epochs if epoch.way == way] for way in ("boto3", "larder"))
     if not len(plain) == len(cached) == EPOCHS or any(epoch.items != items for epoch in epochs):
-        raise DemoFailed(f"the training did not come to its end: {epochs}")
+        raise DemoFailed(f"the training did not finish: {epochs}")
     if any(epoch.origin_requests != items for epoch in plain):
         raise DemoFailed(f"plain boto3 should have read each of {items} images once an epoch: {plain}")
     reads = sum(epoch.origin_requests for epoch in cached)
-    # While an epoch is used, the first chunk of the next one is loaded; after the last epoch nobody uses it.
+    # While an epoch is used, the first chunk of the next one is loaded; after the last epoch it is not used.
     if reads > items * EPOCHS * 1.2:
         raise DemoFailed(f"{reads} requests at the origin for {EPOCHS} epochs of {items} images: {cached}")
     if not any(epoch.hits for epoch in cached):
-        raise DemoFailed(f"nothing was ever served from the cache: {cached}")
+        raise DemoFailed(f"no item came from the cache: {cached}")
     difference = abs(plain[-1].accuracy - cached[-1].accuracy)
     if difference > MARGIN or min(plain[-1].accuracy, cached[-1].accuracy) < LEAST:
         raise DemoFailed(

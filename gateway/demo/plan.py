@@ -59,7 +59,7 @@ class Epoch:
         items: images that came; all of them, each once.
         hits: of these, how many were in the cache when they were asked for.
         joined: and how many were on their way already, because the loader had announced them.
-        origin_requests: that arrived at the origin meanwhile, counted there.
+        origin_requests: requests at the origin during the epoch, counted there.
         accuracy: on the images for testing, after the epoch.
     """
 

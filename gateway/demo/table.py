@@ -83,7 +83,7 @@ def training_in_words(epochs: Sequence[Epoch]) -> str:
             f"({plain[-1].accuracy:.1%} and {cached[-1].accuracy:.1%}; the orders differ). Larder read as much from the "
             f"origin as boto3: {reads:.2f} times",
             "an image and epoch, because a job alone whose data does not fit has to read all of it each time. But it",
-            f"reads ahead, chunk by chunk: {hits:.0%} of the images were in the cache when they were asked for, {joined:.0%} on",
+            f"reads ahead, chunk by chunk: {hits:.0%} of the images were in the cache when requested, {joined:.0%} on",
             "their way, and more the longer a step takes. Reads are saved where the data fits, or jobs share it.",
         )
     )

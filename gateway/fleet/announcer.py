@@ -1,17 +1,17 @@
-"""The speaking side of the invalidation channel: announcements, their answers, and what is owed.
+"""The sending side of the invalidation channel: announcements, their answers, and pending announcements (debts).
 
-While one announcement is on its way to Redis, those that come up meanwhile gather and go together in the next one, as
-databases commit in groups. So a burst of writes costs few messages, and the more there are the fewer each costs.
+While one announcement is on its way to Redis, later ones gather and go together in the next one, as databases commit in groups.
+So a burst of writes costs few messages.
 
-When Redis is lost, nobody hears a heartbeat that was sent after the loss; but a worker that is busy has not noticed yet
-that its subscription is gone, and trusts its cache until the last heartbeat that it heard is ``silence`` old. Redis does
-not count it among those who hear an announcement either, should Redis be back by then. So an announcement that falls
-into this time, taken by Redis or not, lasts until its end. Heartbeats fail like announcements: a worker knows of a loss
-before it has something to announce, and what it announces later in the same loss returns at once.
+When Redis is lost, no worker receives a heartbeat that was sent after the loss; but a busy worker has not noticed yet that its
+subscription is gone, and trusts its cache until the last heartbeat is ``silence`` old. Redis does not count it as a subscriber
+either, should Redis be back by then. So an announcement in this interval, accepted by Redis or not, waits until its end.
+Heartbeats fail like announcements: a worker learns of a loss before it has something to announce, and later announcements in
+the same loss return at once.
 
-What Redis does not take, another node that reaches it announces instead. What neither takes is a debt (``Debts``): it is
-announced as soon as one of them does, and until then all workers of this node have reads of these objects checked with the
-origin.
+If Redis does not accept an announcement, another node that reaches Redis announces instead. If both fail it is a debt
+(``Debts``): it is announced as soon as one of them succeeds, and until then all workers of this node have reads of these
+objects checked with the origin.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ class Debts(Protocol):
 
 
 class NoDebts:
-    """Of a node that shares its cache with nobody."""
+    """For a node that is in no fleet."""
 
     in_debt = False
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Nobody reads elsewhere."""
+        """No other node reads."""
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Nobody read elsewhere."""
+        """No other node has read."""
 
 
 Others = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
@@ -122,7 +122,7 @@ class Announcer:
         debts: where the node's workers see what is owed.
 
     Attributes:
-        unannounced: objects whose announcement nobody took in time; they are announced later.
+        unannounced: objects whose announcement was not accepted in time; they are announced later.
         unanswered: calls of ``announce`` that not every worker answered in time.
     """
 
@@ -150,7 +150,7 @@ class Announcer:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Announce and wait for the answers. Never raises.
 
-        With Redis lost it returns when nobody can have heard a heartbeat for so long as to be still trusting its cache.
+        With Redis lost it returns when no worker can still trust its cache because of an old heartbeat.
         """
         pieces = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
         with metrics.INVALIDATION_LATENCY.time():
@@ -182,7 +182,7 @@ class Announcer:
             self._trusted_until = last_alive + self._timing.silence
 
     async def run(self) -> None:
-        """Publish what gathers, for ever. When it is cancelled nobody waits any longer; what comes later is not announced."""
+        """Publish announcements until cancelled. Cancelling ends all waits; later announcements are not published."""
         self._running = True
         try:
             while True:
@@ -199,11 +199,11 @@ class Announcer:
             self._give_up([])
 
     def recall(self) -> None:
-        """Owe what a process before this one still did when it ended; what that was is not known, so everything."""
+        """Take over the debts of the previous process: everything, because its keys are not known."""
         self._owe_everything = self._owe_everything or self._debts.in_debt
 
     async def settle(self) -> None:
-        """Announce what is owed, and wait for the answers; what nobody takes stays owed."""
+        """Announce pending keys and wait for the answers; those that are not accepted stay pending."""
         while self._owe_everything or self._owed:
             everything, batch = self._owe_everything, list(itertools.islice(self._owed, _BATCH))
             self._owe_everything = False
@@ -217,7 +217,7 @@ class Announcer:
             if not told:
                 return
             self._debts.paid(None if everything else batch)
-            # Some may have been written again meanwhile, or share a mark with what was paid.
+            # Some may have been written again during the announcement, or share a mark with an announced key.
             self._owe(())
 
     def _owe(self, keys: Iterable[ObjectKey], *, everything: bool = False) -> None:
@@ -235,7 +235,7 @@ class Announcer:
             if not told:
                 self.unannounced += len(keys)
                 metrics.LATE_INVALIDATIONS.labels("unannounced").inc(len(keys))
-                # Redis may have come back meanwhile; who has heard a heartbeat since then trusts its cache again.
+                # Redis may be back: a worker that has received a heartbeat since then trusts its cache again.
                 told = await self._outwait_trust() and await self._tell(keys)
         finally:
             if not told:
@@ -300,12 +300,12 @@ class Announcer:
             async with asyncio.timeout(self._timing.publish):
                 waiting.update(wanted=await self._publish(waiting.number, keys))
         except BaseException as error:
-            _LOG.debug("Redis did not take an announcement: %r", error)
+            _LOG.debug("Redis did not accept an announcement: %r", error)
             if isinstance(error, TimeoutError):
                 # Of Redis itself, which hangs: had it been alive when it was asked, it would have answered.
                 self.lost(began)
             del self._waiting[waiting.number]
-            # Those that gathered meanwhile would only wait to learn the same.
+            # Gathered announcements would only wait for the same failure.
             self._give_up(batch)
             if not isinstance(error, DOWN):
                 raise

@@ -69,5 +69,5 @@ def why_down(error: Exception) -> str:
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return "Redis refuses the password, or the user, of redis.url"
     if isinstance(error, NoPermissionError):
-        return "Redis does not permit the user of redis.url what is needed"
+        return "Redis denies the user of redis.url a required permission"
     return NOT_REACHABLE

@@ -1,9 +1,9 @@
-"""The table of the fleet's registrations in Redis: who has registered what under which name.
+"""The table of the fleet's registrations in Redis.
 
-``{prefix}datasets`` is a hash from ``[tenant, name]`` as JSON to an entry. Whoever registers writes the entry, whoever removes
-deletes it; the last one to do so is right, by Redis's order and nobody's clock. ``{prefix}datasets:state`` counts the changes, so
-that a gateway sees with one small question that there are none, and names the *epoch*: a Redis that lost everything begins
-another one, in which the table says nothing about what it does not have.
+``{prefix}datasets`` is a hash from ``[tenant, name]`` as JSON to an entry. Registering writes the entry, removing deletes it;
+the last one wins, in Redis's order, without clocks. ``{prefix}datasets:state`` counts the changes, so that one small read shows
+that there are none, and names the *epoch*: a Redis that lost everything begins another one, in which a missing entry does not
+mean that the dataset was removed.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class InvalidationChannel(Protocol):
 
 
 class NullInvalidations:
-    """A fleet of one worker: nobody to tell, nothing to miss."""
+    """A fleet of one worker: nothing to announce, nothing to miss."""
 
     healthy = True
 
@@ -129,7 +129,7 @@ class Invalidations:
 
     @property
     def unannounced(self) -> int:
-        """Objects whose announcement nobody took in time, since the start; they are announced later."""
+        """Objects whose announcement was not accepted in time, since the start; they are announced later."""
         return self._announcer.unannounced
 
     @property
@@ -140,8 +140,8 @@ class Invalidations:
     async def start(self) -> None:
         """Subscribe. With Redis down it returns all the same, not ``healthy``, and goes on trying.
 
-        ``on_gap`` is not called for a subscription that succeeds at once: what was missed while this process did not
-        run is for whoever opened the store to judge (gateway/app.py trusts nothing from before).
+        ``on_gap`` is not called for a subscription that succeeds at once: gateway/app.py trusts nothing that was cached before
+        the start.
         """
         self._announcer.recall()
         start, heartbeat = self._tasks.start, self._timing.heartbeat

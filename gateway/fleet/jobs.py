@@ -42,7 +42,7 @@ from gateway.policies.space.probing import PhaseTotals
 MOST_JOBS = 10_000
 """Jobs of one zone."""
 MOST_OF_TENANT = 1_000
-"""Jobs of one tenant, so that nobody takes the places of all others."""
+"""Jobs of one tenant, so that one tenant cannot exhaust the table."""
 LEADS = " leads"
 """After a dataset's id, the field that counts the sequences that jobs have begun."""
 _AT_ONCE = 200

@@ -1,10 +1,9 @@
-"""Who leads: a lease in Redis with a fencing token, so that of two who believe that they lead only one is believed.
+"""The leader lease in Redis, with a fencing token: of two workers that consider themselves leader, only one can write.
 
 A leader takes the lease for ``LEASE`` seconds and renews it with every turn of its loop. Each time the lease changes hands the
-token (the fence) grows, and the plan is written only by whoever holds the lease with the newest fence: both are looked at in
-the script that writes (gateway/fleet/plans.py). So a leader that stood still, or was cut off, and comes back cannot overwrite
-what its successor decided. Redis that was emptied has forgotten the counter: whoever takes the lease says which fence it has
-seen last, and the new one is larger.
+token (the fence) grows, and only the holder of the lease with the newest fence can write the plan: the script that writes
+checks both (gateway/fleet/plans.py). So a leader that stalled, or was cut off, cannot overwrite its successor's decisions. An
+emptied Redis has lost the counter: a worker that takes the lease names the last fence it has seen, and the new one is larger.
 """
 
 from __future__ import annotations

@@ -1,25 +1,24 @@
-"""Who is in the fleet, as one worker knows it; and by that, which node is home of what.
+"""The members of the fleet as one worker knows them, and the ring of homes that follows.
 
-Each worker says every ``heartbeat`` that its node is there, and hears in the same breath who else is (gateway/fleet/register.py).
-What it heard lasts:
+Each worker announces its node every ``heartbeat`` and gets the other members in the same call (gateway/fleet/register.py).
+Membership is kept as follows:
 
-- While Redis cannot be reached, nodes and ring stay as they were last known. What has really died meanwhile shows itself by not
-  answering, and is then a suspect.
-- A node that Redis no longer lists is kept for as long as Redis said that its entry would last. So when Redis was flushed, where
-  the first to come back finds itself alone, no ring collapses: all are there again with their next heartbeat. After Redis was
-  out of reach everybody has a whole ``expire`` to come back.
-- Who leaves says so, and is out of every ring with the next heartbeat.
+- While Redis is unreachable, nodes and ring stay as last known. A node that dies in that time does not answer and becomes a
+  suspect.
+- A node that Redis no longer lists is kept until its entry would have expired. So when Redis was flushed, no ring collapses:
+  all nodes are back with their next heartbeat. After an outage of Redis every node has a whole ``expire`` to return.
+- A node that leaves announces it, and is out of every ring with the next heartbeat.
 
-A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that what it was home of is looked for
-elsewhere at once, then it is tried again; nobody else is told, because the trouble may be between the two.
+A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that its keys are read elsewhere at once,
+then it is tried again. Other workers are not informed, because only the link between the two may be broken.
 
-Who drains is asked in vain for as long as others have not heard that it leaves. So a warning of a node that does not answer waits
-for two heartbeats: by then it is known whether it is leaving. One that answers, but refuses, is warned of at once.
+Peers keep calling a draining node until they learn that it is leaving. So a warning about a node that does not answer waits for
+two heartbeats. A node that answers, but refuses, causes a warning at once.
 
 A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
-everything by itself, says so in /-/readyz, and joins when the other's entry has expired. Nodes that speak another version of the
-protocol, or do not know the fleet's secret, are strangers: never asked, never home. A node without a secret registers all the
-same, so that it and the others see that they use one Redis and share nothing; it believes in nobody but itself.
+everything by itself, reports it in /-/readyz, and joins when the other's entry has expired. Nodes with another version of the
+protocol, or another secret, are strangers: never called, never home. A node without a secret registers too, so that it and the
+others can report that they use one Redis and share nothing; its ring has only itself.
 """
 
 from __future__ import annotations
@@ -205,9 +204,9 @@ class Membership:
         return self._other(self._ring.ranked(key, 1, without=later))
 
     def formers(self, key: int) -> list[Node]:
-        """Who may have what this node is home of now: those that are leaving and would be home of it, the best first; ``before``.
+        """Nodes that may have this node's keys: leaving nodes that would be home of them, the best first; ``before``.
 
-        Several may be drained one after the other, and each has what nobody has wanted since.
+        Several may be drained one after the other, and each has keys that were not read since.
         """
         found = []
         if self._wide is not None:
@@ -302,22 +301,20 @@ class Membership:
         self._lost, self.reachable = False, True
         if heard.drained is not self._drained:
             self._drained = heard.drained
-            _LOG.info("this node is %s by an operator", "drained" if heard.drained else "brought back")
+            _LOG.info("an operator %s this node", "drained" if heard.drained else "returned")
         self._judge(heard.conflict)
         self._note_unproven(heard.unproven)
         self._take(heard.entries, now)
         self._settle_doubts()
 
     def _settle_doubts(self) -> None:
-        """Complain of those that did not answer, if they have not said meanwhile that they leave."""
+        """Warn about nodes that did not answer and have not announced that they leave."""
         self._doubts = {name: beats - 1 for name, beats in self._doubts.items()}
         for name in [name for name, beats in self._doubts.items() if beats <= 0]:
             del self._doubts[name]
             node = self.nodes.get(name)
             if node is not None and node.state is NodeState.READY:
-                _LOG.warning(
-                    "node %s does not answer; while that is so it is left out, %.0f s at a time", name, _SUSPECTED
-                )
+                _LOG.warning("node %s does not answer; it is left out for %.0f s at a time", name, _SUSPECTED)
 
     def _note_refusal(self, name: str, reason: str, now: float) -> None:
         remedy = _REMEDIES.get(reason)
@@ -391,7 +388,7 @@ class Membership:
         for name, node in strangers.items():
             if name not in self._strangers:
                 _LOG.error(
-                    "node %s at %s speaks version %d of the protocol between nodes, this one %d: they share nothing",
+                    "node %s at %s has version %d of the peer protocol, this one %d: they share nothing",
                     name,
                     node.address,
                     node.protocol,

@@ -60,7 +60,7 @@ def _read(kept: Path) -> str | None:
 
 
 def place_of(address: str) -> str:
-    """A short fingerprint of an address at this host: whoever else was there before is gone, as only one can listen on it."""
+    """A short fingerprint of an address at this host. Only one process can listen on it, so its previous user has ended."""
     try:
         machine = _MACHINE_BOOT.read_text().strip()
     except OSError:

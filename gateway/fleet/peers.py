@@ -81,7 +81,7 @@ class Peers:
     """Asks other nodes on behalf of one worker. To be created inside a running event loop.
 
     Args:
-        membership: is told of nodes that do not answer.
+        membership: learns of nodes that do not answer.
         secret: of the fleet.
     """
 

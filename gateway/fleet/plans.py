@@ -127,7 +127,7 @@ class Plans:
         try:
             plan = Plan.from_json(json.loads(document))
         except (ValueError, KeyError, TypeError, AttributeError):
-            _LOG.warning("the plan in Redis cannot be read; the last one that could goes on")
+            _LOG.warning("the plan in Redis cannot be read; the last readable one stays in force")
             return False
         if plan.fence < self.plan.fence:
             return False
@@ -135,10 +135,10 @@ class Plans:
         return True
 
     async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Publish a plan under its fence; ``False`` when that is not the one that holds: whoever writes is deposed.
+        """Publish a plan under its fence; ``False`` when the fence is no longer valid: the writer was deposed.
 
         Args:
-            plan: what everybody is to follow.
+            plan: the plan that every worker follows.
             events: what changed and why, oldest first, for the history.
         """
         stamp = f"{plan.fence} {plan.version}"

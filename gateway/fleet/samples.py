@@ -1,13 +1,12 @@
-"""What the nodes of a zone have counted and how they are, in Redis, so that any gateway answers for all of them.
+"""Counters and status of a zone's nodes in Redis, so that any gateway can report all of them.
 
-Of each node there are two lists of samples, newest first: one every five seconds for ten minutes, one every minute for two
-days. Both are capped, and expire with what is in them, so nodes that were there once leave nothing behind. Times are Redis's.
-Beside them the hash ``status`` has what each node said of itself last, and the hash ``timeline`` which chunks were held when. A
-node that stops takes its words with it; one that dies leaves them, until it is back or an operator dismisses it. The hash
-``counted`` has each node's last sample, and ``retired`` the sum of what nodes had counted before they were started anew, so that
-the fleet's totals never shrink.
+Each node has two lists of samples, newest first: one every five seconds for ten minutes, one every minute for two days. Both
+are capped and expire. Times are Redis's. The hash ``status`` has the last report of each node, the hash ``timeline`` the chunks
+held over time. A node that stops removes its entries; those of a dead node stay until it returns or an operator dismisses it.
+The hash ``counted`` has each node's last sample, and ``retired`` the sum of counters from before restarts, so that the fleet's
+totals never shrink.
 
-One worker of a node speaks for it, by a lease; Redis lost: nobody does, and whoever asks gets what was heard last.
+One worker of a node reports for it, under a lease. Without Redis, readers get the last known state.
 """
 
 from __future__ import annotations

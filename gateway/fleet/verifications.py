@@ -75,7 +75,7 @@ class VerificationQueue:
         return name
 
     async def say(self, name: str, node: str, document: Mapping[str, Any]) -> bool:
-        """Say how far a node is; ``False`` when nobody wants to know any more."""
+        """Report the progress of a node; ``False`` when the verification no longer exists."""
         field = f"node:{node}"
         return bool(int(await self._say(keys=[self._prefix + name], args=[field, _SAID.text(dict(document))])))
 

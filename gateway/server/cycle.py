@@ -159,7 +159,7 @@ class Cycle:
         """Take an event of the response.
 
         Raises:
-            ClientGone: there is nobody left to send to.
+            ClientGone: the client has closed the connection.
             BlobGone: a file was shorter than it was said to be.
             DiskUnavailable: a file could not be read.
             RuntimeError: the application broke the rules of ASGI or its own content-length.
@@ -311,7 +311,7 @@ class Cycle:
         return waiting
 
     async def _write_slowly(self, head: bytes, body: bytes) -> None:
-        """Write a large piece bit by bit: what a transport holds for a slow reader is memory that nobody counts."""
+        """Write a large piece in parts, because a transport's buffer for a slow reader is not accounted for."""
         await self._write(head)
         view = memoryview(body)
         for start in range(0, len(body), HIGH_WATER):

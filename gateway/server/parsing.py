@@ -2,7 +2,7 @@
 
 * A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished; the
   same bound holds for what comes between the pieces of a chunked body, its extensions and trailers.
-* Trailers of a chunked body are dropped (RFC 9110 section 6.5.1): whoever verified the headers has not seen them.
+* Trailers of a chunked body are dropped (RFC 9110 section 6.5.1): the verified headers did not include them.
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
   so its head is parsed once more without the offer; the headers that are handed on stay as they were sent.
 * The request target is split, never normalised: signatures are verified over it.
@@ -51,7 +51,7 @@ class RequestHead:
 
 
 class Listener(Protocol):
-    """Who is told of the requests, in the order of the bytes."""
+    """Receives the requests, in the order of the bytes."""
 
     def on_request(self, head: RequestHead) -> None:
         """A head is complete."""

@@ -10,7 +10,7 @@ What is decided here:
   application waits for it.
 * A request whose body the application did not want ends the connection. The answer could get lost when the kernel
   resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
-* A connection on which nobody has authenticated may be closed while it is idle (gateway/server/strangers.py).
+* An unauthenticated connection may be closed while it is idle (gateway/server/strangers.py).
 * A request that cannot be parsed is answered after those before it, with 400, and ends the connection.
 """
 
@@ -50,11 +50,11 @@ class GatewayProtocol(asyncio.Protocol):
     """Seconds for which an unwanted body is read and dropped."""
     unread_timeout = 600.0
     """Seconds for which a peer may take no byte of what is sent to it: a loader that computes for minutes between two reads is
-    well, and one that never reads again would keep a fill, a file or another node's answer open for ever (tcp(7),
+    well, and one that never reads again would keep a fill, a file or another node's answer open indefinitely (tcp(7),
     TCP_USER_TIMEOUT)."""
     goodbye_timeout = 5.0
-    """Seconds that the other end of an idle TLS connection has to answer our goodbye. Pools of connections never do, and nobody
-    has to wait for it (RFC 8446 section 6.1); asyncio would, for 30 seconds, and hold up a stop for as long."""
+    """Seconds that the other end of an idle TLS connection has to answer our close_notify. Connection pools never do, and RFC
+    8446 section 6.1 does not require it; asyncio would wait for 30 seconds and delay a stop by as much."""
 
     channel: Channel
     transport: asyncio.Transport

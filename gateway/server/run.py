@@ -56,7 +56,7 @@ class Launch:
     """What to run.
 
     ``factory`` names a function without arguments that makes the ASGI application, as ``"module:function"``; every
-    worker calls it. ``environ`` is added to the environment first. ``announce`` is told the address in use.
+    worker calls it. ``environ`` is added to the environment first. ``announce`` gets the address in use.
     """
 
     factory: str
@@ -121,9 +121,9 @@ def address_of(listener: socket.socket, *, tls: bool) -> str:
 
 
 def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
-    """Have the running event loop do something as soon as this process is told to stop; what is in flight goes on.
+    """Call ``work`` in the running event loop as soon as this process gets a stop signal; requests in flight continue.
 
-    Does nothing where the process does not serve by ``serve``, but somebody else looks after its signals.
+    Does nothing where the process was not started by ``serve`` and does not own its signal handlers.
 
     Args:
         work: what to do first.
@@ -167,7 +167,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
             raise ConfigError(f"server.{name}: {path} cannot be read")
     if settings.tls_cert:
         try:
-            # A password that nobody has: without one, OpenSSL asks at the terminal.
+            # Any password: without one, OpenSSL asks at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, password="")
         except (ssl.SSLError, OSError):
             raise ConfigError(
@@ -293,14 +293,14 @@ class _Supervisor(Multiprocess):
         self._pass_on(signal.SIGINT)
 
     def terminate_all(self) -> None:
-        """Stop listening first: connections made while the workers drain would wait for nobody."""
+        """Stop listening first: no worker would accept connections made while they drain."""
         for each in self.sockets:
             each.close()
         self.signal_queue.clear()
         super().terminate_all()
 
     def join_all(self) -> None:
-        """Wait for the workers; what comes meanwhile to end the wait is passed on."""
+        """Wait for the workers, and pass on signals that arrive during the wait."""
         for process in self.processes:
             while process.exitcode is None:
                 process.process.join(_LOOK)

@@ -20,7 +20,7 @@ async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, 
     Raises:
         BlobGone: the file is shorter; the response cannot be completed.
         DiskUnavailable: the file cannot be read; the response cannot be completed.
-        ClientGone: nobody is left to send to (other servers than ours may not say so).
+        ClientGone: the client has closed the connection (servers other than ours may not report it).
     """
     if "http.response.zerocopysend" in scope.get("extensions", ()):
         await send(
@@ -50,7 +50,7 @@ async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_bo
     Raises:
         BlobGone: a file is shorter; the response cannot be completed.
         DiskUnavailable: a file cannot be read; the response cannot be completed.
-        ClientGone: nobody is left to send to.
+        ClientGone: the client has closed the connection.
     """
     if PIECES in scope.get("extensions", ()):
         await send({"type": PIECES, "pieces": pieces, "more_body": more_body})

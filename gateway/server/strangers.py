@@ -1,4 +1,4 @@
-"""Connections on which nobody has authenticated yet: how many a worker keeps open.
+"""Bounds the unauthenticated connections that a worker keeps open.
 
 Every connection takes a descriptor, and anyone who reaches the port can open connections. So strangers get a share of the
 descriptors: when there are more of them, the one that has been idle for longest is closed, whether it has sent nothing, half a
@@ -16,15 +16,15 @@ from typing import Any, Protocol
 from gateway import metrics
 
 AUTHENTICATED = "larder.authenticated"
-"""Where the scope has the function that says that its connection is no stranger's; missing once it has been called."""
+"""Scope key of the function that marks the connection as authenticated; absent once it was called."""
 SHARE = 4
-"""One in so many descriptors of the process may be a stranger's."""
+"""Unauthenticated connections may use 1/SHARE of the process's descriptors."""
 _SAY = 60.0
 log = logging.getLogger("gateway.server")
 
 
 class Stranger(Protocol):
-    """A connection on which nobody has authenticated."""
+    """An unauthenticated connection."""
 
     @property
     def idle(self) -> bool:
@@ -70,8 +70,7 @@ class Strangers:
         now = self._loop.time()
         if now - self._said >= _SAY:
             log.warning(
-                "closed %d idle connections on which nobody had authenticated: more than %d were open, a share of 1/%d of the "
-                "file descriptors of this process",
+                "closed %d idle unauthenticated connections: more than %d were open, 1/%d of the file descriptors",
                 self._closed,
                 self.limit,
                 SHARE,

@@ -2,9 +2,9 @@
 
 Fairly (max-min) each gets an equal part, and what one cannot use goes to the others. That is what TCP does among connections of
 one kind, roughly, and what object stores do among large requests. In order, the first gets all that it can use: a store that
-allows so many small requests a second. The difference is one of step: jobs that ask for the same at the same time are served at
-the same time by a fair store, compute at the same time, and leave the store idle meanwhile, for ever; in order they drift apart,
-and the store never idles. Transfers in the background get what the others leave.
+allows so many small requests a second. The difference is one of step: a fair store serves jobs with equal requests at the same
+time, so they compute at the same time and leave it idle; in order they drift apart, and the store never idles. Transfers in the
+background get what the others leave.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Link:
         if version != self._version:
             return
         self._advance()
-        # The clock cannot tell times apart that are closer than this; who waits for less would wait for ever.
+        # The clock cannot tell times apart that are closer than this; a shorter wait would never end.
         instant = 2 * ulp(self._clock.now)
         finished = [each for each in self._transfers if each.left <= max(_NOTHING, each.rate * instant)]
         self._transfers = [each for each in self._transfers if each not in finished]

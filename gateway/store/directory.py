@@ -6,11 +6,11 @@
     boot             names this start of the node, and whether it ended cleanly; locked in shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
 
-A *start* begins when a worker opens a directory that nobody else has open: it gets the exclusive lock on ``boot``,
+A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``,
 writes a fresh random number, and goes on with a shared lock. Workers that come later find the lock shared and read the
 number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
 The kernel drops the locks of a killed process, so no crash leaves anything to clean up. The table of generations (generations.py)
-is no part of the directory; what it needs to know of starts is told to ``begin`` under the exclusive lock.
+is not part of the directory; ``begin`` gets the starts under the exclusive lock.
 
 Everything here is for the gateway's user only, whatever the umask: digests are all that is needed to ask for contents.
 """
@@ -293,7 +293,7 @@ class CacheDirectory:
         return removed
 
     def _tighten(self) -> None:
-        """Take from others what an earlier release, or whoever made the directory, let them have of it."""
+        """Remove rights of other users that an earlier release, or the creator of the directory, left."""
         _for_owner_only(self.root)
         for folder in (self.root, Path(self._blobs)):
             for entry in os.scandir(folder):

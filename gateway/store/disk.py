@@ -279,7 +279,7 @@ class Disk:
             self._condemned = None
 
     def _begin(self, boot: int, before: int, clean: bool) -> None:
-        # The last worker of the start before may have removed the table, and nobody can remove this one now.
+        # The last worker of the start before may have removed the table, and no worker can remove this one now.
         self.generations.attach(self.directory.generations, self.directory.root)
         self.generations.begin(boot, before, self.now(), clean=clean)
         self._remove_twins()

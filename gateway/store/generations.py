@@ -1,6 +1,6 @@
-"""The table of generations: how the workers of a node tell each other that a key was written, without a message.
+"""The table of generations, by which the workers of a node learn that a key was written, without a message.
 
-The table holds 65,536 slots of eight bytes, mapped into every worker. A key hashes to one slot; whoever writes or forgets the key
+The table holds 65,536 slots of eight bytes, mapped into every worker. A key hashes to one slot; writing or forgetting the key
 stores a fresh random number there. An aligned eight-byte store is one machine instruction, so readers see the old number or the
 new one. Two keys that share a slot cost each other a look at the index, nothing else.
 

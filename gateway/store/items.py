@@ -39,7 +39,7 @@ _MISSING, _FAILED = -1, -2
 
 
 class ItemFile(NamedTuple):
-    """An open file with an item's bytes, all ``size`` of them from offset 0; whoever has it closes ``fd``."""
+    """An open file with an item's bytes, all ``size`` of them from offset 0; its holder closes ``fd``."""
 
     fd: int
     size: int
@@ -87,7 +87,7 @@ class ItemBlobs:
         """Keep this dataset's states up to date from now on, and find out in the background what is resident."""
         if self._contents.get(content.tag) is not content:
             self._contents[content.tag] = content
-        # A survey that an ill disk ended is begun again by whoever asks next.
+        # The next caller restarts a survey that a failing disk ended.
         if not content.states.surveyed and self._disk.usable():
             self._surveys.join(content, partial(self._survey, content))
 

@@ -216,7 +216,7 @@ class Evictor:
         """
         now = self._disk.now()
         if await self._disk.write(lambda connection: objects.disbelieve(connection, now + AHEAD)):
-            log.warning("the clock was set back: what was learned after the time that it is now is checked again")
+            log.warning("the clock was set back: entries with later times are checked again")
             self._disk.generations.bump_all()
 
     async def _audit(self, number: int, before_ns: int) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """One fill per block among the workers of a node.
 
-Within a worker, fills are coalesced in memory. Between workers, whoever fills a block holds a lock on one byte of a shared file;
-the byte's position is a hash of object, generation and block number, so that a read which begins after a write never waits for
-a fill of the object from before. The kernel releases a worker's locks when it dies, however it dies, so a
-lease needs no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once
-and never closed before the store is, because closing any descriptor of it would release them all. fcntl(2).)
+Within a worker, fills are coalesced in memory. Between workers, the one that fills a block holds a lock on one byte of a shared
+file; the byte's position is a hash of object, generation and block number, so that a read which begins after a write never
+waits for a fill of the object from before. The kernel releases a worker's locks when it dies, however it dies, so a lease needs
+no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once and never
+closed before the store is, because closing any descriptor of it would release them all. fcntl(2).)
 """
 
 from __future__ import annotations

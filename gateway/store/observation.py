@@ -102,7 +102,7 @@ class ReadChannel:
         if self._path is not None:
             for start in range(0, len(reads), _PAGE):
                 page = reads[start : start + _PAGE]
-                with suppress(OSError):  # nobody receives, or the queue is full
+                with suppress(OSError):  # no receiver, or the queue is full
                     self._sender.sendto(_encode(page), str(self._path))
                     taken += len(page)
         return taken

@@ -122,7 +122,7 @@ class SpaceMeter:
         self._learned += 1
 
     async def refresh(self) -> Space:
-        """Ask the file system and the index. What was learned from a transaction meanwhile is newer than this look, and stays.
+        """Ask the file system and the index. Results of a transaction that ended in between are newer, and stay.
 
         Raises:
             DiskFault: it does not answer.

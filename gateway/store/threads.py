@@ -98,7 +98,7 @@ class HangWatch:
             for future in tuple(self._waits):
                 if not future.done():
                     future.set_exception(fault)
-                    future.exception()  # retrieved: whoever waited may have left
+                    future.exception()  # retrieved: the waiter may have left
         elif self._waits:
             self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
@@ -139,7 +139,7 @@ class Threads:
         Args:
             work: the blocking call.
             patience: seconds within which it should return once it has begun.
-            abandoned: called in the thread with the result of work that nobody waits for any more.
+            abandoned: called in the thread with the result of work that has no waiter left.
         """
         future = self._loop.create_future() if self._watch is None else self._watch.future()
         if not self._idle and len(self._threads) < self._limit:
@@ -242,7 +242,7 @@ def _drop(job: _Job, result: Any, error: BaseException | None) -> None:
 
 
 class Closer:
-    """One thread for closing and unlinking that nobody waits for: the last close of an unlinked file writes to its disk."""
+    """One thread for closing and unlinking in the background: the last close of an unlinked file writes to its disk."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()

@@ -75,7 +75,7 @@ async def verify_cache(
     """
     root = Path(settings.dir)
     if not (root / "index.db").is_file():
-        raise LarderError(f"cache.dir: there is no cache in {root}")
+        raise LarderError(f"cache.dir: no cache in {root}")
     report = await asyncio.to_thread(_look, root, told)
     if repair and not report.sound:
         await _repair(settings, report)
@@ -103,7 +103,7 @@ def _always(_report: VerifyReport) -> bool:
 def _compare(
     report: VerifyReport, blobs: Path, number: int, index: sqlite3.Connection, told: Callable[[VerifyReport], bool]
 ) -> bool:
-    """Compare one folder with the index; ``False`` when nobody wants to know any more."""
+    """Compare one folder with the index; ``False`` when the verification was ended."""
     young = time.time_ns() - _YOUNG_NS
     rows = blob_rows.shard(index, number)
     folder = blobs / f"{number:02x}"

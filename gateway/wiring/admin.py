@@ -1,7 +1,7 @@
-"""What a worker needs to be administrated: the catalog, what follows it, and the application under ``/-/admin``.
+"""Wires the catalog, its followers, and the application under ``/-/admin``.
 
-A gateway whose catalog may say that a key was revoked answers nobody before it has read it: after a restart with the
-database down, a revoked key would be valid again. One that never had a catalog and whose admin addresses are closed has none.
+A gateway answers no client before it has read its catalog: after a restart with the database down, a revoked key would be valid
+again. A gateway that never had a catalog and whose admin addresses are closed has none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 from gateway.wiring.purges import MissedPurges
 
-_UNKNOWN = "The gateway has not read its catalog of credentials yet, and cannot know who may read what. Try again."
+_UNKNOWN = "The gateway has not read its catalog of credentials yet and cannot check access. Try again."
 
 log = logging.getLogger("larder.admin")
 
@@ -140,7 +140,5 @@ def _file_of(settings: Settings) -> Path:
 def _split(settings: Settings) -> str:
     """A fleet whose nodes have a catalog each: what is revoked at one is valid at the others."""
     if settings.in_fleet and "{cache.dir}" in settings.database.url:
-        return (
-            "database.url is a file of this node only: what is changed or revoked here does not hold on the other nodes"
-        )
+        return "database.url is a file of this node: changes and revocations here do not apply to other nodes"
     return ""

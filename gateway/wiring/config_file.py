@@ -41,7 +41,7 @@ class ConfigFile:
         Raises:
             ConfigError: it is wrong; then it counts as read all the same.
         """
-        # Before it is read: a change that comes in between is read again, and not overlooked for ever.
+        # Before it is read, so that a change during the read is read again and not missed.
         self._seen = self._stamp()
         return self._read()
 

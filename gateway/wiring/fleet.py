@@ -36,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class FleetServices:
-    """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet: nobody may ask it as a node."""
+    """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet and accepts no peer requests."""
 
     membership: Membership
     peers: Peers
@@ -68,7 +68,7 @@ async def _kept_id(cache: Path, boot: str) -> str:
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> FleetServices:
     """Join the fleet, as a node that is not ready yet; the stack leaves it again.
 
-    A node that is told to stop says at once that it leaves, so that the others ask it for nothing new while it finishes.
+    A node that is stopped announces at once that it leaves, so that the others send it no new requests while it finishes.
     """
     chosen = settings.fleet
     me = Node(
@@ -99,5 +99,5 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
 
     before_stop(leave, settings.server.drain_notice)
     stack.push_async_callback(left)
-    log.info("this is node %s of zone %s, at %s", me.id, me.zone, me.address)
+    log.info("node %s of zone %s, at %s", me.id, me.zone, me.address)
     return FleetServices(membership, peers, PeerGate(chosen.secret) if settings.in_fleet else None)

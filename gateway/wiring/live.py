@@ -100,8 +100,8 @@ class Live:
             settings = file.load()
         except ConfigError as error:
             metrics.CONFIG_RELOADS.labels("refused").inc()
-            log.error("the changed configuration is not used; the last good one stays: %s", error)
-            self.refused = f"the changed configuration is not used: {error}"
+            log.error("the changed configuration is invalid; the last valid one stays in force: %s", error)
+            self.refused = f"the changed configuration is invalid: {error}"
             return
         self.refused = ""
         self.file = settings
@@ -126,15 +126,13 @@ class Live:
         self._settling.join(None, self._settle)
 
     async def _settle(self) -> None:
-        """Forget what is of other stores than before.
+        """Forget objects of origins whose endpoint changed.
 
-        In the background: with millions of objects it takes minutes, and a revocation that comes meanwhile must not wait for it.
+        In the background: with millions of objects it takes minutes, and a revocation must not wait for it.
         """
         while self._settled != (wanted := endpoints_of(self.effective)):
             try:
                 await self._parts.settle(wanted)
             except Exception:
-                log.exception(
-                    "what is cached of an origin's former endpoint could not be forgotten; restart to try again"
-                )
+                log.exception("objects of an origin's previous endpoint could not be forgotten; restart to retry")
             self._settled = wanted

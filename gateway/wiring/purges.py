@@ -38,7 +38,7 @@ class MissedPurges:
             news = not await self._catch_up()
             self._begun = True
         if news:
-            # In the background: a large one takes a while, and a revocation that comes meanwhile must not wait for it.
+            # In the background: a large purge takes a while, and a revocation must not wait for it.
             self._news.set()
 
     async def run(self) -> None:

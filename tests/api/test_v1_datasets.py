@@ -239,7 +239,7 @@ def test_a_bad_row_is_named(running: Running, name: str, tmp_path: Path) -> None
     reply = register(running, name, file_of(tmp_path, rows))
     assert (reply.code, reply.json["detail"]) == (
         "InvalidDigestFile",
-        "Row 7, column 'bucket': it is no bucket name: '../etc'.",
+        "Row 7, column 'bucket': it is not a bucket name: '../etc'.",
     )
 
 

@@ -121,7 +121,7 @@ async def test_nobody_goes_back_to_an_older_fence(redis: Redis) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": "x", "fence": 1}'])
 async def test_what_is_no_plan_changes_nothing(redis: Redis, text: str) -> None:
-    """Rule: a plan that cannot be read is not followed; the last one that could goes on."""
+    """Rule: a plan that cannot be read is not followed; the last readable one stays in force."""
     plans = Plans(redis, Z)
     await plans.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
     before = plans.plan

@@ -44,7 +44,7 @@ async def test_a_node_that_never_answers_is_complained_of_once(
             await a.beat()
             await a.beat()
     assert [record.message for record in caplog.records if "does not answer" in record.message] == [
-        "node b does not answer; while that is so it is left out, 0 s at a time"
+        "node b does not answer; it is left out for 0 s at a time"
     ]
 
 

@@ -131,7 +131,7 @@ def test_a_broken_file_keeps_the_last_good_one(reloaded, origin, text):
     )
     reloaded.spoil(text)
     assert get(reloaded.running, "/broken/object", "GWB", "good").status == 200
-    assert "the last good one stays" in reloaded.running.log.read_text()
+    assert "the last valid one stays in force" in reloaded.running.log.read_text()
 
 
 def test_every_worker_reloads(tmp_path, origin):

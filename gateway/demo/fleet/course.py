@@ -129,7 +129,7 @@ def _start_job(fleet: DemoFleet, number: int, digest_file: Path, images: Mapping
 
 
 def _epoch(fleet: DemoFleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
-    """Let the jobs go through one epoch, and kill a gateway meanwhile if its time has come."""
+    """Run one epoch of the jobs, and kill a gateway during it if this is the epoch for it."""
     before, deadline = fleet.origin_requests(), time.monotonic() + PATIENCE
     lost: int | None = None
     if not console.is_terminal:
@@ -171,7 +171,7 @@ def check(rows: Sequence[tables.Row], items: int) -> None:
     allowed = {"the first epoch": (reads[0], items), "the second": (reads[1], 0), "those after": (sum(reads[2:]), lost)}
     for what, (asked, most) in allowed.items():
         if asked > most + SLACK * items:
-            raise DemoFailed(f"{asked:,} requests at the origin in {what}, where {most:,} should do: {reads}")
+            raise DemoFailed(f"{asked:,} requests at the origin in {what}, expected at most {most:,}: {reads}")
     if not lost:
         raise DemoFailed("no gateway was killed, or it held nothing")
 

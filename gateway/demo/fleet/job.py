@@ -1,4 +1,4 @@
-"""One training job of the fleet: loads epochs when it is told to, proves that each item came exactly once, and says how it went.
+"""One training job of the fleet: loads epochs on command, checks that each item came exactly once, and reports.
 
 A process of its own, as jobs are. Run as ``python -m gateway.demo.fleet.job ORDER RESULTS``: ORDER is what `Order.write` wrote,
 RESULTS gets a line of JSON after each batch. It begins epoch N when the file ``go-N`` is there, so that what an epoch costs the

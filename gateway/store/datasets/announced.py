@@ -55,7 +55,7 @@ class Mark(NamedTuple):
 
 
 def read_marks(folders: Folders) -> dict[Name, Mark]:
-    """What is noted; nothing when the file cannot be read, so that everything is told again."""
+    """The noted marks; none when the file cannot be read, so that everything is announced again."""
     try:
         document = json.loads((folders.root / _FILE).read_bytes())
         return {_name(text): Mark(str(epoch), str(stamp)) for text, (epoch, stamp) in document.items()}

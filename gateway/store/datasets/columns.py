@@ -185,7 +185,7 @@ def _buckets(array: pa.Array, first: int, known: dict[str, int]) -> tuple[NDArra
     rows: NDArray[Any] = np.asarray(encoded.indices)
     for number, name in enumerate(local):
         if not is_bucket_name(name):
-            _refuse_first("bucket", first, rows == number, f"is no bucket name: {name[:64]!r}")
+            _refuse_first("bucket", first, rows == number, f"is not a bucket name: {name[:64]!r}")
         known.setdefault(name, len(known))
     if len(known) > MAX_BUCKETS:
         raise BadFile(f"Column 'bucket': there are more than {MAX_BUCKETS} different buckets.")

@@ -1,8 +1,8 @@
 """What of a dataset depends on its bytes only: digests, lengths, and what is known of them in this node's cache.
 
 Everything is mapped, so ten million items cost a worker no memory until they are touched, and what is touched is shared by the
-workers of the node. Two registrations share a ``Content`` when digests *and* lengths agree: lengths are claims, and nobody
-should have to live with a stranger's.
+workers of the node. Two registrations share a ``Content`` when digests *and* lengths agree: lengths are claims,
+and one tenant's must not affect another.
 
 The states are written in the event loop, so they are mapped from memory (a twin of the file, in ``/dev/shm``), where no disk can
 hold a write up; where memory has no room for them, from the file itself.
@@ -103,9 +103,9 @@ class Content:
             table = mmap.mmap(descriptor, os.fstat(descriptor).st_size, prot=mmap.PROT_READ)
             index = Index(table)
             if not directory.name.startswith(index.id.hex()):
-                raise Damaged(f"{directory / INDEX} is of another dataset")
+                raise Damaged(f"{directory / INDEX} belongs to another dataset")
             self._file = _open_states(directory / STATES, index.items)
-            # The index's lock is nobody else's: it makes one worker at a time forget the flags of an earlier start.
+            # No other code takes the index's lock: it makes one worker at a time forget the flags of an earlier start.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             states = _twin(self._file, twin_of(directory)) or self._file
             _forget_other_boot(states, index.items, boot)
@@ -158,7 +158,7 @@ def _open_states(path: Path, items: int) -> mmap.mmap:
         status, head = os.fstat(descriptor), os.pread(descriptor, HEADER, 0)
         expected = (STATES_MAGIC, items)
         if status.st_size != states_size(items) or STATES_HEADER.unpack(head)[:2] != expected or not status.st_nlink:
-            raise Damaged(f"{path} is not what its header says")
+            raise Damaged(f"{path} does not match its header")
         return mmap.mmap(descriptor, status.st_size, access=access)
     finally:
         os.close(descriptor)

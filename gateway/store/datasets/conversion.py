@@ -27,7 +27,7 @@ log = logging.getLogger("larder.datasets")
 
 READY = b"ready\n"
 NO_SPACE = "NoSpace"
-"""How the converter says that the disk is full, which is nobody's mistake."""
+"""The converter's code for a full disk, which is not an error of the client."""
 _WAIT_FOR_TURN = 120.0
 _LARGEST_ANSWER = 64 * 1024
 _KEPT = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"})
@@ -133,12 +133,12 @@ def _judge(status: int, answer: bytes, errors: bytes, limits: Limits) -> Convert
     if status == 0 and "id" in result:
         return Converted(**result)
     if result.get("code") == NO_SPACE:
-        raise DiskFault(FailureKind.NO_SPACE, "there is no room for another dataset")
+        raise DiskFault(FailureKind.NO_SPACE, "no space for another dataset")
     if result.get("code") in (Limit.ITEMS, Limit.BYTES):
         raise GrantExceeded(Limit(result["code"]))
     if "code" in result:
         raise ApiError(result["code"], result["detail"])
-    log.error("a digest file ended its reader with status %d: %s", status, errors.decode("utf-8", "replace")[-2000:])
+    log.error("reading a digest file failed with status %d: %s", status, errors.decode("utf-8", "replace")[-2000:])
     raise ApiError(
         "InvalidDigestFile",
         f"The file cannot be read as Parquet within {limits.memory} bytes of memory; it is damaged, or its row groups or pages "

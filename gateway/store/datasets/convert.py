@@ -65,7 +65,7 @@ def convert(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
         if items > MAX_ITEMS:
             raise BadFile(f"The file has {items} rows; a dataset has at most {MAX_ITEMS} items.", "TooLarge")
         if items > job.items:
-            raise BadFile(f"The file has {items} rows, more than it may.", Limit.ITEMS)
+            raise BadFile(f"The file has {items} rows, more than the tenant may register.", Limit.ITEMS)
         (folder / "content").mkdir(mode=0o700)
         index = IndexWriter(folder / "content", items, budget)
         locations = LocationsWriter(folder / layout.LOCATIONS, budget)
@@ -79,7 +79,7 @@ def convert(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
             locations.add(columns)
             done += len(batch)
     if done != items:
-        raise BadFile(f"The file says that it has {items} rows, but that is not what is in it.")
+        raise BadFile(f"The file declares {items} rows but has a different number.")
     locations.finish(buckets)
     return index.finish()
 

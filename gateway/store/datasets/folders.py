@@ -3,7 +3,7 @@
     contents/<id>-<16 hex digits>/    index, states: see layout.py; the digits tell apart contents of one id whose lengths differ
     tenants/<32 hex digits>/<name>/   registration.json and the locations file that it names
     tmp/                              drafts: whatever is not complete yet, and what is being removed
-    lock                              held by whoever renames something into place or takes it away
+    lock                              held while a folder is renamed into place or removed
     turns/                            locks of conversions: ``READERS`` of the node, and one for each tenant
 
 Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and what it does not name does
@@ -36,7 +36,7 @@ _LARGEST_REGISTRATION = 1024 * 1024
 
 
 class Draft:
-    """A folder that belongs to whoever opened it, who fills it and closes it."""
+    """A folder that its opener fills and closes."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class Folders:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else renames or removes meanwhile; for short work only."""
+        """Hold the lock against other renames and removals; for short work only."""
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

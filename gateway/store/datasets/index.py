@@ -78,13 +78,13 @@ class Index:
         elif magic == INDEX_MAGIC_1 and len(table) == index_size_1(self.items):
             self._open_1(table)
         else:
-            raise Damaged("an index is not what its header says")
+            raise Damaged("an index does not match its header")
 
     def _open(self, table: mmap.mmap | bytes) -> None:
         distinct, width = INDEX_FORM.unpack_from(table, HEADER)
         form = IndexForm(self.items, distinct, width)
         if width not in (0, 1, 2, 4, 8) or distinct > self.items or len(table) != form.size:
-            raise Damaged("an index is not as long as its header says")
+            raise Damaged("an index does not have the length in its header")
         digests = np.frombuffer(table, np.uint8, 32 * distinct, form.digests).reshape(distinct, 32)
         self.lengths = Lengths(_numbers(table, form.lengths, width, self.items))
         if form.plain:

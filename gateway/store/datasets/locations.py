@@ -32,7 +32,7 @@ _LARGEST_BODY = KEYS * (1024 + 2)
 
 
 class Locations(Protocol):
-    """The locations of one registration. The file stays open, and readable after it was replaced, until nobody refers to it."""
+    """The locations of one registration. The file stays open, and readable after it was replaced, while it is referenced."""
 
     items: int
 
@@ -74,7 +74,7 @@ def open_locations(path: Path) -> Locations:
     try:
         head = os.pread(descriptor, HEADER, 0)
         if len(head) < HEADER or not head.startswith((LOCATIONS_MAGIC, LOCATIONS_MAGIC_1)):
-            raise Damaged(f"{path} is no list of locations")
+            raise Damaged(f"{path} is not a list of locations")
         if head.startswith(LOCATIONS_MAGIC_1):
             return Locations1(path)
         return PackedLocations(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
@@ -97,7 +97,7 @@ class PackedLocations:
         self._table = table
         self._keys = keys
         if names + size != len(table):
-            raise Damaged("a list of locations is not as long as its header says")
+            raise Damaged("a list of locations does not have the length in its header")
         try:
             self._row_pages: NDArray[np.uint64] = np.frombuffer(table, "<u8", -(-self.items // ROWS), rows)
             self._key_pages: NDArray[np.uint64] = np.frombuffer(table, "<u8", -(-keys // KEYS), key_pages)
@@ -188,10 +188,10 @@ class PackedLocations:
         for page in range(len(self._row_pages)):
             keys, buckets, _, _ = self.rows(page)
             if int(keys.max()) >= self._keys or int(buckets.max()) >= len(self._buckets):
-                raise Damaged("a list of locations names keys or buckets that it does not have")
+                raise Damaged("a list of locations names missing keys or buckets")
         for page in range(len(self._key_pages)):
             if not all(0 < len(key) <= 1024 for key in self.keys(page)):
-                raise Damaged("a list of locations has keys that are none")
+                raise Damaged("a list of locations has invalid keys")
 
     def _key(self, number: int) -> bytes:
         page, place = divmod(number, KEYS)

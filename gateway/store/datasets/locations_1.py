@@ -14,7 +14,7 @@ _PAGE = 4096
 
 
 class Locations1:
-    """The locations of one registration. The file stays open, and readable after it was replaced, until nobody refers to it.
+    """The locations of one registration. The file stays open, and readable after it was replaced, while it is referenced.
 
     Args:
         path: the file.
@@ -32,12 +32,12 @@ class Locations1:
             raise Damaged(f"{path} is missing") from error
         head = os.pread(self._fd, HEADER, 0)
         if len(head) < HEADER or not head.startswith(LOCATIONS_MAGIC_1):
-            raise Damaged(f"{path} is no list of locations")
+            raise Damaged(f"{path} is not a list of locations")
         _, self.items, keys, buckets = LOCATIONS_HEADER_1.unpack(head)
         self._keys = HEADER + RECORD.size * self.items
         end = self._end = self._keys + keys
         if os.fstat(self._fd).st_size != end + buckets:
-            raise Damaged(f"{path} is not as long as its header says")
+            raise Damaged(f"{path} does not have the length in its header")
         try:
             self._buckets: list[str] = json.loads(os.pread(self._fd, buckets, end))
         except ValueError as error:
@@ -80,13 +80,13 @@ class Locations1:
                     raise Damaged("its locations are garbled")
                 end += size
         if end != self._end - self._keys:
-            raise Damaged("its keys are not those of its locations")
+            raise Damaged("its keys do not match its locations")
 
     def _page(self, start: int, stop: int) -> Iterator[Location]:
         count = stop - start
         records = os.pread(self._fd, RECORD.size * count, HEADER + RECORD.size * start)
         if len(records) < RECORD.size * count:
-            raise Damaged("the list of locations was cut off")
+            raise Damaged("the list of locations is truncated")
         first = RECORD.unpack_from(records)[0]
         last = RECORD.unpack_from(records, RECORD.size * (count - 1))
         keys = os.pread(self._fd, last[0] + last[4] - first, self._keys + first)

@@ -187,7 +187,7 @@ class OpenRegistrations:
             assert "/" not in tag + locations
             assert caching in CACHING
         except (AssertionError, KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"{folder / REGISTRATION} is not what this version writes") from error
+            raise Damaged(f"{folder / REGISTRATION} has an unsupported version or is damaged") from error
         content = self._contents.get(tag)
         if content is None or not self._is_current(content):
             content = self._contents[tag] = Content(self._folders.contents / tag, self._boot)

@@ -59,7 +59,7 @@ class Unfit(LarderError):
 
 
 class Parcel:
-    """An open registration, to be sent; whoever has it closes it.
+    """An open registration, to be sent; the receiver closes it.
 
     Attributes:
         pieces: bytes, and spans of files (descriptor, offset, count), in order.
@@ -121,7 +121,7 @@ class _Stream:
         if not self._buffer:
             self._buffer = await self._next_chunk()
             if not self._buffer:
-                raise Unfit("it ended early")
+                raise Unfit("truncated")
         taken, self._buffer = self._buffer[:most], self._buffer[most:]
         return taken
 
@@ -137,9 +137,9 @@ class _Stream:
         try:
             found = tarfile.TarInfo.frombuf(await self.take(tarfile.BLOCKSIZE), "utf-8", "strict")
         except tarfile.TarError:
-            raise Unfit("it is no TAR") from None
+            raise Unfit("not a TAR archive") from None
         if found.name != name or not found.isreg() or not 0 <= found.size <= largest:
-            raise Unfit(f"there is no {name!r} of at most {largest} bytes where it should be")
+            raise Unfit(f"{name!r} is missing, misplaced, or longer than {largest} bytes")
         return found.size
 
 
@@ -182,14 +182,14 @@ def _document(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or set(document) != set(_FIELDS):
-        raise Unfit("its document has not the fields of one")
+        raise Unfit("its document lacks required fields")
     right = all(type(document[name]) is kind for name, kind in _FIELDS.items())
     if not right or document["version"] != VERSION or document["caching"] not in CACHING:
-        raise Unfit("its document is not of this version")
+        raise Unfit("its document has an unsupported version")
     if not _TAG.fullmatch(document["content"]) or not _LOCATIONS_NAME.fullmatch(document["locations"]):
-        raise Unfit("its document names files that are none")
+        raise Unfit("its document has invalid file names")
     if not all(isinstance(glob, str) for glob in document["allow"]):
-        raise Unfit("its document has an allow-list that is none")
+        raise Unfit("its document has an invalid allow-list")
     return document
 
 
@@ -238,7 +238,7 @@ def check_index(path: Path, tag: str) -> int:
         known += total_of(lengths)
     found = hashes[0].digest()
     if found != index.id or tag != f"{found.hex()}-{hashes[1].hexdigest()[:16]}" or known != index.size:
-        raise Unfit("its index is not that of the dataset")
+        raise Unfit("its index belongs to another dataset")
     _check_order(index)
     return int(index.items)
 
@@ -257,10 +257,10 @@ def _check_numbers(index: Index, digests: Repeated) -> None:
         different = words[1:] != words[:-1]
         first = different.argmax(axis=1)[:, None]
         if (np.take_along_axis(words[1:], first, 1) <= np.take_along_axis(words[:-1], first, 1)).any():
-            raise Unfit("its digests are not sorted, or one is there twice")
+            raise Unfit("its digests are not sorted and unique")
     for start in range(0, index.items, _BLOCK):
         if int(digests.numbers[start : start + _BLOCK].max()) >= len(digests.distinct):
-            raise Unfit("its index names digests that it does not have")
+            raise Unfit("its index names missing digests")
 
 
 def _check_order(index: Index) -> None:
@@ -270,13 +270,13 @@ def _check_order(index: Index) -> None:
     for start in range(0, index.items, _BLOCK):
         named = index.order[start : start + _BLOCK]
         if int(named.max()) >= index.items:
-            raise Unfit("its index names items that it does not have")
+            raise Unfit("its index names missing items")
         if isinstance(index.digests, Repeated):
             block = index.digests.numbers[named].astype(np.uint64)
         else:
             block = index.prefixes[start : start + _BLOCK]
             if (np.ascontiguousarray(index.digests[named, :8]).view(">u8").reshape(-1) != block).any():
-                raise Unfit("its index is sorted by something else")
+                raise Unfit("its index is sorted by another key")
         if block[0] < last or (block[1:] < block[:-1]).any():
             raise Unfit("its index is not sorted")
         seen[named] = True
@@ -297,4 +297,4 @@ def check_locations(path: Path, items: int) -> None:
     except Damaged as error:
         raise Unfit(str(error)) from None
     if locations.items != items:
-        raise Unfit("its locations are of another dataset")
+        raise Unfit("its locations belong to another dataset")

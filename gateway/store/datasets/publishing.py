@@ -3,7 +3,7 @@
 A *content name* ends in ``-`` and the first 16 digits of its dataset's id. While a tenant has that dataset, no other one gets a
 name that ends so, and nothing displaces it. Any other name, also one that only looks like a content name, goes to what is
 registered last; while the former dataset is used, it stays under its content name, and jobs that read it by its id go on.
-Programs register content names, so these expire when nobody uses them.
+Programs register content names, so these expire when unused.
 
 Use is noted as the modification time of the locations file. Everything here may block, and runs in threads.
 """
@@ -171,7 +171,7 @@ class Publisher:
             trash.close()
 
     def expire(self, idle: float | None = None, tenant: str = "") -> bool:
-        """Forget content names that nobody has used for so many seconds (``keep_unused``); whether there were any.
+        """Forget content names unused for so many seconds (``keep_unused``); whether there were any.
 
         Args:
             idle: seconds without use.

@@ -40,10 +40,11 @@ _WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class DigestSource:
-    """What is known of a digest file beside its bytes.
+    """Facts about a digest file besides its bytes.
 
-    ``fingerprint`` names its bytes (their SHA-256), so that the same file is not read twice; empty when unknown. ``allow`` is the
-    allow-list of whoever registers it, which must cover every item. ``content_name`` asks for a content name (publishing.py).
+    ``fingerprint`` names its bytes (their SHA-256), so that the same file is not read twice; empty when unknown. ``allow`` is
+    the allow-list of the caller that registers it, which must cover every item. ``content_name`` asks for a content name
+    (publishing.py).
     """
 
     fingerprint: str = ""
@@ -309,7 +310,7 @@ class Registry:
 
     @property
     def expired(self) -> set[Name]:
-        """Content names that have expired here; whoever has told the fleet takes them out."""
+        """Content names that have expired here; the caller removes them after telling the fleet."""
         return self._publisher.expired
 
     # --- how
@@ -347,7 +348,7 @@ class Registry:
         return await convert(parquet, draft, self.limits, grant, self.folders.turns(tenant))
 
     def _tidy(self) -> None:
-        """Now and then: let go of what a sibling removed, and free the room of what nobody has open any more."""
+        """Release registrations that a sibling removed, and free contents that no process has open. Called periodically."""
         now = self._clock()
         if now < self._tidy_at:
             return

@@ -46,7 +46,7 @@ class Budget:
         """
         self._left -= size
         if self._left < 0:
-            raise BadFile("What is made of the file takes more space than it may.", Limit.BYTES)
+            raise BadFile("The converted file takes more space than the tenant may use.", Limit.BYTES)
 
     def check_room(self, size: int, path: Path) -> None:
         """Keep the reserve.

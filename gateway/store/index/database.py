@@ -8,7 +8,7 @@ in a transaction of its own, so an operation may run twice and must have no effe
 or ones that do not mind repetition (unlinking a file).
 
 A connection is used only while the file at its path is the one that was opened: SQLite itself would go on writing to a
-deleted index for ever.
+deleted index.
 """
 
 from __future__ import annotations
@@ -183,12 +183,12 @@ class _Lane:
         try:
             self._loop.call_soon_threadsafe(function, argument)
         except RuntimeError:
-            # The loop is closed: nobody waits any more.
+            # The loop is closed: no waiter is left.
             return
 
 
 class Database:
-    """The index as the event loop sees it. ``on_fault`` hears of faults of operations that nobody waits for."""
+    """The index as the event loop sees it. ``on_fault`` gets faults of operations without a waiter."""
 
     def __init__(self, path: Path, check: Check, watch: HangWatch, on_fault: Callable[[DiskFault], None]) -> None:
         self._on_fault = on_fault

@@ -98,7 +98,7 @@ class Client:
             source: a digest file, or the address of one that the gateway can read, ``s3://bucket/key``.
             caching: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
             by_content: register it under ``name`` with the first digits of its id, which no other dataset can displace.
-                It is forgotten when nobody uses it for some days.
+                It expires after some days without use.
 
         Raises:
             DigestFileError: there is no such file.

@@ -80,7 +80,7 @@ def _add_show(commands: Any) -> None:
     )
     command.add_argument("file", metavar="FILE", help="a digest file")
     command.add_argument(
-        "--digests", action="store_true", help="list every item with its digest, which whoever knows it may read"
+        "--digests", action="store_true", help="list every item with its digest, which is the right to read the item"
     )
     _add_json(command, several=True)
 

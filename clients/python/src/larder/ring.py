@@ -50,7 +50,7 @@ class Ring:
         ]
 
     def homes(self, keys: NDArray[np.uint64], without: Collection[str] = ()) -> NDArray[np.int16]:
-        """For each key the number of its home in ``ids``; -1 when nobody is left. ``without`` are nodes not to consider."""
+        """For each key the number of its home in ``ids``; -1 when no node is left. ``without`` are nodes not to consider."""
         homes = np.full(len(keys), -1, np.int16)
         for start in range(0, len(keys), _BLOCK):
             part = keys[start : start + _BLOCK]

@@ -58,7 +58,7 @@ class Measured:
         items: that came in them.
         bytes: of these items.
         failed: items that could not be had.
-        hits: of the items that came, those that were in the cache; ``None``: nobody says.
+        hits: of the items that came, those that were in the cache; ``None``: unknown.
         times: seconds of each batch.
     """
 

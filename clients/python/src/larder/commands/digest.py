@@ -52,7 +52,7 @@ def build(arguments: Namespace) -> int:
     done = [f"read {report.objects_read:,} objects ({size(report.bytes_read)})", f"{report.unchanged:,} unchanged"]
     counted = {
         "with a checksum of the store's": report.supplied,
-        "deleted meanwhile": report.vanished,
+        "deleted during the build": report.vanished,
         "markers of folders left out": report.folders,
     }
     output.line(", ".join(done + [f"{count:,} {what}" for what, count in counted.items() if count]))

@@ -118,7 +118,7 @@ def build(
 
     Args:
         source: ``s3://bucket/prefix``.
-        file: to write; what is there already is used, and replaced when the new one is whole.
+        file: to write; an existing file is used, and replaced when the new one is complete.
         endpoint: of the store, or of a gateway; from the environment when left out.
         credentials: for it; from the usual places when left out.
         items: ``"objects"``, ``"tar-members"``, ``"module:function"``, or a function ``items(bucket, key, size, read)`` that

@@ -272,7 +272,7 @@ def _numpy(values: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _joined(values: pa.ChunkedArray) -> Any:
-    """One array; whoever has none of its chunks has an empty one."""
+    """One array; empty without chunks."""
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 

@@ -29,7 +29,7 @@ _END = _End()
 
 
 def concurrently(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterator[Outcome[T, R]]:
-    """Call a function for every task in ``jobs`` threads, and give what became of each as soon as it is known.
+    """Call a function for every task in ``jobs`` threads, and yield each result as soon as it is known.
 
     At most ``2 * jobs`` tasks are taken ahead. The tasks are taken in the caller's thread. Threads are daemons: whoever stops
     early does not wait for a request that hangs.

@@ -44,7 +44,7 @@ class Counts:
 
 
 class BuildProgress(Protocol):
-    """What is told of every step. Called often, so it has to decide itself what it shows."""
+    """Receives every step. Called often, so it decides itself what to show."""
 
     def update(self, counts: Counts) -> None:
         """Something was done."""
@@ -108,8 +108,8 @@ def shown(progress: BuildProgress, counts: Counts, read_bytes: Callable[[], int]
     """Tell of progress from a thread of its own: objects can be so large that for minutes none is finished.
 
     Args:
-        progress: is told several times a second, and at the end.
-        counts: what it is told; its ``read_bytes`` is brought up to date before.
+        progress: called several times a second, and at the end.
+        counts: passed to it; ``read_bytes`` is updated first.
         read_bytes: gives what was read so far.
     """
     ended = threading.Event()

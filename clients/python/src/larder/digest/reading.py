@@ -72,7 +72,7 @@ class Reader:
         self._stopped.set()
 
     def __call__(self, task: Task) -> Done:
-        """Read an object; one that changes meanwhile is read again.
+        """Read an object; one that changes during the read is read again.
 
         Raises:
             ObjectMissing: it is gone.
@@ -111,7 +111,7 @@ class Reader:
             try:
                 found = [ItemDigest(one.offset, one.length, one.digest, one.name) for one in members(data.read)]
             except TarError as error:
-                raise DigestFileError(f"{self.bucket}/{task.key!r} is no TAR to take members from: {error}") from error
+                raise DigestFileError(f"{self.bucket}/{task.key!r} is not a TAR archive: {error}") from error
         return _object(task, found)
 
     def _indexed(self, task: Task, index: Index) -> Object:

@@ -63,7 +63,7 @@ def verify(
         indices: of the items; items of one object that follow each other are read together.
         jobs: objects read at once.
         counts: is kept up to date, and what progress is told; what it calls objects are items.
-        progress: is told how far it is.
+        progress: gets the progress.
     """
     counts = counts if counts is not None else Counts()
     counts.of_objects, counts.listing = len(indices), False
