@@ -244,6 +244,10 @@ STREAMS = Gauge(
     ["pattern"],
     multiprocess_mode="livesum",
 )
+RELEASED_BYTES = Counter(
+    "larder_stream_released_bytes_total",
+    "Bytes of access streams that have ended, evicted at once for the room of others",
+)
 BUILD = Gauge("larder_build_info", "Always 1; the version is the label", ["version"], multiprocess_mode="livemax")
 READY = Gauge("larder_ready", "1 while requests should come here, as /-/readyz says", multiprocess_mode="livemin")
 MEMORY = Gauge("larder_memory_bytes", "Resident memory of the workers", multiprocess_mode="livesum")
@@ -278,7 +282,7 @@ ALL = (
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
-    STREAM_ACCESSES, STREAMS,
+    STREAM_ACCESSES, STREAMS, RELEASED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,
     WARMUPS_RUNNING, WARMUPS_ENDED,
 )  # fmt: skip

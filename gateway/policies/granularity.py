@@ -37,7 +37,7 @@ _HALF = SLOTS // 2
 _BEGAN, _ENDED = 0, 1
 
 
-class Table(Protocol):
+class TouchTable(Protocol):
     """``SLOTS`` words of 32 bits, all zero at first."""
 
     def __getitem__(self, slot: int, /) -> int:
@@ -72,7 +72,7 @@ def is_small(length: float, block: int) -> bool:
     return length <= LONGEST and SHARE * max(length, REQUEST) < block
 
 
-def fills(table: Table, asked: SmallRange) -> bool:
+def fills(table: TouchTable, asked: SmallRange) -> bool:
     """Whether to fill the blocks of a range; if not, it is to be read alone, and is remembered."""
     version, start, stop, block_size, size, continues = asked
     first = start // block_size
@@ -108,12 +108,12 @@ def _place(number: int, offset: int) -> tuple[int, int]:
     return offset + number % _HALF, (number // _HALF & 0xFFFFFF) << 8
 
 
-def _value(table: Table, place: tuple[int, int]) -> int:
+def _value(table: TouchTable, place: tuple[int, int]) -> int:
     slot, tag = place
     word = table[slot]
     return word & 0xFF if word & ~0xFF == tag else 0
 
 
-def _put(table: Table, place: tuple[int, int], value: int) -> None:
+def _put(table: TouchTable, place: tuple[int, int], value: int) -> None:
     slot, tag = place
     table[slot] = tag | min(value, _MOST)

@@ -32,6 +32,9 @@ DEFAULT = "default"
 """The pool of everything that no other pool holds."""
 STREAM = "stream:"
 """What the names of pools begin with that hold access streams."""
+GHOSTS = 1000
+"""Blobs that left the pool of a skewed stream and are remembered. Eviction is in strides, so that a window of 100 would be one of
+the last stride only."""
 _MOST_LEVELS = 32
 """Levels of a key that can be streams with pools of their own."""
 
@@ -81,6 +84,13 @@ def stream_pools(key: ObjectKey) -> tuple[str, ...]:
         above = f"{above}{level}/"
         names.append(above)
     return (f"{STREAM}{stream_bucket(key)}/{key.key}", *reversed(names))
+
+
+def stream_place(pool: str) -> ObjectKey:
+    """Origin and bucket of a stream, and what its keys begin with, by the name of its pool."""
+    above, _, prefix = pool.removeprefix(STREAM).partition("/")
+    origin, _, bucket = above.rpartition(":")
+    return ObjectKey(origin or "default", bucket, prefix)
 
 
 def order_named(name: str) -> EvictionOrder:

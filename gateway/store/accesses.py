@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.model.access import Access
-from gateway.policies.pools import DEFAULT, dataset_pool
+from gateway.model.keys import ObjectKey
 
 Consumer = Callable[[Sequence[Access]], None]
 
 BATCH = 1024
 """Records that are handed out together at the latest."""
 DISTINCT = 4096
-"""Blobs whose uses are kept in memory before they are written to the index."""
+"""Blobs whose uses are kept in memory before they are written to the index; and objects that were missed."""
 
 
 class Accesses:
@@ -58,10 +58,10 @@ class Use(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Uses by digest, and misses by the name of the pool that would have had the blob."""
+    """Uses by digest, and misses by what was missed: the object, or the id of the dataset."""
 
     uses: dict[bytes, Use]
-    misses: dict[str, int]
+    misses: dict[ObjectKey | str, int]
 
 
 class Uses:
@@ -77,7 +77,7 @@ class Uses:
         self._when_many = when_many
         self._reads: dict[bytes, int] = {}
         self._last: dict[bytes, Access] = {}
-        self._missed: Counter[str] = Counter()
+        self._missed: Counter[ObjectKey | str] = Counter()
         accesses.subscribe(self._fold)
 
     def _fold(self, accesses: Iterable[Access]) -> None:
@@ -88,7 +88,7 @@ class Uses:
                 reads[blob] = reads.get(blob, 0) + 1
                 last[blob] = access
             elif not hit:
-                self._missed[dataset_pool(key) if isinstance(key, str) else DEFAULT] += 1
+                self._missed[key] += 1
         self._look()
 
     def expect(self, access: Access) -> None:
@@ -98,7 +98,7 @@ class Uses:
         self._look()
 
     def _look(self) -> None:
-        if len(self._last) >= DISTINCT:
+        if len(self._last) >= DISTINCT or len(self._missed) >= DISTINCT:
             self._when_many()
 
     def take(self) -> Folded | None:

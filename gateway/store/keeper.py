@@ -156,6 +156,22 @@ class Evictor:
             await self._space.refresh()
             return gone
 
+    async def release(self, pool: str, most: int) -> tuple[int, int]:
+        """Give up blobs of a pool that has ended, at most ``most``; how many blobs and bytes went. They do not count as evicted.
+
+        Raises:
+            DiskFault: the disk stopped working meanwhile.
+        """
+        async with self._evicting:
+            blobs = size = 0
+            while blobs < most:
+                gone = await self._drop(lambda connection: blob_rows.evict_pool(connection, pool, _BATCH))
+                blobs, size = blobs + gone[0], size + gone[1]
+                if gone[0] < _BATCH:
+                    break
+            await self._space.refresh()
+            return blobs, size
+
     async def _evict(self, wanted: int, files: int) -> tuple[int, int]:
         """Evict some blobs, so that in the end ``wanted`` bytes and ``files`` files are gone: how many blobs and bytes went."""
         blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, files, _BATCH))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Pool
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
@@ -48,6 +49,22 @@ class Pools:
         except DiskFault:
             return False
         return True
+
+    async def charge_below(self, place: ObjectKey, after: str, limit: int) -> str | None:
+        """See ``pool_rows.charge_below``; while the index takes nothing, ``after`` again."""
+        try:
+            return await self._disk.write(
+                lambda connection: pool_rows.charge_below(connection, place, after, self._disk.now(), limit)
+            )
+        except DiskFault:
+            return after
+
+    async def release(self, pool: str, most: int) -> int:
+        """Give up at most ``most`` blobs of a pool now; how many bytes went."""
+        try:
+            return (await self._keeper.release(pool, most))[1]
+        except DiskFault:
+            return 0
 
     async def evict(self, digests: Sequence[bytes]) -> int:
         """Give up the room of these items now; how many blobs went. What an object needs too stays."""

@@ -24,7 +24,9 @@ def test_homes_that_see_no_reader_count_what_they_hold():
     """Rule: pools are summed over all nodes, of streams too that no node sees at the moment."""
     held = PoolReport(10, 2, 100, 5, 6, 7)
     nodes = {"a": NodeStreams({}, {"b/p/": held}), "b": NodeStreams({}, {"b/p/": held})}
-    assert zone_streams(nodes) == {"b/p/": ZoneStream("b/p/", StreamReport(), PoolReport(20, 4, 200, 10, 12, 14))}
+    assert zone_streams(nodes) == {
+        "b/p/": ZoneStream("b/p/", StreamReport(), PoolReport(20, 4, 200, 10, 12, 14), (), 2)
+    }
 
 
 def test_no_node_says_anything():

@@ -72,15 +72,24 @@ def stream(running: Running, name: str) -> dict[str, Any]:
     return dict(document) if status == 200 else {}
 
 
+def held(running: Running, name: str) -> int:
+    """Bytes in the pool of a stream."""
+    return int((stream(running, name).get("pool") or {}).get("bytes", 0))
+
+
 @pytest.mark.parametrize(
-    ("pattern", "order"),
-    [("sequential", SEQUENTIAL_ORDERS["scan"]), ("random", epochs), ("skewed", zipf_anywhere)],
+    ("pattern", "order", "order_name"),
+    [
+        ("sequential", SEQUENTIAL_ORDERS["scan"], "consumed"),
+        ("random", epochs, "uniform"),
+        ("skewed", zipf_anywhere, "lru"),
+    ],
     ids=["sequential", "random", "skewed"],
 )
 def test_the_pattern_of_boto3_threads_is_recognised(
-    origin: Origin, running: Running, pattern: str, order: ReadOrder
+    origin: Origin, running: Running, pattern: str, order: ReadOrder, order_name: str
 ) -> None:
-    """Rule: threads that read one prefix in an order of their own show its pattern, through two workers."""
+    """Rule: threads that read one prefix in an order of their own show its pattern, through two workers, and get a pool."""
     keys = [origin_key(origin, f"{pattern}/{number:04}.bin") for number in range(ITEMS)]
 
     def read(thread: int) -> None:
@@ -95,6 +104,14 @@ def test_the_pattern_of_boto3_threads_is_recognised(
     assert found["hits"] + found["misses"] == found["accesses"]
     assert found["bytes"] == 4096 * found["accesses"]
     assert found["evidence"]["window"] >= 100
+    wait_until(lambda: held(running, name) >= ITEMS // 2 * 4096, SOON, "the objects in the pool of their stream")
+    assert stream(running, name)["pool"]["order"] == order_name
+    query = f"bucket={BUCKET}&key={keys[-1]}&access_key_id=GWA"
+    wait_until(
+        lambda: ask(running, "GET", f"/explain?{query}")[1]["pool"] == f"stream:{name}", SOON, "its pool explained"
+    )
+    explained = ask(running, "GET", f"/explain?{query}")[1]
+    assert (explained["stream"], explained["pattern"]) == (name, pattern)
     status, listed = ask(running, "GET", "/streams")
     assert status == 200
     assert name in [each["name"] for each in listed["items"]]

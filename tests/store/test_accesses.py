@@ -37,14 +37,14 @@ def test_nothing_is_handed_out_twice():
 
 
 def test_reads_of_a_blob_are_folded():
-    """Rule: a blob has one entry with the number of its hits and the last; misses are counted by the pool that they concern."""
+    """Rule: a blob has one entry with the number of its hits and the last; misses are counted by object, or by dataset."""
     accesses = Accesses()
     uses = Uses(accesses, lambda: None)
     last, other = read(b"a", 4.0), read(b"b", 2.0)
     missed = read(b"", 3.0, hit=False)
     for access in (read(b"a", 1.0), other, missed, missed._replace(key="d1"), last):
         accesses.record(access)
-    assert uses.take() == Folded({b"a": Use(2, last), b"b": Use(1, other)}, {"default": 1, "dataset:d1": 1})
+    assert uses.take() == Folded({b"a": Use(2, last), b"b": Use(1, other)}, {missed.key: 1, "d1": 1})
     assert uses.take() is None
 
 

@@ -41,12 +41,13 @@ class StreamPool(ResponseModel):
 
     name: str = Field(examples=["stream:datasets/imagenet/train/"])
     order: str = Field(description="eviction order", examples=["uniform"])
-    target: int = Field(description="bytes", examples=[50_000_000_000])
+    target: int = Field(description="bytes; 0: the stream has ended, and is released", examples=[50_000_000_000])
     bytes: int = Field(examples=[48_211_000_000])
     blobs: int = Field(examples=[418_220])
     hits: int = Field(examples=[1_204_221])
     misses: int = Field(examples=[88_214])
     evicted_bytes: int = Field(examples=[0])
+    ghost_hits: int = Field(description="misses of what had been evicted last", examples=[0])
 
 
 class StreamDocument(ResponseModel):

@@ -29,6 +29,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.plan import Phase, Plan, PoolOrder
+from gateway.policies.streams.zone import zone_streams
 
 _FORGET_EVERY = 60
 
@@ -180,7 +181,8 @@ class Manager:
             for dataset, (size, items, requested) in known.items()
         }
         capacity = int(USABLE * sum(node.capacity for node in ready))
-        return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs})
+        streams = zone_streams(await parts.streams.all())
+        return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs}, streams)
 
 
 def _show(plan: Plan) -> None:

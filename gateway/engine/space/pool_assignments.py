@@ -4,19 +4,24 @@ A dataset that the plan speaks of is a pool (policies/pools.py); one without job
 everything else. What is stored from then on enters its pool at once (engine/items/fetch.py). What was here before is charged a
 little at a time, because a dataset may have ten million items; so is what was stored anew, or when the plan changed.
 
+Pools of access streams hold objects. What is stored enters the pool of its stream by its key (store/index/pool_rows.py); what was
+here before is charged over page by page. A stream that has ended has the target 0 in the plan. It is evicted at once while the
+cache is nearly full; else it stays until others need the room.
+
 Bytes that are items of several datasets are charged to one: to one that has space rather than to one that has none, then to the
 first by id. The index keeps pools over a restart, and they stay until a plan is known again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.pools import Pool, dataset_pool, with_default
+from gateway import metrics
+from gateway.policies.pools import STREAM, Pool, dataset_pool, stream_place, with_default
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.watermarks import Watermarks
 from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
@@ -24,6 +29,14 @@ from gateway.store.store import Store
 
 _EVERY = 10
 """Turns after which all items are looked at again, as some may have been stored since."""
+_OBJECTS = 512
+"""Objects of a stream that are looked at in one transaction."""
+_PAGES = 4
+"""Transactions for each new stream in one turn."""
+_FULL = 0.9
+"""Share of the low watermark from which on what has ended is evicted at once."""
+_RELEASED = 8192
+"""Blobs of one stream that are evicted in one turn."""
 _BATCH = 512
 _AT_ONCE = 16 * _BATCH
 
@@ -54,6 +67,7 @@ class PoolAssignments:
         self._defined: tuple[Pool, ...] = ()
         self._given: Mapping[str, bool] = {}
         self._charged: dict[str, _Charged] = {}
+        self._walks: dict[str, str] = {}
         self._unsettled = True
         self._more = False
         self._turns = 0
@@ -71,6 +85,8 @@ class PoolAssignments:
         changed = await self._define(plan, everywhere)
         if self._unsettled:
             self._unsettled = await self._store.pools.settle() > 0
+        await self._charge_streams()
+        await self._release()
         tags = {content.tag for content in contents}
         self._charged = {tag: charged for tag, charged in self._charged.items() if tag in tags}
         self._turns += 1
@@ -87,14 +103,36 @@ class PoolAssignments:
         wanted = with_default(planned, int(Watermarks().low * capacity), self._order)
         if wanted == self._defined or not await self._store.pools.define(wanted):
             return False
-        given = {pool.name: pool.target > 0 for pool in planned}
-        orders = [(pool.name, pool.order) for pool in wanted]
-        changed = given != self._given or orders != [(pool.name, pool.order) for pool in self._defined]
+        given = {pool.name: pool.target > 0 for pool in planned if not pool.name.startswith(STREAM)}
+        orders, before = _orders(wanted), _orders(self._defined)
+        # Blobs of datasets may have to change pools only if other datasets have some.
+        changed = given != self._given or _of_datasets(orders) != _of_datasets(before)
+        self._walks = {name: after for name, after in self._walks.items() if name in orders}
+        self._walks |= {name: "" for name in orders if name.startswith(STREAM) and orders[name] != before.get(name)}
+        self._unsettled = self._unsettled or before.items() - orders.items() != set()
         self._defined, self._given = wanted, given
         if changed:
             self._charged.clear()
             self._unsettled = True
         return changed
+
+    async def _charge_streams(self) -> None:
+        """Charge some objects to each pool of a stream that is new."""
+        for name in [*self._walks] * _PAGES:
+            if name not in self._walks:
+                continue
+            last = await self._store.pools.charge_below(stream_place(name), self._walks.pop(name), _OBJECTS)
+            if last is not None:
+                self._walks[name] = last
+
+    async def _release(self) -> None:
+        """Evict streams that have ended, if the room may be needed."""
+        status = self._store.status()
+        if status.bytes < _FULL * Watermarks().low * status.capacity:
+            return
+        for pool in self._defined:
+            if pool.name.startswith(STREAM) and not pool.target:
+                metrics.RELEASED_BYTES.inc(await self._store.pools.release(pool.name, _RELEASED))
 
     async def _charge(self, content: Content, contents: Sequence[Content]) -> None:
         states = content.states
@@ -126,3 +164,11 @@ class PoolAssignments:
 
     def _wants(self, content: Content, digest: bytes) -> bool:
         return any(self._keeps(content, int(index)) for index in content.indices_of(digest))
+
+
+def _orders(pools: Iterable[Pool]) -> dict[str, str]:
+    return {pool.name: pool.order for pool in pools}
+
+
+def _of_datasets(orders: Mapping[str, str]) -> dict[str, str]:
+    return {name: order for name, order in orders.items() if not name.startswith(STREAM)}

@@ -18,6 +18,7 @@ from gateway.model.access import ObjectRead
 from gateway.model.ranges import block_span
 from gateway.policies.pools import STREAM, stream_bucket
 from gateway.policies.rules import OFF, Rules
+from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.tree import AccessStreamTree, Stream
 from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport
@@ -113,7 +114,7 @@ class StreamKeeper:
         latest = sorted(self.tree.streams(), key=lambda stream: -stream.last_access)[:MOST_STREAMS]
         held = {
             row.pool.name.removeprefix(STREAM): PoolReport(
-                row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes
+                row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
             )
             for row in pools
             if row.pool.name.startswith(STREAM) and not row.retired
@@ -128,11 +129,13 @@ class StreamKeeper:
             stream.hits,
             stream.bytes,
             max(0.0, self._now() - stream.last_access),
+            stream.draws,
         )
         bucket = stream.bucket.rpartition(":")[2]
         child = "" if stream.blocks else stream.latest
         wanted = self._links.rules().for_path(f"{bucket}/{stream.prefix}{child}").pattern
-        return replace(seen, pattern=Pattern(wanted)) if wanted in set(Pattern) else seen
+        pattern = Pattern(wanted) if wanted in set(Pattern) else seen.pattern
+        return replace(seen, pattern=pattern, lifetime=time_to_live(pattern, stream.gaps))
 
 
 def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int]]:

@@ -32,6 +32,8 @@ from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, r
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
+from gateway.policies.space.stream_space import stream_orders
+from gateway.policies.streams.zone import ZoneStream
 
 CHUNKED_SHARE = 0.5
 """Share of the gain of a dataset held whole that two chunks are taken to bring, until it is known."""
@@ -86,12 +88,13 @@ class Facts:
     """All that a decision is made from.
 
     ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
-    ``jobs`` by ``tenant/job``.
+    ``jobs`` by ``tenant/job``, access ``streams`` by name.
     """
 
     capacity: int
     datasets: Mapping[str, DatasetFacts]
     jobs: Mapping[str, JobFacts]
+    streams: Mapping[str, ZoneStream] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +126,16 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
     datasets, rotations, events = _rotated(before, facts, spaces.orders(), memory.rotations, jobs, now, settings)
     told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
-    pools = dataset_pools(datasets)
+    left = max(0, memory.capacity - sum(order.target for order in datasets.values()))
+    streams, remembered = stream_orders(before.pools, facts.streams, left, memory.streams, now)
+    pools = {**dataset_pools(datasets), **streams}
     seen = (pools, told) != (dict(before.pools), dict(before.jobs))
     return replace(
         before,
         version=before.version + seen,
         pools=pools,
         jobs=told,
-        memory=replace(memory, jobs=jobs, rotations=rotations).to_json(),
+        memory=replace(memory, jobs=jobs, rotations=rotations, streams=remembered).to_json(),
         inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
     )
 

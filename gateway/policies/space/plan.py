@@ -74,6 +74,7 @@ class PoolOrder:
     """What the fleet does for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
 
     ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
+    ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching``.
     """
 
     caching: CachingMode
@@ -83,10 +84,13 @@ class PoolOrder:
     target: int = 0
     chunks: ChunkRotation = ChunkRotation()
     minimum: int = 0
+    order: str = ""
 
     @property
     def eviction(self) -> str:
         """The eviction order of the pool."""
+        if self.order:
+            return self.order
         return ChunkOrder.name if self.caching is CachingMode.CHUNKED else Uniform.name
 
 
@@ -137,6 +141,7 @@ class Plan:
                     "why": order.why.value,
                     "target": order.target,
                     "minimum": order.minimum,
+                    "order": order.order,
                     "chunks": {
                         "complete": list(order.chunks.complete),
                         "loading": order.chunks.loading,
@@ -201,6 +206,7 @@ def _pool(document: Mapping[str, Any]) -> PoolOrder:
             tuple(map(int, chunks["marked"])),
         ),
         int(document.get("minimum", 0)),
+        str(document.get("order", "")),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from gateway.policies.space.chunks import RotationMemory
 from gateway.policies.space.probing import ProbeState
+from gateway.policies.space.stream_space import StreamMemory
 
 T = TypeVar("T")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -52,6 +53,7 @@ class ManagerMemory:
     below: float | None = None
     jobs: Mapping[str, RememberedJob] = field(default_factory=dict)
     rotations: Mapping[str, RotationMemory] = field(default_factory=dict)
+    streams: StreamMemory = field(default_factory=StreamMemory)
 
     def believing(self, capacity: int, now: float, patience: float) -> ManagerMemory:
         """The same, of a fleet that has ``capacity`` now. More is believed at once, less after ``patience`` seconds."""
@@ -69,6 +71,7 @@ class ManagerMemory:
             "below": self.below,
             "jobs": {name: one.to_json() for name, one in self.jobs.items()},
             "rotations": {dataset: one.to_json() for dataset, one in self.rotations.items()},
+            "streams": self.streams.to_json(),
         }
 
     @classmethod
@@ -80,7 +83,8 @@ class ManagerMemory:
         except _UNREADABLE:
             capacity, below = 0, None
         jobs = _readable(document.get("jobs"), RememberedJob.from_json)
-        return cls(capacity, below, jobs, _readable(document.get("rotations"), RotationMemory.from_json))
+        rotations = _readable(document.get("rotations"), RotationMemory.from_json)
+        return cls(capacity, below, jobs, rotations, StreamMemory.from_json(document.get("streams")))
 
 
 def _readable(document: object, read: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:

@@ -8,7 +8,7 @@ the one that was recognised from the most reads counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from gateway.policies.streams.pattern import Evidence, Pattern
 
@@ -18,7 +18,11 @@ MOST_STREAMS = 256
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """What a node saw of one stream since it learned of it; ``idle`` is in seconds."""
+    """What a node saw of one stream since it learned of it.
+
+    ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
+    long the stream may be idle before it has ended; ``None`` for any time.
+    """
 
     pattern: Pattern | None = None
     evidence: Evidence | None = None
@@ -26,11 +30,16 @@ class StreamReport:
     hits: int = 0
     bytes: int = 0
     idle: float = 0.0
+    draws: int = 0
+    lifetime: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """What a node holds of one stream, in bytes and blobs, and what became of reads and blobs since the pool was made."""
+    """What a node holds of one stream, in bytes and blobs, and what became of reads and blobs since the pool was made.
+
+    ``ghost_hits`` are misses of what was evicted last.
+    """
 
     bytes: int = 0
     blobs: int = 0
@@ -38,6 +47,7 @@ class PoolReport:
     hits: int = 0
     misses: int = 0
     evicted_bytes: int = 0
+    ghost_hits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +60,13 @@ class NodeStreams:
 
 @dataclass(frozen=True, slots=True)
 class ZoneStream:
-    """One stream by all nodes. ``seen_by`` are those that its clients ask."""
+    """One stream by all nodes. ``seen_by`` are those that its clients ask; ``held_by`` says how many have a pool of it."""
 
     name: str
     seen: StreamReport = field(default_factory=StreamReport)
     pool: PoolReport = field(default_factory=PoolReport)
     seen_by: tuple[str, ...] = ()
+    held_by: int = 0
 
 
 def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
@@ -67,7 +78,7 @@ def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
 def _together(name: str, nodes: Mapping[str, NodeStreams]) -> ZoneStream:
     seen = {node: told.streams[name] for node, told in sorted(nodes.items()) if name in told.streams}
     pools = [told.pools[name] for told in nodes.values() if name in told.pools]
-    return ZoneStream(name, _seen(seen.values()), _held(pools), tuple(seen))
+    return ZoneStream(name, _seen(seen.values()), _held(pools), tuple(seen), len(pools))
 
 
 def _seen(reports: Iterable[StreamReport]) -> StreamReport:
@@ -81,9 +92,11 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
         sum(one.hits for one in known),
         sum(one.bytes for one in known),
         min(one.idle for one in known),
+        sum(one.draws for one in known),
+        max((one.lifetime for one in known if one.lifetime is not None), default=None),
     )
 
 
 def _held(pools: Iterable[PoolReport]) -> PoolReport:
-    rows = [(one.bytes, one.blobs, one.target, one.hits, one.misses, one.evicted_bytes) for one in pools]
+    rows = [astuple(one) for one in pools]
     return PoolReport(*(sum(column) for column in zip(*rows, strict=True))) if rows else PoolReport()

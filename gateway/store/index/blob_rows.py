@@ -136,6 +136,13 @@ def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[t
     return chosen
 
 
+def evict_pool(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
+    """Delete the rows of at most ``limit`` blobs of a pool; digests and sizes."""
+    chosen = pool_rows.lowest(connection, name, limit)
+    drop(connection, [digest for digest, _ in chosen])
+    return chosen
+
+
 def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[bytes, int]]:
     """Delete the rows of blobs that are here for their own sake only; digests and sizes of those that had one."""
     marks = ",".join("?" * len(digests))

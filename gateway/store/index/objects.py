@@ -17,7 +17,6 @@ from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import latest
-from gateway.policies.pools import DEFAULT
 from gateway.store.generations import slot_of
 from gateway.store.index import blob_rows, pool_rows
 from gateway.store.index.blob_rows import Kept
@@ -51,7 +50,6 @@ class Recording:
     confirmed_at: float
     grants: Mapping[str, float]
     used_at: float = 0.0
-    pool: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def record(
         replaced = _tied(connection, row.row_id, present)
     for number, (block, mtime_ns) in present.items():
         access = Access(recording.key, number, block.ref.digest, False, recording.used_at, _ANYBODY)
-        pool_rows.enter(connection, blob_rows.entered(block, mtime_ns, Entering(access, recording.pool)), now)
+        pool_rows.enter(connection, blob_rows.entered(block, mtime_ns, Entering(access)), now)
     ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
     if ties:
         connection.executemany(_TIE, ties)

@@ -6,18 +6,31 @@ kept by triggers (schema.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gateway.model.access import Access
-from gateway.model.keys import OriginIdentity
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
-from gateway.policies.pools import DEFAULT, Balance, Overdrafts, Pool, order_named
+from gateway.policies.pools import (
+    DEFAULT,
+    GHOSTS,
+    STREAM,
+    Balance,
+    Overdrafts,
+    Pool,
+    dataset_pool,
+    order_named,
+    stream_pools,
+)
 from gateway.store.accesses import Folded
 from gateway.store.index.schema import NODE
 
+T = TypeVar("T")
 _PAGE = 500
 _TRIMMED = 64
 """Ghosts that are forgotten at a time, at most."""
@@ -48,9 +61,18 @@ class PoolRow:
         """Its eviction order."""
         return order_named(self.pool.order)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what left the pool is remembered: for its order, or to measure what a skewed stream gains from more space."""
+        measured = self.pool.name.startswith(STREAM) and self.pool.order == LeastRecentlyUsed.name
+        return self.order.remembers or measured
+
 
 class Entering(NamedTuple):
-    """Why a blob enters the cache: the access, and the pool that it is for. ``reads`` is 0 if it was loaded ahead."""
+    """Why a blob enters the cache: the access, and the pool that it is for; of an object, its stream's goes before ``default``.
+
+    ``reads`` is 0 if it was loaded ahead.
+    """
 
     access: Access
     pool: str = DEFAULT
@@ -81,14 +103,19 @@ def pools(connection: Connection) -> dict[int, PoolRow]:
     return {row[0]: _row(row) for row in found}
 
 
-def _pool(connection: Connection, name: str) -> PoolRow:
-    """The pool of a name; ``default`` if there is none, or it is retired."""
+def _pool(connection: Connection, *names: str) -> PoolRow:
+    """The pool in use that has the longest of these names; ``default`` if there is none."""
     found = connection.execute(
-        f"SELECT {_COLUMNS} FROM pools WHERE name IN (?, '{DEFAULT}') AND NOT retired "  # noqa: S608
-        f"ORDER BY name = '{DEFAULT}' LIMIT 1",
-        (name,),
+        f"SELECT {_COLUMNS} FROM pools WHERE name IN ({_marks(names)}, '{DEFAULT}') AND NOT retired "  # noqa: S608
+        f"ORDER BY name = '{DEFAULT}', length(name) DESC LIMIT 1",
+        names,
     ).fetchone()
     return _row(found)
+
+
+def _wanted(entry: Entering) -> tuple[str, ...]:
+    key = entry.access.key
+    return (entry.pool,) if entry.pool != DEFAULT or isinstance(key, str) else stream_pools(key)
 
 
 def holder(connection: Connection, digest: bytes) -> PoolRow | None:
@@ -148,9 +175,59 @@ def charge(connection: Connection, digests: Sequence[bytes], name: str, now: flo
     return len(entering)
 
 
+def charge_below(connection: Connection, place: ObjectKey, after: str, now: float, limit: int) -> str | None:
+    """Have blobs of objects below a prefix enter the pools of their streams; those of datasets stay.
+
+    Args:
+        place: origin and bucket, and as its key what the objects' keys begin with.
+        after: key after which to begin.
+        now: seconds since the epoch.
+        limit: objects at most.
+
+    Returns:
+        The last key that was looked at; ``None`` at the end.
+    """
+    found = connection.execute(
+        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?",
+        (place.origin, place.bucket, place.key, after, limit),
+    ).fetchall()
+    keys = {number: key for number, key in found if key.startswith(place.key)}
+    rows = pools(connection)
+    numbers = _numbers(rows)
+    movable = [number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(STREAM)]
+    moved: dict[str, list[bytes]] = {}
+    for page in _pages(list(keys)):
+        held = connection.execute(
+            "SELECT object_id, digest, pool FROM object_blocks JOIN blobs USING (digest) "  # noqa: S608
+            f"WHERE object_id IN ({_marks(page)}) AND pool IN ({_marks(movable)})",
+            (*page, *movable),
+        )
+        for number, digest, pool in held:
+            names = stream_pools(place._replace(key=keys[number]))
+            name = next((name for name in names if name in numbers), DEFAULT)
+            if numbers[name] != pool:
+                moved.setdefault(name, []).append(digest)
+    for name, digests in moved.items():
+        charge(connection, digests, name, now)
+    return found[-1][1] if len(keys) == limit else None
+
+
+def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
+    """The blobs of a pool that leave first, at most ``limit``: digests and sizes."""
+    return connection.execute(
+        "SELECT digest, size FROM blobs WHERE pool = (SELECT id FROM pools WHERE name = ?) ORDER BY rank LIMIT ?",
+        (name, limit),
+    ).fetchall()
+
+
+def _numbers(rows: Mapping[int, PoolRow]) -> dict[str, int]:
+    """The numbers of the pools in use, by name."""
+    return {row.pool.name: number for number, row in rows.items() if not row.retired}
+
+
 def enter(connection: Connection, new: NewBlob, now: float) -> None:
     """Give a blob its row, or refresh it. One that another dataset holds stays charged to that."""
-    row = _pool(connection, new.entry.pool)
+    row = _pool(connection, *_wanted(new.entry))
     known = connection.execute("SELECT pool, rank FROM blobs WHERE digest = ?", (new.digest,)).fetchone()
     if known is not None and known[0] != row.id:
         charged = pools(connection)[known[0]]
@@ -158,7 +235,7 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
             row = charged
     stays = known is not None and known[0] == row.id
     ghost = None
-    if not stays and row.order.remembers:
+    if not stays and row.remembers:
         ghost = _recall(connection, row.id, new.digest)
     facts = BlobFacts(row.ledger, new.size, known[1] if stays else None, new.entry.reads, ghost)
     rank = row.order.rank(new.entry.access, facts, now)
@@ -168,13 +245,13 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
         "boot = excluded.boot, item = max(item, excluded.item)",
         (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id),
     )
-    if row.order.remembers:
+    if row.remembers:
         if ghost is not None:
             connection.execute(
                 "UPDATE pools SET ghost_hits = ghost_hits + 1, adapted = ? WHERE id = ?",
                 (row.order.adapted(facts), row.id),
             )
-        _trim(connection, row.id)
+        _trim(connection, row)
 
 
 def note_uses(connection: Connection, folded: Folded, now: float) -> None:
@@ -200,8 +277,18 @@ def note_uses(connection: Connection, folded: Folded, now: float) -> None:
     )
     connection.executemany(
         "UPDATE pools SET misses = misses + ? WHERE id = ?",
-        [(count, _pool(connection, name).id) for name, count in folded.misses.items()],
+        [(count, number) for number, count in _missed(rows, folded.misses).items()],
     )
+
+
+def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) -> Counter[int]:
+    """Misses by the number of the pool that would have had the blob."""
+    numbers = _numbers(rows)
+    found: Counter[int] = Counter()
+    for key, count in misses.items():
+        names = (dataset_pool(key),) if isinstance(key, str) else stream_pools(key)
+        found[next((numbers[name] for name in names if name in numbers), numbers[DEFAULT])] += count
+    return found
 
 
 def victims(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
@@ -268,7 +355,7 @@ class _Queue:
             "UPDATE pools SET evicted_blobs = evicted_blobs + ?, evicted_bytes = evicted_bytes + ? WHERE id = ?",
             (len(self._left), sum(size for size, _ in self._left.values()), self._row.id),
         )
-        if self._row.order.remembers:
+        if self._row.remembers:
             # Not by REPLACE, which fires no trigger of the row that it replaces.
             self._connection.executemany(
                 "DELETE FROM ghosts WHERE pool = ? AND digest = ?", [(self._row.id, digest) for digest in self._left]
@@ -277,6 +364,8 @@ class _Queue:
                 "INSERT INTO ghosts (pool, digest, size, rank, fresh) VALUES (?, ?, ?, ?, ?)",
                 [(self._row.id, digest, max(1, size), rank, rank < 0) for digest, (size, rank) in self._left.items()],
             )
+            if not self._row.order.remembers:
+                _trim(self._connection, self._row)
 
     def _next(self, span: tuple[float, float]) -> tuple[bytes, int, float] | None:
         ahead = self._ahead.get(span)
@@ -309,8 +398,19 @@ def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
     return float(found[0])
 
 
-def _trim(connection: Connection, pool: int) -> None:
-    """Forget the oldest ghosts, so that each side and all together are bounded by the target (ARC, figure 4, case IV)."""
+def _trim(connection: Connection, row: PoolRow) -> None:
+    """Forget the oldest ghosts: of a stream, but for the window that measures its benefit.
+
+    Where the order needs them, each side and all together are bounded by the target (ARC, figure 4, case IV).
+    """
+    pool = row.id
+    if not row.order.remembers:
+        connection.execute(
+            "DELETE FROM ghosts WHERE pool = ? AND id <= "
+            "(SELECT id FROM ghosts WHERE pool = ? AND fresh = 0 ORDER BY id DESC LIMIT 1 OFFSET ?)",
+            (pool, pool, GHOSTS),
+        )
+        return
     size, target, fresh, ghosts, fresh_ghosts = connection.execute(
         "SELECT bytes, target, fresh, ghosts, fresh_ghosts FROM pools WHERE id = ?", (pool,)
     ).fetchone()
@@ -355,10 +455,10 @@ def correct(connection: Connection, differences: Iterable[Miscount]) -> None:
     )
 
 
-def _pages(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(digests), _PAGE):
-        yield digests[start : start + _PAGE]
+def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), _PAGE):
+        yield values[start : start + _PAGE]
 
 
-def _marks(page: Sequence[bytes]) -> str:
+def _marks(page: Sequence[object]) -> str:
     return ",".join("?" * len(page))

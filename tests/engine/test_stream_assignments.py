@@ -1,0 +1,97 @@
+"""Pools of streams on a node, as the plan wants them; over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gateway.config import CacheSettings
+from gateway.engine.space.pool_assignments import PoolAssignments
+from gateway.policies.datasets import CachingMode
+from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
+from gateway.store.store import Store
+from gateway.testing.stores import put
+from tests.fleet.conftest import counted
+
+CAPACITY = 100_000
+STREAM = "stream:bucket/a/"
+RELEASED = "larder_stream_released_bytes_total"
+
+
+@dataclass
+class Node:
+    """A node that follows a plan with one stream."""
+
+    store: Store
+    orders: dict[str, PoolOrder] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin as a node that was just started."""
+        self.assignments = PoolAssignments(self.store, lambda *_: True, "lru")
+
+    async def fill(self, prefix: str, count: int) -> None:
+        """Objects of 1,000 bytes."""
+        for number in range(count):
+            assert await self.store.make_room(1000)
+            await put(self.store, f"{prefix}{number}", f"{prefix}{number}".encode().ljust(1000, b"."))
+
+    async def follow(self, target: int, order: str = "uniform") -> dict[str, int]:
+        """Follow a plan for some turns; the bytes of each pool."""
+        mode = CachingMode.FULL if target else CachingMode.NONE
+        self.orders[STREAM] = PoolOrder(mode, 1, 1, WhyCaching.BENEFIT, target, order=order)
+        return await self.turn()
+
+    async def turn(self) -> dict[str, int]:
+        """Some turns; the bytes of each pool."""
+        for _ in range(4):
+            await self.assignments.turn([], Plan(1, 1, dict(self.orders)), CAPACITY)
+            await self.store.sweep()
+        return {row.pool.name: row.ledger.size for row in await self.store.pools.usage()}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node with an empty cache."""
+    settings = CacheSettings(dir=str(tmp_path / "cache"), capacity=CAPACITY, block_size=4096, reserve=0)
+    store = await Store.open(settings, now=lambda: 1000.0)
+    assert await store.try_lock()
+    yield Node(store)
+    await store.close()
+
+
+async def test_a_stream_takes_its_objects_over_and_gives_them_back(node: Node) -> None:
+    """Rule: a stream that the plan has gets what was here of it; one that the plan drops leaves its objects to ``default``."""
+    await node.fill("a/", 20)
+    await node.fill("b/", 10)
+    held = await node.follow(50_000)
+    assert held == {STREAM: 20_000, "default": 10_000}
+    assert await node.follow(50_000, "lru") == held
+    node.orders.clear()
+    assert await node.turn() == {"default": 30_000}
+
+
+async def test_a_stream_over_its_target_replaces_its_own(node: Node) -> None:
+    """Rule: what enters the pool of a stream displaces objects of that stream, not those of others."""
+    await node.fill("b/", 50)
+    await node.follow(30_000, "lru")
+    await node.fill("a/", 60)
+    held = await node.turn()
+    assert held["default"] == 50_000
+    assert held[STREAM] <= 45_000
+
+
+@pytest.mark.parametrize(("others", "released"), [(10, False), (65, True)])
+async def test_a_stream_that_has_ended_makes_room_when_it_is_needed(node: Node, others: int, released: bool) -> None:
+    """Rule: its objects go at once if the cache is nearly full, counted as released; in an emptier one they stay."""
+    await node.follow(80_000)
+    await node.fill("a/", 20)
+    await node.fill("b/", others)
+    held, before = await node.turn(), counted(RELEASED)
+    assert held[STREAM] > 0
+    after = await node.follow(0)
+    assert (after.get(STREAM, 0) == 0) is released
+    assert after["default"] == held["default"]
+    assert counted(RELEASED) - before == (held[STREAM] if released else 0)

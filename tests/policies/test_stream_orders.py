@@ -1,0 +1,130 @@
+"""The pools of streams in the plan, decided by hand-made reports; times are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gateway.policies.datasets import CachingMode
+from gateway.policies.space.manager import Facts, ManagerParams, decide
+from gateway.policies.space.plan import Plan, PoolOrder, node_pools
+from gateway.policies.space.stream_space import FORGOTTEN, MOST_POOLS, StreamMemory, stream_orders
+from gateway.policies.streams.benefit import ROUND
+from gateway.policies.streams.pattern import Evidence, Pattern
+from gateway.policies.streams.zone import PoolReport, StreamReport, ZoneStream
+
+ROOM = 1_000_000
+STEP = 18_000
+"""A fiftieth of the nine tenths that streams may have."""
+
+
+def stream(
+    name: str, pattern: Pattern | None = Pattern.RANDOM, held: int = 0, idle: float = 0.0, **seen: float
+) -> ZoneStream:
+    """A stream of 1,000 items of 1,000 bytes, read once each."""
+    evidence = Evidence(100, True, 1000, 0.0, population=1000)
+    report = StreamReport(pattern, evidence, 1000, 0, 1_000_000, idle, 1000)
+    return ZoneStream(name, replace(report, **seen), PoolReport(held), ("n",), 1)  # type: ignore[arg-type]
+
+
+class Leader:
+    """Decides again and again on what it is told."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.room = room
+        self.orders: dict[str, PoolOrder] = {}
+        self.memory = StreamMemory()
+        self.now = 1_000_000.0
+
+    def decide(self, *zone: ZoneStream, after: float = 0.0) -> Mapping[str, PoolOrder]:
+        """The next decision; it goes over Redis, so memory is read back."""
+        self.now += after
+        memory = StreamMemory.from_json(self.memory.to_json())
+        known = {one.name: one for one in zone}
+        self.orders, self.memory = stream_orders(self.orders, known, self.room, memory, self.now)
+        return self.orders
+
+
+@pytest.mark.parametrize(
+    ("pattern", "order"), [(Pattern.SEQUENTIAL, "consumed"), (Pattern.RANDOM, "uniform"), (Pattern.SKEWED, "lru")]
+)
+def test_the_order_follows_the_pattern(pattern: Pattern, order: str) -> None:
+    """Rule: each pattern has its eviction order; a stream whose pattern is not known yet is no pool."""
+    orders = Leader().decide(stream("b/p/", pattern), stream("b/q/", None))
+    assert {name: one.eviction for name, one in orders.items()} == {"stream:b/p/": order}
+
+
+def test_a_new_pool_has_what_the_cache_holds() -> None:
+    """Rule: recognition alone takes nothing away."""
+    leader = Leader()
+    leader.memory = StreamMemory(leader.now)
+    assert leader.decide(stream("b/p/", held=300_000))["stream:b/p/"].target == 300_000
+
+
+def test_space_moves_once_a_round_to_where_it_saves_most() -> None:
+    """Rule: a step goes to the stream whose bytes save most, at the end of a round and not before."""
+    leader = Leader()
+    busy, quiet = stream("b/busy/", held=200_000), stream("b/quiet/", held=700_000)
+    first = leader.decide(busy, quiet)
+    again = replace(busy, seen=replace(busy.seen, accesses=50_000, draws=50_000, bytes=50_000_000))
+    assert leader.decide(again, quiet, after=ROUND / 2) == first
+    after = leader.decide(again, quiet, after=ROUND / 2)
+    assert after["stream:b/busy/"].target > first["stream:b/busy/"].target
+    assert sum(one.target for one in after.values()) <= 0.9 * ROOM
+
+
+def test_a_sequential_stream_needs_little() -> None:
+    """Rule: what was scanned keeps no more than what is loaded ahead needs."""
+    orders = Leader().decide(stream("b/scan/", Pattern.SEQUENTIAL, held=800_000))
+    assert orders["stream:b/scan/"].target <= 2 * 64 * 1000
+
+
+def test_a_stream_that_has_ended_is_released_and_comes_back() -> None:
+    """Rule: idle for longer than its time-to-live, the target is 0 until nothing is held; a read makes it a pool again."""
+    leader = Leader()
+    leader.decide(stream("b/p/", held=300_000, lifetime=70.0))
+    assert leader.decide(stream("b/p/", held=300_000, idle=60.0, lifetime=70.0), after=60)["stream:b/p/"].target > 0
+    ended = leader.decide(stream("b/p/", held=300_000, idle=100.0, lifetime=70.0), after=40)["stream:b/p/"]
+    assert (ended.caching, ended.target) == (CachingMode.NONE, 0)
+    assert node_pools(Plan(1, pools=leader.orders), ROOM, ROOM)[0].target == 0
+    assert leader.decide(stream("b/p/", held=0, idle=101.0, lifetime=70.0), after=1) == {}
+    assert leader.decide(stream("b/p/", held=9, lifetime=70.0), after=1)["stream:b/p/"].target >= STEP
+
+
+def test_a_restarted_gateway_keeps_the_pool() -> None:
+    """Rule: while no node speaks of a stream it keeps pool and order, a random one for its time-to-live."""
+    leader = Leader()
+    leader.decide(stream("b/p/", held=300_000, lifetime=70.0), stream("b/s/", Pattern.SKEWED))
+    kept = leader.decide(ZoneStream("b/p/", pool=PoolReport(300_000)), after=60)
+    assert {name: (one.eviction, one.target > 0) for name, one in kept.items()} == {
+        "stream:b/p/": ("uniform", True),
+        "stream:b/s/": ("lru", True),
+    }
+    assert leader.decide(ZoneStream("b/p/", pool=PoolReport(300_000)), after=60)["stream:b/p/"].target == 0
+    assert "stream:b/s/" not in leader.decide(after=FORGOTTEN)
+
+
+def test_the_number_of_pools_is_bounded() -> None:
+    """Rule: of more streams the busiest are pools."""
+    many = [stream(f"b/{number:03}/", accesses=number) for number in range(MOST_POOLS + 50)]
+    orders = Leader().decide(*many)
+    assert sorted(orders) == [f"stream:b/{number:03}/" for number in range(50, MOST_POOLS + 50)]
+    assert sum(one.target for one in orders.values()) <= 0.9 * ROOM
+
+
+def test_memory_of_another_version_is_forgotten() -> None:
+    """Rule: what cannot be read is no error."""
+    for document in (None, 7, {}, {"streams": {"a": [1]}, "round_at": 0}, {"streams": [], "round_at": 0}):
+        assert StreamMemory.from_json(document) == StreamMemory()
+
+
+def test_streams_share_what_datasets_leave() -> None:
+    """Rule: the plan has datasets and streams in one ledger; a plan that travelled as JSON is the same."""
+    zone = {"b/p/": stream("b/p/", held=300_000)}
+    plan = decide(Plan(), Facts(ROOM, {}, {}, zone), 1000.0, ManagerParams())
+    assert plan.version == 1
+    assert {name: one.order for name, one in plan.pools.items()} == {"stream:b/p/": "uniform"}
+    assert plan.datasets == {}
+    assert Plan.from_json(plan.to_json()) == plan

@@ -1,0 +1,131 @@
+"""Pools of access streams over a real store: what enters them, what they remember, and how they are released."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.model.access import Access
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.policies.pools import GHOSTS, Pool, stream_place, stream_pools, with_default
+from gateway.store.index import pool_rows
+from gateway.store.store import Store
+from gateway.testing.stores import FakeClock, assert_index_equals_disk, key_of, put
+
+CAPACITY = 200_000
+BUCKET = key_of("").bucket
+ABOVE, BELOW, OBJECT = f"stream:{BUCKET}/", f"stream:{BUCKET}/a/", f"stream:{BUCKET}/a/big"
+
+
+async def have(store: Store, *names: str, target: int = CAPACITY // 2, order: str = "lru") -> None:
+    """Define pools of streams."""
+    assert await store.try_lock()
+    pools = [Pool(name, target, order) for name in names]
+    assert await store.pools.define(with_default(pools, int(0.9 * CAPACITY), "lru"))
+
+
+async def pool_of(store: Store, name: str, block: int = 0) -> str:
+    """The pool that a block of an object is charged to."""
+    record = await store.lookup(key_of(name))
+    assert record is not None
+    row = await store.pools.of((await store.blocks(record.row_id, block, block))[block].digest)
+    assert row is not None
+    return row.pool.name
+
+
+def test_the_most_specific_pool_is_named_first():
+    """Rule: an object may be in the pool of its own blocks, of a prefix, or of its bucket; another origin is named too."""
+    assert stream_pools(ObjectKey("default", "b", "x/y/z")) == (
+        "stream:b/x/y/z",
+        "stream:b/x/y/",
+        "stream:b/x/",
+        "stream:b/",
+    )
+    assert stream_pools(ObjectKey("o:1", "b", "k")) == ("stream:o:1:b/k", "stream:o:1:b/")
+    assert stream_place("stream:o:1:b/x/y/") == ObjectKey("o:1", "b", "x/y/")
+    assert stream_place("stream:b/") == ObjectKey("default", "b", "")
+    assert len(stream_pools(ObjectKey("default", "b", "/" * 1024))) == 34
+
+
+async def test_a_fill_enters_the_pool_of_its_stream(open_store) -> None:
+    """Rule: a new blob enters the most specific pool that there is for its key, else ``default``."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store, ABOVE, BELOW, OBJECT)
+    for name in ("a/small", "a/big", "a/bigger", "b/other"):
+        await put(store, name, name.encode() * 500)
+    names = [await pool_of(store, name) for name in ("a/small", "a/big", "a/bigger", "b/other")]
+    assert names == [BELOW, OBJECT, BELOW, ABOVE]
+    await have(store, BELOW)
+    await put(store, "c/plain", b"plain")
+    assert await pool_of(store, "c/plain") == "default"
+
+
+async def test_what_was_here_is_charged_page_by_page(open_store, root: Path) -> None:
+    """Rule: objects below a prefix go over to the pool of their stream, those of other keys and of datasets do not."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store)
+    names = [f"a/{number}" for number in range(5)]
+    for name in (*names, "a", "b/1"):
+        await put(store, name, name.encode() * 100)
+    await have(store, BELOW, "dataset:d")
+    record = await store.lookup(key_of("a/0"))
+    assert record is not None
+    await store.pools.charge([(await store.blocks(record.row_id, 0, 0))[0].digest], "dataset:d")
+    place, last, pages = stream_place(BELOW), "", 0
+    while (after := await store.pools.charge_below(place, last, 2)) is not None:
+        last, pages = after, pages + 1
+    assert pages == 2
+    assert [await pool_of(store, name) for name in (*names, "a", "b/1")] == [
+        "dataset:d",
+        *[BELOW] * 4,
+        "default",
+        "default",
+    ]
+    assert_index_equals_disk(root)
+
+
+async def test_misses_count_for_the_stream(open_store) -> None:
+    """Rule: a miss counts for the pool that the object would have entered."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store, BELOW)
+    for name in ("a/1", "a/x/2", "b/3"):
+        store.accesses.record(Access(key_of(name), 0, b"", False, 1.0, OriginIdentity("default", "AK")))
+    await store.sweep()
+    assert {row.pool.name: row.misses for row in await store.pools.usage()} == {BELOW: 2, "default": 1}
+
+
+async def test_a_stream_is_released_whole(open_store, root: Path) -> None:
+    """Rule: all blobs of a released pool go, at most so many at a time, and none of another; they do not count as evicted."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store, BELOW)
+    for number in range(6):
+        await put(store, f"a/{number}", b"a" * 1000 + bytes([number]))
+        await put(store, f"b/{number}", b"b" * 1000 + bytes([number]))
+    assert await store.pools.release(BELOW, 1) == 6 * 1001
+    assert await store.pools.release(BELOW, 1) == 0
+    assert {row.pool.name: row.blobs for row in await store.pools.usage()} == {BELOW: 0, "default": 6}
+    assert store.status().evicted_blobs == 0
+    assert_index_equals_disk(root)
+
+
+@pytest.mark.parametrize(("order", "hits"), [("lru", 1), ("uniform", 0)])
+async def test_a_skewed_stream_remembers_what_left_last(
+    open_store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, order: str, hits: int
+) -> None:
+    """Rule: a blob that comes back while it is among the last that left is a ghost hit of its stream, which ``lru`` only has."""
+    assert GHOSTS >= 100
+    monkeypatch.setattr(pool_rows, "GHOSTS", 2)
+    store = await open_store(capacity=10_000)
+    assert await store.try_lock()
+    await store.pools.define(with_default([Pool(BELOW, 1000, order)], 9000, "lru"))
+    for number in range(8):
+        await put(store, f"a/{number}", bytes([number]) * 1000, confirmed_at=float(number))
+    assert await store.make_room(6000)
+    gone = [number for number in range(8) if await store.lookup(key_of(f"a/{number}")) is None]
+    assert len(gone) >= 3
+    first, last = (gone[0], gone[-1]) if order == "lru" else (gone[-1], gone[0])
+    for number in (first, last):
+        await put(store, f"a/{number}", bytes([number]) * 1000, confirmed_at=10.0)
+    (row,) = [row for row in await store.pools.usage() if row.pool.name == BELOW]
+    assert row.ghost_hits == hits
