@@ -1,6 +1,6 @@
-"""The application under ``/-/admin``: a gate that judges heads and bounds bodies, and FastAPI behind it.
+"""The application under ``/-/admin``: an ASGI gate that checks tokens and bounds bodies, and FastAPI behind it.
 
-The gate is plain ASGI because FastAPI reads a body before it asks who sent it. Here the body of a stranger is never read.
+FastAPI reads a body before it checks who sent it. The gate never reads the body of a request without a valid token.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gateway.server.strangers import authenticated
 
 PREFIX = "/admin"
 STALE = b"x-larder-stale"
-"""The header of an answer that is what was known last: of the catalog, or of Redis, which its value names."""
+"""Header of an answer from the last known state; its value names what is unreachable, the catalog or Redis."""
 _OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"])
 LARGEST_BODY = 1024 * 1024
-"""Bytes of a request's body."""
+"""Most bytes of a request's body."""
 
 log = logging.getLogger("larder.admin")
 ROUTERS: tuple[APIRouter, ...] = (
@@ -60,8 +60,8 @@ class AdminApp(Edge):
     """Answers what is under ``/-/admin``.
 
     Args:
-        tokens: who may ask.
-        parts: what the endpoints work with; ``None`` only where they are described and not asked.
+        tokens: check who calls.
+        parts: what the endpoints work with; ``None`` if they are only described.
     """
 
     def __init__(self, tokens: Tokens, parts: AdminParts | None) -> None:
@@ -87,11 +87,11 @@ class AdminApp(Edge):
 
     @staticmethod
     def handles(path: str) -> bool:
-        """Whether a path below ``/-`` is this application's."""
+        """Whether this application serves a path below ``/-``."""
         return path == PREFIX or path.startswith(PREFIX + "/")
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Judge the head, take the body, and have the rest answered by FastAPI."""
+        """Check the head, read the body, and let FastAPI answer."""
         scope[ACTOR] = self._tokens.admit(scope)
         authenticated(scope)
         body = await _body_of(scope, receive)
@@ -99,7 +99,7 @@ class AdminApp(Edge):
         await self.api(scope, _replay(body, receive), send)
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """The request's id, which the audit log has too; and whether the answer may be old."""
+        """The request's id, as in the audit log, and whether the answer may be stale."""
         if ACTOR not in scope:
             return
         yield b"x-larder-request-id", scope[ACTOR].request_id.encode()
@@ -110,7 +110,7 @@ class AdminApp(Edge):
 
 
 async def _body_of(scope: Message, receive: Receive) -> bytes:
-    """The whole body; one that is announced to be too large is not even read.
+    """The whole body. If it is announced too large, nothing is read.
 
     Raises:
         ApiError: TooLarge.
@@ -123,7 +123,7 @@ async def _body_of(scope: Message, receive: Receive) -> bytes:
 
 
 def _refuse_doubles(body: bytes) -> None:
-    """Refuse a name that is there twice: which one is meant, programs read differently (RFC 8259, section 4).
+    """Refuse a repeated name: parsers disagree on which value counts (RFC 8259, section 4).
 
     Raises:
         ApiError: InvalidRequest.
@@ -132,9 +132,9 @@ def _refuse_doubles(body: bytes) -> None:
     def once(pairs: list[tuple[str, object]]) -> None:
         if len(dict(pairs)) != len(pairs):
             twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-            raise ApiError("InvalidRequest", f"{twice[:64]}: is there more than once.")
+            raise ApiError("InvalidRequest", f"{twice[:64]}: is given more than once.")
 
-    # What is no JSON, whoever reads it next refuses, if it wants any.
+    # Invalid JSON is refused by the endpoint, if it takes a body.
     with suppress(ValueError, RecursionError):
         json.loads(body, object_pairs_hook=once)
 
@@ -149,14 +149,14 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _known_parameters(request: Request) -> None:
-    """Refuse parameters that the address does not have: a misspelt one would be ignored, and the answer be another's."""
+    """Refuse unknown parameters: FastAPI would ignore a misspelt one and answer another question."""
     route = request.scope.get("route")
     assert isinstance(route, APIRoute)
     known = [field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)]
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in known:
-            there = f"known: {', '.join(known)}" if known else "there are none"
-            raise ApiError("InvalidRequest", f"There is no parameter {name[:64]!r} here; {there}.")
+            there = f"known: {', '.join(known)}" if known else "it takes none"
+            raise ApiError("InvalidRequest", f"This address has no parameter {name[:64]!r}; {there}.")
         if given.count(name) > 1:
-            raise ApiError("InvalidRequest", f"The parameter {name} is there more than once.")
+            raise ApiError("InvalidRequest", f"The parameter {name} is given more than once.")

@@ -1,8 +1,7 @@
-"""One description of everything under ``/-``: ``/-/v1`` and the health addresses are one application, ``/-/admin`` is another.
+"""One OpenAPI document for everything under ``/-``: ``/-/v1`` and the health endpoints are one application, ``/-/admin`` another.
 
-Where both have a schema of one name with different contents, the admin's gets another name, so that what is generated of the
-document has two types. Tags of the admin addresses say so, since jobs and datasets are on both sides: as seen by a job, and by an
-operator.
+If both have a schema of one name with different contents, the admin's is renamed. Tags of the admin endpoints have a prefix,
+because jobs and datasets exist on both sides: as a job sees them, and as an operator does.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _SCHEMAS = "#/components/schemas/"
 
 
 def describe_all(app: FastAPI, admin: FastAPI) -> None:
-    """Have ``app`` serve the description of both; to be called when the addresses of both are there."""
+    """Make ``app`` serve the document of both; to be called when both have all endpoints."""
     own: Callable[[], Document] = app.openapi
     made: list[Document] = []
 
@@ -66,7 +65,7 @@ def describe_all(app: FastAPI, admin: FastAPI) -> None:
 
 
 def merged(own: Mapping[str, Any], admin: Mapping[str, Any]) -> Document:
-    """Both documents as one; neither is changed."""
+    """Both documents merged into a new one."""
     mine, theirs = _schemas(own), _schemas(admin)
     renamed = {name: f"Admin{name}" for name in theirs if name in mine and mine[name] != theirs[name]}
     moved = _with_references(admin, {f"{_SCHEMAS}{old}": f"{_SCHEMAS}{new}" for old, new in renamed.items()})
@@ -92,7 +91,7 @@ def _schemas(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_references(part: Any, moved: Mapping[str, str]) -> Any:
-    """A copy in which references, those of discriminators too, lead to where schemas are now."""
+    """A copy whose references, including those of discriminators, name the renamed schemas."""
     if isinstance(part, Mapping):
         return {name: _with_references(inner, moved) for name, inner in part.items()}
     if isinstance(part, list):
@@ -110,7 +109,7 @@ def _tagged(item: Mapping[str, Any]) -> Document:
 
 
 def _described(paths: Mapping[str, Any]) -> list[Document]:
-    """The tags that are used: in the order above, then as they come."""
+    """The tags in use: those above in their order, then the others."""
     operations = [operation for item in paths.values() for operation in item.values() if isinstance(operation, Mapping)]
     used = dict.fromkeys(tag for operation in operations for tag in operation.get("tags", []))
     known = [{"name": tag, "description": about} for tag, about in _TAGS.items() if tag in used]

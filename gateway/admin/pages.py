@@ -1,9 +1,8 @@
-"""The dashboard at ``/-/`` and the OpenAPI page at ``/-/docs``: files of this package, and what browsers may do with them.
+"""The dashboard at ``/-/`` and the OpenAPI page at ``/-/docs``: static files, with a Content-Security-Policy.
 
-Both pages are static, the same for everybody, and show nothing without a token: what they show, they ask of ``/-/admin``. So
-they need no authorization. The Content-Security-Policy lets scripts and styles come from this gateway only. On the dashboard a
-script cannot even make HTML out of text (``require-trusted-types-for``): a name that somebody chose is text, whatever is in it.
-Swagger UI does that, and writes styles; it may, on its own page only.
+The pages hold no data: they fetch it from ``/-/admin`` with a token. So they need no authorization. Scripts and styles may come
+from this gateway only. On the dashboard scripts cannot turn text into HTML (``require-trusted-types-for``), so names chosen by
+others stay text. Swagger UI needs that, and inline styles, and is allowed both on its own page.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gateway.model.datasets import ApiError
 
 STATIC = Path(__file__).resolve().parent / "static"
 SWAGGER_UI = "swagger-ui-5.35.0"
-"""The folder of the vendored files; their version is in the address, so browsers may keep them for good."""
+"""The folder of the vendored files; the version in the address lets browsers cache them permanently."""
 
 _TYPES = MappingProxyType(
     {
@@ -55,7 +54,7 @@ _ALWAYS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file, as it is sent."""
+    """A file to send."""
 
     body: bytes
     media_type: str
@@ -63,7 +62,7 @@ class Asset:
 
 
 def add_pages(app: FastAPI) -> None:
-    """Put both pages and their files into the application under ``/-``."""
+    """Add the pages and their files to the application under ``/-``."""
     app.include_router(_router)
 
 
@@ -100,13 +99,13 @@ async def _page(request: Request, name: str, policy: str, kept: str = _ASK_FIRST
 
 
 def _has(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether the browser's copy is this one (RFC 9110, section 13.1.2; compared weakly, as a proxy may have compressed it)."""
+    """Whether the browser has this version (RFC 9110, section 13.1.2; weak comparison, as a proxy may have compressed it)."""
     return etag in [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
 
 
 @cache
 def _names() -> frozenset[str]:
-    """What there is: looked up rather than resolved, so no address leads out of the folder."""
+    """Names of all files. A lookup instead of a path resolution, so no address leads out of the folder."""
     return frozenset(
         path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file() and path.suffix in _TYPES
     )

@@ -1,5 +1,5 @@
-"""What the commands of ``larder-gateway`` do: a module each, whose ``add`` says what it takes.
+"""The commands of ``larder-gateway``, a module each; its ``add`` defines the arguments.
 
-Each function gives the exit status. Results are on standard output, with ``--json`` as one JSON document; all else that is said,
-progress, hints and errors, is on standard error.
+A command returns the exit status. Results go to standard output, with ``--json`` as one JSON document; progress, hints and errors
+go to standard error.
 """

@@ -15,7 +15,7 @@ from gateway.config_environment import lookalikes
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _check_config,

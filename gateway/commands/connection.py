@@ -1,8 +1,7 @@
-"""Asking a gateway's ``/-/admin``: who is asked, with which token, and what each way to fail means for who typed the command.
+"""The client of a gateway's ``/-/admin``: address, token, and error messages.
 
-What can be put right where the command was typed, a missing address, a token that is missing or wrong, an address of something
-else, is wrong configuration; what is wrong at the other end is a problem. Redirections are not followed: they would carry the
-token to whoever they name.
+Errors that the user can fix locally, such as a missing address or a wrong token, are configuration errors; errors of the gateway
+are problems. Redirects are not followed: they would carry the token elsewhere.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ from gateway.commands.secret_file import secret_of
 from gateway.model.errors import ConfigError, LarderError
 
 PATIENCE = 60.0
-"""Seconds that a gateway may take for an answer; a purge asks every node before it answers."""
+"""Seconds to wait for an answer; a purge asks every node before it answers."""
 _PAGE = 1000
 _ONCE = re.compile(r"(tenants|credentials|origins|warmups|verifications|credentials/[^/]+/rotate)")
-"""What is POSTed there is done once for each Idempotency-Key, and answered alike if it is sent again."""
+"""Addresses whose POST is safe to repeat, by its Idempotency-Key."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _TOKEN = re.compile(r"[!-~]+")
 _LOST = {"catalog": "its catalog", "redis": "Redis"}
-"""What an answer that is old is old for want of, by the header x-larder-stale."""
+"""What was unreachable when an answer is stale, by the header x-larder-stale."""
 _OTHER_NAME = frozenset({62, 64})
 """Of OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNAUTHORIZED = (
-    "the gateway wants its admin token: name a file with it by --token-file, or set LARDER_ADMIN_TOKEN "
-    "(admin.token of its configuration; admin.read_token is enough to look)"
+    "the gateway requires its admin token: name a file with it by --token-file, or set LARDER_ADMIN_TOKEN "
+    "(admin.token of its configuration; admin.read_token is enough for reading)"
 )
 
 
 class Unreachable(LarderError):
-    """There was no answer."""
+    """The gateway did not answer."""
 
 
 class Refused(LarderError):
-    """The gateway said no.
+    """The gateway refused.
 
     Args:
         status: of HTTP.
-        code: the gateway's word for why.
-        detail: its explanation, with the remedy.
+        code: of the problem document.
+        detail: of the problem document.
     """
 
     def __init__(self, status: int, code: str, detail: str) -> None:
@@ -66,11 +65,11 @@ class Admin:
 
     Args:
         endpoint: its address.
-        token: to show it; empty for none.
-        timeout: seconds that an answer may take.
+        token: its admin token; empty for none.
+        timeout: seconds to wait for an answer.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is invalid.
     """
 
     def __init__(self, endpoint: str, token: str = "", timeout: float = PATIENCE) -> None:
@@ -104,19 +103,19 @@ class Admin:
         parameters: Mapping[str, object] | None = None,
         etag: str | None = None,
     ) -> Any:
-        """Send one request; gives the JSON object of the answer, ``None`` for an empty one.
+        """Send one request; returns the JSON object of the answer, ``None`` for an empty one.
 
         Args:
             method: of HTTP.
             path: below ``/-/admin/``, made by ``path`` where it has names in it.
             body: sent as JSON.
             parameters: of the query; those that are ``None`` are left out.
-            etag: the version that is changed; another one is left as it is.
+            etag: the version to change; any other is left unchanged.
 
         Raises:
             Unreachable: there was no answer.
-            Refused: the gateway said no.
-            ConfigError: the token is missing or wrong, or what answers is no Larder gateway.
+            Refused: the gateway refused.
+            ConfigError: the token is missing or wrong, or the address is not a Larder gateway's.
         """
         given = {name: str(value) for name, value in (parameters or {}).items() if value is not None}
         headers = {"If-Match": etag} if etag else {}
@@ -127,11 +126,11 @@ class Admin:
             return self._read(self._send(request, again=method == "GET" or _ONCE.fullmatch(path) is not None))
         except httpx.TransportError as error:
             sent = method != "GET" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            unsure = f"; whether it was done, {hint('audit')} tells" if sent else ""
+            unsure = f"; {hint('audit')} shows whether it was done" if sent else ""
             raise Unreachable(f"{self._no_answer(error)}{unsure}") from None
 
     def _send(self, request: httpx.Request, *, again: bool) -> httpx.Response:
-        """Send a request; once more if that does no harm and the answer was lost on its way."""
+        """Send a request, and once more if that is safe and the answer was lost."""
         try:
             return self._client.send(request)
         except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
@@ -168,14 +167,14 @@ class Admin:
         self._warn(answer.headers.get("x-larder-stale", ""))
         document = _object(answer) if kind == "application/json" else {}
         if not document:
-            raise self._no_larder(f"what it answers to {answer.request.url.path} is no JSON object")
+            raise self._no_larder(f"its answer to {answer.request.url.path} is not a JSON object")
         return document
 
     def _warn(self, stale: str) -> None:
-        """Say once that an answer is what was known last."""
+        """Warn once that answers are stale."""
         if (lost := _LOST.get(stale)) and stale not in self._warned:
             self._warned.add(stale)
-            note(f"{self.endpoint} cannot reach {lost}: this is what it knew last")
+            note(f"{self.endpoint} cannot reach {lost}: this is its last known state")
 
     def _refusal(self, status: int, code: str, detail: str) -> LarderError:
         if status == 401 and not self._token:
@@ -187,7 +186,7 @@ class Admin:
         return Refused(status, code, detail or f"the gateway answers {status}")
 
     def _no_larder(self, what: str) -> ConfigError:
-        return ConfigError(f"{self.endpoint} is no Larder gateway: {what}; --endpoint or LARDER_ENDPOINT names one")
+        return ConfigError(f"{self.endpoint} is not a Larder gateway: {what}; set --endpoint or LARDER_ENDPOINT")
 
     def _no_answer(self, error: Exception) -> str:
         if isinstance(error, httpx.TimeoutException):
@@ -201,16 +200,16 @@ class Admin:
 
 
 def path(*parts: str) -> str:
-    """An address below ``/-/admin/`` from its parts, which may have any characters."""
+    """An address below ``/-/admin/``; its parts may have any characters."""
     return "/".join(quote(part, safe="") for part in parts)
 
 
 @contextmanager
 def connected(options: Namespace) -> Iterator[Admin]:
-    """The gateway that the options or the environment name.
+    """The gateway named by the options or the environment.
 
     Raises:
-        ConfigError: they name none, or the token cannot be one.
+        ConfigError: none is named, or the token is malformed.
     """
     endpoint = options.endpoint or os.environ.get("LARDER_ENDPOINT", "")
     if not endpoint:
@@ -223,7 +222,7 @@ def connected(options: Namespace) -> Iterator[Admin]:
 
 
 def _token(options: Namespace) -> str:
-    """The token by option, file or environment, in this order; empty without any."""
+    """The token from file, option or environment, in this order; empty for none."""
     if options.token_file is not None:
         where, token = "--token-file", secret_of("--token-file", options.token_file) or ""
     elif options.token is not None:
@@ -236,7 +235,7 @@ def _token(options: Namespace) -> str:
 
 
 def _has_a_port(endpoint: str) -> bool:
-    """Whether the port, if there is one, can be one."""
+    """Whether the port, if any, is valid."""
     try:
         return urlsplit(endpoint).port != 0
     except ValueError:

@@ -9,7 +9,7 @@ from gateway.demo.run import run_demo
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _demo,

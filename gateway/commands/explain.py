@@ -26,14 +26,14 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _explain,
-        "Say what the next plain GET of an object by an access key would be, why, and what would make it a hit. The store\n"
-        "is not asked, and nothing is fetched. Without an object: which answers were no plain hits, by reason.",
+        "Show whether the next plain GET of an object by an access key would be a hit, why, and what would make it one. The\n"
+        "store is not asked, and nothing is fetched. Without an object: the answers that were not plain hits, by reason.",
         "larder-gateway explain datasets/imagenet/train/0001.jpg --as GWVISION",
         "larder-gateway explain",
         "larder-gateway explain --node node-2",
     )
-    command.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="the object that is read")
-    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="who reads it (the only key that is in force)")
+    command.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="the object")
+    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="the reader (the only valid key)")
     command.add_argument("--node", metavar="NODE", help="without an object: only of this node")
     asking(command)
 
@@ -100,14 +100,14 @@ def _held(found: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
 
 
 def _only_key(admin: Admin) -> str:
-    """The access key that is meant where there is one.
+    """The only access key in force.
 
     Raises:
         ConfigError: there are several, or none.
     """
     known = [key for key in admin.listed("credentials") if not key.get("revoked") and not key.get("problem")]
     if len(known) != 1:
-        raise ConfigError(f"--as: name the access key that reads; there are {len(known)} in force")
+        raise ConfigError(f"--as: name the access key of the reader; {len(known)} are in force")
     return str(known[0]["access_key_id"])
 
 

@@ -1,4 +1,4 @@
-"""What commands have in common in their grammar: how they are described, and the options of those that ask a gateway."""
+"""Common grammar of the commands: descriptions, and the options of commands that ask a gateway."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Run = Callable[[Namespace], int]
 
 
 class Help(RawDescriptionHelpFormatter):
-    """Help whose paragraphs stay as they were written, with room for the names of options."""
+    """Help that keeps paragraphs as written, with a wide column for the names of options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
 
 
 def describe(command: ArgumentParser, run: Run, description: str, *examples: str) -> ArgumentParser:
-    """Say what a command does, in sentences and examples; gives the command.
+    """Describe a command by sentences and examples; returns the command.
 
     Args:
-        command: as it was added.
-        run: does it.
-        description: of one or more paragraphs.
+        command: to describe.
+        run: carries it out.
+        description: one or more paragraphs.
         examples: lines to type; a line that begins with "#" explains the next.
     """
     command.description = description
@@ -36,7 +36,7 @@ def describe(command: ArgumentParser, run: Run, description: str, *examples: str
 
 
 def subcommands(command: ArgumentParser, description: str, *examples: str) -> Any:
-    """Where a group's subcommands are added; without one, the group's own ``run`` is done."""
+    """The subparsers to which a group's subcommands are added."""
     command.description = description
     if examples:
         command.epilog = "\n".join(["examples:", *(f"  {line}" for line in examples)])
@@ -64,20 +64,20 @@ def asking(command: ArgumentParser) -> None:
 
 def jsonable(command: ArgumentParser) -> None:
     """Add ``--json``."""
-    command.add_argument("--json", action="store_true", help="print one JSON document, and nothing else")
+    command.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
 
 
 def pages(command: ArgumentParser, default: int) -> None:
     """Add ``--limit``."""
     command.add_argument(
-        "--limit", metavar="N", type=count, default=default, help=f"list so many at most ({default or 'all'}); 0: all"
+        "--limit", metavar="N", type=count, default=default, help=f"list at most N ({default or 'all'}); 0: all"
     )
 
 
 def count(text: str) -> int:
-    """A number of things, from 0."""
+    """A non-negative integer."""
     if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no number of things: 0, 1, 2, ...")
+        raise ArgumentTypeError(f"{text!r}: must be a non-negative integer")
     return int(text)
 
 
@@ -101,5 +101,5 @@ def place(text: str) -> tuple[str, str]:
     """Bucket and key, or prefix, from ``bucket/key`` or ``s3://bucket/key``; the key may be empty."""
     bucket, _, key = text.removeprefix("s3://").partition("/")
     if not bucket:
-        raise ArgumentTypeError(f"{text!r} names no bucket; write it like photos/train/ or s3://photos/train/")
+        raise ArgumentTypeError(f"{text!r}: missing bucket; write photos/train/ or s3://photos/train/")
     return bucket, key

@@ -15,7 +15,7 @@ from gateway.config import load_settings
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _migrate,

@@ -51,7 +51,7 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway plan --history 100",
         "larder-gateway plan --json | jq .inputs",
     )
-    command.add_argument("--history", metavar="N", type=count, default=10, help="show so many changes at most (10)")
+    command.add_argument("--history", metavar="N", type=count, default=10, help="show at most N changes (10)")
     asking(command)
 
 

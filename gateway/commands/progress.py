@@ -1,7 +1,6 @@
-"""How far long work is: a bar on a terminal, now and then a line elsewhere; always on standard error.
+"""Progress of long work: a bar on a terminal, a line every ten seconds elsewhere; on standard error.
 
-Work of the fleet goes on whoever watches. So a gateway that does not answer for a while, because it restarts, is asked again, and
-Ctrl-C ends the watching only.
+The fleet works on regardless of this command. So a gateway that restarts is asked again, and Ctrl-C ends only the watching.
 """
 
 from __future__ import annotations
@@ -20,22 +19,23 @@ from gateway.commands.connection import Refused, Unreachable
 from gateway.commands.output import console, note, number, size
 
 EVERY = 0.5
-"""Seconds between two questions."""
+"""Seconds between two requests."""
 _LINE_EVERY = 10.0
+"""Seconds between two lines."""
 OUTAGE = 120.0
-"""Seconds that a gateway may be away."""
+"""Seconds for which a gateway may be unreachable."""
 State = Mapping[str, Any]
 _PASSING = frozenset({502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressStep:
-    """How far it is.
+    """The progress at one moment.
 
     Args:
-        done: of ``total``, which is ``None`` while it is not known.
-        total: in the same unit.
-        text: what there is to say beside the bar.
+        done: of ``total``.
+        total: in the same unit; ``None`` while unknown.
+        text: printed beside the bar.
     """
 
     done: float
@@ -44,15 +44,15 @@ class ProgressStep:
 
 
 class Teller(Protocol):
-    """Says how far it is."""
+    """Prints progress."""
 
     def tell(self, step: ProgressStep) -> None:
-        """There is news, or none."""
+        """Print it, if it is time to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """How time is told and spent: seconds that never go back, and a pause of some seconds."""
+    """A monotonic clock in seconds, and a sleep."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep

@@ -20,15 +20,15 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _purge,
-        "Make every node forget the objects below a prefix, for what was changed at the store behind the gateway's back.\n"
-        "At the store nothing changes; the next readers fetch again. Items of datasets are known by their bytes, and stay.\n"
-        "It says what there is, and asks, unless told --yes. A node that is away, or was there a short while ago, is named, and\n"
-        "forgets when it is back, if it has the same catalog. Exit status 1 if a node has not forgotten.",
+        "Make every node forget the objects below a prefix, after they were changed at the store directly. The store is not\n"
+        "changed; the next readers fetch again. Items of datasets stay, since their digest identifies them. The command shows\n"
+        "what is cached and asks before it purges, unless --yes is given. Nodes that are away are listed; they apply the purge\n"
+        "when they are back, if they use the same catalog. Exit status 1 if a node has not applied it.",
         "larder-gateway purge s3://datasets/imagenet/ --dry-run",
         "larder-gateway purge datasets/imagenet/ --yes",
     )
     command.add_argument("place", metavar="BUCKET/PREFIX", type=place, help="BUCKET/ alone: the whole bucket")
-    command.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
+    command.add_argument("--dry-run", action="store_true", help="only show what would be forgotten")
     command.add_argument("--yes", action="store_true", help="do not ask")
     asking(command)
 
@@ -37,7 +37,7 @@ def _purge(options: Namespace) -> int:
     bucket, prefix = options.place
     asks = not (options.yes or options.dry_run)
     if asks and (options.json or not sys.stdin.isatty()):
-        raise ConfigError("nobody can be asked here: give --yes, or --dry-run to see what would be forgotten")
+        raise ConfigError("no terminal to confirm at: give --yes, or --dry-run to see what would be forgotten")
     body = {"bucket": bucket, "prefix": prefix}
     with connected(options) as admin:
         if asks:

@@ -44,15 +44,15 @@ _CHECKED = (
     Column("why"),
     Column("example"),
 )
-_DEFAULTS = "no rule holds: it is cached, and checked after 10 minutes"
+_DEFAULTS = "no rule applies: objects are cached, and checked after 10 minutes"
 
 
 def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Caching rules. They are tried in order, and the first that matches bucket/key holds: those that were set here come\n"
-        "before those of the configuration files.",
+        "Caching rules, in order: the first that matches bucket/key applies. Rules set here come before those of the\n"
+        "configuration files.",
         "larder-gateway rules list",
         "larder-gateway rules check datasets/imagenet/train/0001.jpg",
     )
@@ -66,15 +66,15 @@ def add(command: ArgumentParser) -> None:
     checked = subcommand(
         commands,
         "check",
-        "say which rule holds for an object, or which rules match nothing",
+        "show which rule applies to an object, or which rules match nothing",
         _check,
         "larder-gateway rules check datasets/imagenet/train/0001.jpg",
-        "# exit status 1 if a rule matches nothing that there is, or nothing that the rules before it leave",
+        "# exit status 1 if a rule matches no object, or none that an earlier rule leaves",
         "larder-gateway rules check",
         "larder-gateway rules check --file rules.toml",
     )
-    checked.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="an object; without one, all rules")
-    checked.add_argument("--file", metavar="FILE", type=Path, help="rules to check instead of those that were set here")
+    checked.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="an object; without it, all rules")
+    checked.add_argument("--file", metavar="FILE", type=Path, help="rules to check instead of those set here")
     replaced = subcommand(
         commands,
         "replace",
@@ -96,7 +96,7 @@ def _check(options: Namespace) -> int:
     if options.place is not None:
         bucket, key = options.place
         if not key:
-            raise ConfigError("BUCKET/KEY: name an object; a rule may hold for a part of a bucket only")
+            raise ConfigError("BUCKET/KEY: name an object; a rule may apply to a part of a bucket")
         body = {**body, "bucket": bucket, "key": key, "reach": False}
     with connected(options) as admin:
         answer = admin.ask("POST", "rules/check", body)
@@ -116,7 +116,7 @@ def _tell(position: int | None, rules: Sequence[Mapping[str, Any]]) -> None:
         line(_DEFAULTS)
         return
     rule = rules[position]
-    line(printable(f"rule {position} holds: {rule.get('match')} ({rule.get('source')})"))
+    line(printable(f"rule {position} applies: {rule.get('match')} ({rule.get('source')})"))
 
 
 def _replace(admin: Admin, options: Namespace) -> Any:
@@ -138,9 +138,7 @@ def _read(file: Path) -> list[Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
     if strange := sorted(tree.keys() - {"rules"}):
-        raise ConfigError(
-            f"{file}: has {', '.join(strange)} beside [[rules]]; these can only be set by serve's configuration"
-        )
+        raise ConfigError(f"{file}: has {', '.join(strange)} beside [[rules]]; set these in the configuration of serve")
     rules = tree.get("rules", [])
     if not isinstance(rules, list):
         raise ConfigError(f"{file}: rules must be written as [[rules]]")

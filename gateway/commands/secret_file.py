@@ -1,4 +1,4 @@
-"""Secrets come from files: all users of a machine see each other's options."""
+"""Secrets are read from files, because all users of a machine can see each other's options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gateway.model.errors import ConfigError
 
 
 def secret_of(option: str, file: Path | None) -> str | None:
-    """What a file has, without spaces and the line's end around it; ``None`` without a file.
+    """The content of a file, stripped of whitespace; ``None`` without a file.
 
     Args:
         option: that named the file, for messages.
-        file: with nothing else in it.
+        file: holds only the secret.
 
     Raises:
         ConfigError: it cannot be read, or is empty.
@@ -24,7 +24,7 @@ def secret_of(option: str, file: Path | None) -> str | None:
     except OSError as error:
         raise ConfigError(f"{option}: {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{option}: {file} cannot be read: it is no text") from None
+        raise ConfigError(f"{option}: {file} cannot be read: it is not text") from None
     if not secret:
         raise ConfigError(f"{option}: {file} is empty")
     return secret

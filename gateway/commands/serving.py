@@ -31,7 +31,7 @@ _DISK_PATIENCE = 5.0
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _serve,

@@ -1,4 +1,4 @@
-"""``larder-gateway status``: what a person wants to know first."""
+"""``larder-gateway status``: the fleet at a glance."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gateway.commands.output import (
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     describe(
         command,
         _status,
-        "The fleet's nodes, what they do now, jobs, datasets, and problems with what to do about them.\n"
-        "Exit status 1 if there is a problem of severity error, so that a check can call it.",
+        "Nodes, traffic, jobs, datasets, and problems with their remedies. Exit status 1 if there is a problem of severity\n"
+        "error, for use in health checks.",
         "larder-gateway status --endpoint http://127.0.0.1:9000 --token-file /etc/larder/admin-token",
         "larder-gateway status --json | jq .now.hit_ratio",
     )

@@ -37,19 +37,19 @@ def add(command: ArgumentParser) -> None:
         command,
         _verify,
         "Compare every blob with its digest, and the index with the disk; exit status 1 if anything is wrong.\n"
-        "It only looks, so a gateway may run meanwhile. With --remote the nodes of the running fleet do it, each its own cache,\n"
-        "and go on if this command is interrupted.",
+        "It changes nothing, so a gateway may run at the same time. With --remote the nodes of the running fleet each verify\n"
+        "their cache, and continue if this command is interrupted.",
         "larder-gateway verify --config /etc/larder/larder.toml",
         "larder-gateway verify --remote",
         "larder-gateway verify --remote --node node-2 --json",
     )
-    command.add_argument("--config", metavar="FILE", type=Path, help="configuration whose cache.dir is verified")
+    command.add_argument("--config", metavar="FILE", type=Path, help="configuration whose cache.dir to verify")
     command.add_argument(
-        "--repair", action="store_true", help="drop what is wrong; only while no gateway runs on this cache"
+        "--repair", action="store_true", help="drop what is wrong; only while no gateway uses this cache"
     )
-    command.add_argument("--remote", action="store_true", help="let the nodes of the running fleet do it")
-    command.add_argument("--node", metavar="NODE", action="append", help="with --remote: only this one; repeatable")
-    command.add_argument("--watch", metavar="ID", help="with --remote: watch one that was begun before")
+    command.add_argument("--remote", action="store_true", help="verify the caches of the running fleet")
+    command.add_argument("--node", metavar="NODE", action="append", help="with --remote: only this node; repeatable")
+    command.add_argument("--watch", metavar="ID", help="with --remote: watch a running verification")
     asking(command)
 
 
@@ -57,7 +57,7 @@ def _verify(options: Namespace) -> int:
     if not options.remote and (options.node or options.watch):
         raise ConfigError("--node and --watch go with --remote")
     if options.remote and (options.config or options.repair):
-        raise ConfigError("--config and --repair are for a cache of this machine, not for --remote")
+        raise ConfigError("--config and --repair are for a local cache, not for --remote")
     return _remotely(options) if options.remote else _here(options)
 
 
@@ -84,7 +84,7 @@ def _remotely(options: Namespace) -> int:
             note(f"verification {name}")
             ended = watch(lambda: admin.get(path("verifications", name)), _step, _is_over)
         except KeyboardInterrupt:
-            note(f"\nit goes on; to watch it: {hint('verify', '--remote', '--watch', name)}")
+            note(f"\nit continues; to watch it: {hint('verify', '--remote', '--watch', name)}")
             raise
     nodes = ended.get("nodes", [])
     if options.json:

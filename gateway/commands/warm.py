@@ -1,7 +1,6 @@
-"""``larder-gateway warm``: the fleet reads what will be needed, and this command only watches it.
+"""``larder-gateway warm``: the fleet loads objects or datasets before they are needed; this command watches.
 
-So Ctrl-C, a lost connection or the end of this machine end the watching; the warm-up goes on, and what to type to watch it again,
-to end it, or to resume it is said.
+Ctrl-C or a lost connection ends only the watching. The command then prints how to watch, end or resume the warm-up.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _warm,
-        "Read the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
-        "an access key, and behind what clients read. The fleet does it (--list says which node), and goes on if this command\n"
-        "is interrupted or a gateway ends. Exit status 1 if it was not completed, or something could not be read.",
+        "Load the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
+        "an access key and at a lower priority than reads. The fleet does the work (--list shows the node), and continues if\n"
+        "this command is interrupted or a gateway ends. Exit status 1 if it did not complete, or something failed to load.",
         "larder-gateway warm datasets/imagenet/ --as GWVISION",
         "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
         "larder-gateway warm --list",
@@ -64,11 +63,11 @@ def add(command: ArgumentParser) -> None:
     others.add_argument(
         "--list", action="store_true", help="list warm-ups, the newest first, with the node that runs each"
     )
-    others.add_argument("--watch", metavar="ID", help="watch one that was begun before")
-    others.add_argument("--cancel", metavar="ID", help="end one; what was read stays")
-    others.add_argument("--resume", metavar="ID", help="go on with one that was cancelled or has failed")
-    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="with whose rights it is read")
-    command.add_argument("--detach", action="store_true", help="do not wait for its end")
+    others.add_argument("--watch", metavar="ID", help="watch a running warm-up")
+    others.add_argument("--cancel", metavar="ID", help="end a warm-up; what was loaded stays")
+    others.add_argument("--resume", metavar="ID", help="resume a cancelled or failed warm-up")
+    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="the access key whose rights are used")
+    command.add_argument("--detach", action="store_true", help="do not wait for the end")
     pages(command, 50)
     asking(command)
 
@@ -91,7 +90,7 @@ def _warm(options: Namespace) -> int:
 
 def _request(options: Namespace) -> dict[str, Any]:
     if options.key is None:
-        raise ConfigError("--as: name the access key with whose rights it is read")
+        raise ConfigError("--as: name the access key whose rights are used")
     if options.dataset is not None:
         return {"dataset": options.dataset, "access_key_id": options.key}
     bucket, prefix = options.place
@@ -99,24 +98,24 @@ def _request(options: Namespace) -> dict[str, Any]:
 
 
 def _follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
-    """Wait for its end, and tell it."""
+    """Wait for the end, and print the result."""
     name = str(begun["id"])
     if options.detach:
         _tell(options, begun)
-        note(f"it goes on; {_ways_back(name)}")
+        note(f"it continues in the background; {_ways_back(name)}")
         return 0
     try:
         note(f"warm-up {name}")
         ended = watch(lambda: admin.get(path("warmups", name)), _step, lambda state: state.get("state") not in _GOING)
     except KeyboardInterrupt:
-        note(f"\nthe warm-up goes on; {_ways_back(name)}")
+        note(f"\nthe warm-up continues; {_ways_back(name)}")
         raise
     except Unreachable:
-        note(f"nobody answers; the warm-up may go on: {_ways_back(name)}")
+        note(f"no answer; the warm-up may continue: {_ways_back(name)}")
         raise
     _tell(options, ended)
     if ended.get("state") in ("failed", "cancelled"):
-        note(f"what was read stays; to go on: {hint('warm', '--resume', name)}")
+        note(f"what was loaded stays; to resume: {hint('warm', '--resume', name)}")
     return 0 if ended.get("state") == "done" and not ended.get("failed") else 1
 
 
@@ -141,7 +140,7 @@ def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
     if state.get("node"):
         line(f"run by node {printable(str(state['node']))}")
     if state.get("there"):
-        line(f"{number(state['there'])} were in the cache before")
+        line(f"{number(state['there'])} were already in the cache")
     if state.get("failure"):
         line(printable(str(state["failure"])))
     for example in state.get("examples") or ():
@@ -161,5 +160,5 @@ def _cancel(options: Namespace, admin: Admin) -> int:
     state = admin.ask("POST", path("warmups", options.cancel, "cancel"), {})
     _tell(options, state)
     if not options.json:
-        note(f"what was read stays; to go on: {hint('warm', '--resume', str(state.get('id')))}")
+        note(f"what was loaded stays; to resume: {hint('warm', '--resume', str(state.get('id')))}")
     return 0

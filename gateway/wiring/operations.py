@@ -125,7 +125,7 @@ def operate(
         # Where each node has a catalog of its own, each has warm-ups of its own.
         whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
         lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)
-        runner = WarmupRunner(warmups.table, lease, worker, workshop.make, lambda: not membership.conflict)
+        runner = WarmupRunner(warmups, lease, worker, lambda: not membership.conflict)
         keep_running(runner.run(), stack, runner.stop)
     return Operations(
         board,

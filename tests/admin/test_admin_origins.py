@@ -108,7 +108,7 @@ async def test_a_key_whose_origin_left_the_file_is_out_of_force(world: AdminWorl
     world.live.file = before
     await world.live._apply()
     assert world.refusal("k", secret) == "InvalidAccessKeyId"
-    assert "no origin named 'second'" in (await world.ask("GET", "/credentials/k", 200))["problem"]
+    assert "its origin 'second' no longer exists" in (await world.ask("GET", "/credentials/k", 200))["problem"]
     assert world.refusal("filed", OF_FILE.secret_access_key) == ""
 
 

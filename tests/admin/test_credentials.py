@@ -254,8 +254,8 @@ WRONG: list[tuple[object, str]] = [
     ({"allow": "bucket/**"}, "allow"),
     ({"allow": [""]}, "allow"),
     ({"expires": "tomorrow"}, "expires"),
-    ({"expires": "2020-01-01T00:00:00Z"}, "expires: 2020-01-01T00:00:00Z is past"),
-    ({"expires": "2020-01-01"}, "expires: 2020-01-01 is past"),
+    ({"expires": "2020-01-01T00:00:00Z"}, "expires: 2020-01-01T00:00:00Z is in the past"),
+    ({"expires": "2020-01-01"}, "expires: 2020-01-01 is in the past"),
     ({"secret_access_key": "short"}, "secret_access_key"),
     ({"origin_access_key_id": "alone"}, "origin_access_key_id and origin_secret_access_key go together"),
     ([], "body"),
@@ -270,7 +270,7 @@ async def test_a_wrong_field_is_named(world: AdminWorld) -> None:
         refused = await world.ask("POST", "/credentials", 400, body)
         assert field in refused["detail"]
     for content, kind, said in (
-        (b'{"access_key_id": "a", "access_key_id": "b"}', "application/json", "access_key_id: is there more than once"),
+        (b'{"access_key_id": "a", "access_key_id": "b"}', "application/json", "access_key_id: is given more than once"),
         (b'{"access_key_id": "a"}', "text/plain", "Content-Type: is 'text/plain'; send application/json"),
         (b'{"access_key_id": "a"}', "", "Content-Type: is missing"),
         (b"{", "application/json", "body: is not JSON, from character 1 on"),

@@ -162,7 +162,7 @@ def test_the_reader_that_is_meant(admin, operator):
     admin.answers["GET credentials"] = paged(keys[0], {**keys[0], "access_key_id": "C"})
     ran = operator("explain", "b/k")
     assert ran.status == 2
-    assert "there are 2 in force" in ran.err
+    assert "2 are in force" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_an_answer_that_is_old(admin, operator, stale, lost):
     admin.stale = stale
     ran = operator("tenants", "list", "--json")
     assert (ran.status, ran.json) == (0, {"items": []})
-    assert ran.err == f"{admin.endpoint} cannot reach {lost}: this is what it knew last\n"
+    assert ran.err == f"{admin.endpoint} cannot reach {lost}: this is its last known state\n"
 
 
 def test_answers_that_stay_lost(admin, operator):
@@ -73,7 +73,7 @@ def test_answers_that_stay_lost(admin, operator):
     admin.breaks, admin.asked = 1, []
     unsure = operator("nodes", "drain", "n1")
     assert unsure.status == 1
-    assert "whether it was done, larder-gateway audit tells" in unsure.err
+    assert "larder-gateway audit shows whether it was done" in unsure.err
     assert len(admin.asked) == 1
 
 
@@ -145,7 +145,7 @@ def test_something_else_at_the_address(admin, operator, document, status):
     admin.answers["GET overview"] = lambda _: (status, document)
     ran = operator("status")
     assert ran.status == 2
-    assert f"{admin.endpoint} is no Larder gateway" in ran.err
+    assert f"{admin.endpoint} is not a Larder gateway" in ran.err
 
 
 def test_a_refusal(admin, operator):

@@ -1,1 +1,1 @@
-"""The catalog: what operators have decided while gateways run, kept in a database that all of them read."""
+"""The catalog: what operators configure at run time, in a database that all gateways read."""

@@ -1,9 +1,9 @@
-"""The catalog of one worker: opened, read again when it has changed, and changed.
+"""The catalog of one worker: opened, polled, and changed.
 
-A look reads the number of the last change, and its mark. Only when they are others than were read last, everything is read
-again: the catalog is small, and what is read as a whole is of one moment. A look that fails leaves what was read last in force;
-before the first that succeeds, nothing is known, and whoever depends on it has to refuse (gateway/wiring/admin.py). What was
-taken away since is in force before it is read (gateway/admin/catalog/withdrawals.py).
+A poll reads the number and the mark of the last change. If they differ from those of the last snapshot, the whole catalog is
+read: it is small, and so every snapshot is consistent. A failed poll leaves the last snapshot in force. Before the first
+successful one nothing is known, and requests are refused (gateway/wiring/admin.py). Withdrawn rights take effect before they
+are read (gateway/admin/catalog/withdrawals.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.store.threads import closer, within
 log = logging.getLogger("larder.admin")
 
 _LONGEST_READ = 10.0
-"""Seconds for a look: what may wait for a lock in it, several times, has a patience of its own."""
+"""Seconds for a poll; each statement in it has a shorter limit."""
 _CHECK = select(meta.c.value).where(meta.c.name == "key")
 
 
@@ -39,7 +39,7 @@ class Catalog:
 
     Args:
         url: of the database.
-        key: what its secrets are sealed with; empty for SQLite: a file beside it.
+        key: seals its secrets; empty for SQLite, which has a key file.
         now: seconds since the epoch.
         home: as for ``CatalogDatabase``.
     """
@@ -48,7 +48,7 @@ class Catalog:
         self.database = CatalogDatabase(url, home)
         self.changes = Changes(self.database, now, self._changed)
         self.last: Snapshot | None = None
-        """What was read last; ``None`` before anything was."""
+        """The last snapshot; ``None`` before the first one."""
         self.now = now
         self._key = key
         self._newest: Snapshot | None = None
@@ -73,29 +73,29 @@ class Catalog:
 
     @property
     def away(self) -> bool:
-        """Whether it could not be reached when it was looked at last, so that what is known of it may be old."""
+        """Whether the last poll failed, so that the last snapshot may be stale."""
         return self._away
 
     @property
     def key_file(self) -> Path | None:
-        """Where the key is, when it is in a file."""
+        """The key file, if there is one."""
         path = self.database.path
         return None if path is None or self._key else witnesses(path)[0]
 
     def follow(self, follower: Callable[[Snapshot], Awaitable[None]]) -> None:
-        """Have something called with every snapshot that is another one than before, the first included."""
+        """Call ``follower`` with every new snapshot, including the first."""
         self._followers.append(follower)
 
     def tell(self, teller: Told) -> None:
-        """Have something called after every change that is made here, with the rights that it took away."""
+        """Call ``teller`` after every change made here, with the rights that it withdrew."""
         self._tellers.append(teller)
 
     async def withdraw(self, withdrawals: Iterable[Withdrawal]) -> None:
-        """Refuse keys and tenants from now on, until the catalog was read at a version that knows of it."""
+        """Refuse keys and tenants until a snapshot includes their withdrawal."""
         new = self._withdrawn.hold(withdrawals, self._newest.version if self._newest else -1)
         for each in new:
             log.info(
-                "the %s %s is refused: it was revoked, or switched off, at version %d",
+                "the %s %s is refused: revoked or disabled at version %d",
                 each.what,
                 each.name,
                 each.version,
@@ -104,11 +104,11 @@ class Catalog:
             await self._put_into_force(self._newest)
 
     async def look(self) -> Snapshot:
-        """Read what is new, put it into force, and return what is in force.
+        """Poll: read a new snapshot if there is one, put it into force, and return the one in force.
 
         Raises:
-            CatalogUnavailable: the database cannot be reached, or has not the tables of the catalog.
-            ConfigError: what is there cannot be read with this key, or by this version of Larder.
+            CatalogUnavailable: the database cannot be reached, or lacks the tables of the catalog.
+            ConfigError: this key, or this version of Larder, cannot read it.
         """
         async with self._looking:
             try:
@@ -118,7 +118,7 @@ class Catalog:
                 raise
             self._away = False
             if snapshot is not self.last:
-                # Before anything is waited for, so that a withdrawal that comes meanwhile is put on top of this one.
+                # Set before the first await, so that a concurrent withdrawal is applied on top of this snapshot.
                 self._newest = snapshot
                 self._withdrawn.settle(snapshot.version)
                 await self._put_into_force(snapshot)
@@ -130,13 +130,13 @@ class Catalog:
             await follower(self._withdrawn.over(snapshot))
 
     async def latest(self) -> Snapshot:
-        """What the catalog says; while it cannot be reached, what was read of it last, without what was taken away since.
+        """The current snapshot or, while the catalog cannot be reached, the last one without rights withdrawn since.
 
         Raises:
-            CatalogUnavailable: nothing was read of it yet.
+            CatalogUnavailable: there is no snapshot yet.
         """
         if self._away and self.last is not None:
-            # Whoever follows goes on trying; who asks need not wait for the database's silence to end.
+            # The follower keeps trying; callers do not wait for a database that is silent.
             return self._withdrawn.over(self.last)
         try:
             return self._withdrawn.over(await self.look())
@@ -157,16 +157,16 @@ class Catalog:
         return await read_snapshot(change.connection, change.noted, self.vault, self.last or EMPTY)
 
     async def close(self) -> None:
-        """Close the database; a read that has not ended is not waited for."""
+        """Close the database without waiting for a read in progress."""
         if self._reading is not None:
             self._reading.cancel()
         await self.database.close()
 
     async def _read_in_time(self) -> Snapshot:
-        """``_read``. A disk that hangs keeps it from ending, and nothing can call it off: the next look waits for it again.
+        """``_read`` with a time limit. On a disk that hangs it cannot be cancelled, so the next poll waits for the same read.
 
         Raises:
-            CatalogUnavailable: it has not ended in time.
+            CatalogUnavailable: it did not end in time.
         """
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read())
@@ -180,7 +180,7 @@ class Catalog:
             raise CatalogUnavailable("the disk of the catalog's files did not answer") from error
 
     async def _read(self) -> Snapshot:
-        """What is there now; ``last`` itself when nothing has changed."""
+        """A new snapshot, or ``last`` if nothing has changed."""
         if self._vault is None:
             self._vault = await self._open()
         async with self.database.reading() as connection:
@@ -195,10 +195,10 @@ class Catalog:
         return snapshot
 
     async def _check_begun_anew(self) -> None:
-        """Refuse an empty catalog in the place of one that was written to: it knows nothing of what was revoked.
+        """Refuse an empty catalog that replaced one with changes: it would have lost the revocations.
 
         Raises:
-            CatalogUnusable: it is one.
+            CatalogUnusable: it did.
         """
         if (written := await within(PATIENCE, partial(read_before, self.database))) is not None:
             raise CatalogUnusable(lost_tables(written, "is empty"))
@@ -209,19 +209,19 @@ class Catalog:
             )
 
     async def _open(self) -> Vault:
-        """Bring the tables up to date, and find the key that its secrets were sealed with.
+        """Bring the tables up to date, and find the key of the secrets.
 
-        All gateways do this at the same moment of a deployment: the transaction of the first one holds the others up.
+        In a deployment all gateways do this at once; the transaction of the first one makes the others wait.
         """
         await migrate(self.database)
-        # One that was begun is only read: a disk that takes no writes any more keeps nobody from knowing who was revoked.
+        # An existing catalog is only read, so a read-only disk does not hide revocations.
         async with self.database.reading() as connection:
             check = await connection.scalar(_CHECK)
         if check is not None:
             await self._mark_begun()
             return await within(PATIENCE, partial(self._find_vault, check))
         async with self.database.writing() as connection:
-            # The row of the key is not there yet when it has to be locked.
+            # The row of the key may not exist yet, so the row of the version is locked.
             await connection.execute(select(meta).where(meta.c.name == "version").with_for_update())
             check = await connection.scalar(_CHECK)
             vault = await within(PATIENCE, partial(self._find_vault, check))
@@ -231,16 +231,16 @@ class Catalog:
         return vault
 
     async def _mark_begun(self) -> None:
-        """Leave the mark that stands in for the key file where the key is configured."""
+        """Create the marker that replaces the key file where the key is configured."""
         if self.database.path is not None and self.key_file is None:
             with suppress(OSError):
                 await within(PATIENCE, partial(witnesses(self.database.path)[1].touch, 0o600))
 
     def _find_vault(self, check: str | None) -> Vault:
-        """The vault; ``check`` is what the catalog has of the key that it was begun with.
+        """The vault; ``check`` is the catalog's test of its key.
 
         Raises:
-            ConfigError: there is no key, or it is another one.
+            ConfigError: there is no key, or it is a different one.
         """
         file = self.key_file
         vault = vault_of(self._key) if file is None else file_vault(file, make=check is None)
@@ -254,9 +254,9 @@ class Catalog:
         for teller in self._tellers:
             await teller(withdrawn)
         try:
-            # Also when the database is lost at this very moment: the change is kept, and is answered so.
+            # The change is committed, even if the database is lost now.
             await self.withdraw(withdrawn)
             await self.look()
         except Exception as error:
-            # The change is kept, and so is what it was answered; whoever follows looks again, and says what is wrong.
-            log.warning("a change is kept, and is not in force here yet: %s", error)
+            # The change is committed; the follower polls again and reports the problem.
+            log.warning("a change is committed, but not in force here yet: %s", error)

@@ -1,15 +1,13 @@
 """The connection to the catalog: SQLite for one machine, PostgreSQL for a fleet, the same statements for both.
 
-SQLite. A connection is opened for each use, and only to a file that exists: a file that was removed is missing, not silently
-begun anew, and one that was restored from a backup is seen. The journal is a rollback journal, so that a look at the catalog
-writes nothing. A transaction that writes takes the lock at its beginning: two that read first and write later would deadlock.
+SQLite. Every use opens a connection, and only to an existing file: a removed file is an error instead of an empty catalog, and a
+restored backup is seen. The journal is a rollback journal, so polling writes nothing. A writing transaction takes the lock at its
+beginning, because two that read first would deadlock.
 
-PostgreSQL. A few connections are kept, and asked whether they live before they are used. What is read together is read in
-REPEATABLE READ, so it is of one moment.
+PostgreSQL. A small pool of connections, which are tested before use. Reads are REPEATABLE READ, so they are consistent.
 
-Both end with ``CatalogUnavailable`` for everything that is not a mistake in a statement: refused or lost connections, locks held
-for too long, a server that is starting, stopping or read-only, a full disk. Tables that are missing, differ, or are closed to
-this user are ``CatalogUnusable``: the statements are right, the database is not the one that they were written for.
+Both raise ``CatalogUnavailable`` for lost connections, long locks, a server that is starting, stopping or read-only, and a full
+disk. Tables that are missing, different, or closed to this user are ``CatalogUnusable``: it is not a catalog of this version.
 """
 
 from __future__ import annotations
@@ -47,28 +45,28 @@ class CatalogDatabase:
 
     Args:
         url: SQLAlchemy's, with the driver that ``gateway.config`` puts there.
-        home: a directory of this machine in which it is noted that a database on a server has been written to.
+        home: local directory for the marker that a database on a server has been written to.
     """
 
     def __init__(self, url: str, home: Path | None = None) -> None:
         self._url = make_url(url)
         self.path = Path(self._url.database or "") if self._url.get_backend_name() == "sqlite" else None
         self.written = home / "catalog.written" if home is not None and self.path is None else None
-        """Exists once this machine has read a change in the catalog of a server: tables without any are a lost catalog then."""
+        """Exists once this machine has read a change from a server: empty tables then mean a lost catalog."""
         self._one_writer = asyncio.Lock()
         self._engine = _postgres(self._url) if self.path is None else _sqlite(self.path)
 
     @property
     def shared(self) -> bool:
-        """Whether gateways on other machines can have the same one."""
+        """Whether gateways on other machines can share it."""
         return self.path is None
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that sees one moment and changes nothing.
+        """A read-only, consistent transaction.
 
         Raises:
-            CatalogUnavailable: the database cannot be reached, was lost meanwhile, or has not the tables of the catalog.
+            CatalogUnavailable: the database cannot be reached, was lost, or lacks the tables of the catalog.
         """
         options = {} if self.path else {"isolation_level": "REPEATABLE READ"}
         with _unavailable():
@@ -78,10 +76,10 @@ class CatalogDatabase:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that is kept if the block ends without an exception.
+        """A transaction, committed if the block ends without an exception.
 
         Raises:
-            CatalogUnavailable: the database cannot be reached, was lost meanwhile, or has not the tables of the catalog.
+            CatalogUnavailable: the database cannot be reached, was lost, or lacks the tables of the catalog.
         """
         with _unavailable():
             async with self._turn(), self._engine.connect() as connection:
@@ -90,11 +88,11 @@ class CatalogDatabase:
                     yield connection
 
     def _turn(self) -> AbstractAsyncContextManager[object]:
-        """SQLite's waiting for a lock is by chance, and many who wait here would have some wait for too long."""
+        """Queue writers: SQLite's own waiting for a lock is unfair, so some would wait too long."""
         return nullcontext() if self.shared else self._one_writer
 
     async def close(self) -> None:
-        """Close the connections; a server that does not answer is not waited for."""
+        """Close the connections; waits at most two seconds for a server."""
         with suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await self._engine.dispose()
@@ -116,14 +114,14 @@ def _unavailable() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """What a driver says, on one line; SQLAlchemy's own text would have the statement and its parameters."""
+    """The driver's message on one line, without the statement and parameters that SQLAlchemy adds."""
     lines = str(error).splitlines()
     text = lines[0].rpartition("'>: ")[2] if lines else ""
     return text[:200] or type(error).__name__
 
 
 def _sqlite(path: Path) -> AsyncEngine:
-    # mode=rw: a missing file is an error. Whoever may begin a new one does so by ``create``.
+    # mode=rw: a missing file is an error; ``create_file`` makes a new one.
     url = URL.create(
         "sqlite+aiosqlite", database=f"file:{quote(str(path.absolute()))}", query={"mode": "rw", "uri": "true"}
     )
@@ -134,7 +132,7 @@ def _sqlite(path: Path) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # The driver would begin transactions when it thinks that one is needed; "begin" below is when.
+    # Transactions begin in ``_begin_sqlite``, not when the driver decides.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -160,17 +158,17 @@ def _postgres(url: URL) -> AsyncEngine:
 
 
 def witnesses(path: Path) -> tuple[Path, Path]:
-    """Files that exist beside an SQLite catalog once it was begun: its key, or a mark where the key is configured."""
+    """Files beside an existing SQLite catalog: its key, or a marker where the key is configured."""
     return path.with_name(f"{path.name}.key"), path.with_name(f"{path.name}.begun")
 
 
 def was_begun(path: Path) -> bool:
-    """Whether there was a catalog at ``path``, whatever has become of the file itself."""
+    """Whether there was a catalog at ``path``, even if the file itself is gone."""
     return any(witness.exists() for witness in witnesses(path))
 
 
 def create_file(path: Path) -> None:
-    """Make sure that there is a file for SQLite, readable by its owner only; an empty file is an empty database.
+    """Create SQLite's file, readable by its owner only; an empty file is an empty database.
 
     Raises:
         OSError: its folder cannot be written.

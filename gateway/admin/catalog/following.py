@@ -1,8 +1,8 @@
-"""A worker follows the catalog: it looks twice a second, and at once when somebody says that it has changed.
+"""Follows the catalog: polls it twice a second, and at once when Redis announces a change.
 
-Looking is what makes a revocation hold everywhere within a second; being told is only quicker. So nothing depends on Redis. A
-look that fails changes nothing: what was read last stays in force, above all what was revoked. Only for a gateway that cannot
-look there is more to Redis: it hears there which rights were taken away since (gateway/admin/catalog/withdrawals.py).
+Polling alone makes a revocation hold everywhere within a second, so nothing depends on Redis. A failed poll changes nothing: the
+last snapshot, with its revocations, stays in force. A gateway that cannot reach the catalog learns of withdrawn rights through
+Redis (gateway/admin/catalog/withdrawals.py).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.policies.troubles import Trouble
 from gateway.tasks import repeat
 
 PAUSE = 0.5
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 _DOWN = (RedisError, OSError, TimeoutError)
 _PATIENCE = 1.0
 _SILENCE = 10.0
-"""Seconds without a word after which the connection may be a dead one: what was said is asked for again, over a new one."""
+"""Seconds of silence after which the subscription is renewed, because its connection may be dead."""
 _KEPT = 86_400
-"""Seconds for which rights that were taken away are kept in Redis."""
+"""Seconds for which Redis keeps withdrawn rights."""
 _KEEP = """
 local now = tonumber(redis.call('TIME')[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
@@ -46,10 +46,10 @@ log = logging.getLogger("larder.admin")
 
 
 class Follower:
-    """Looks at the catalog again and again.
+    """Polls the catalog.
 
     Args:
-        catalog: whose followers are told of what is new.
+        catalog: tells its followers of new snapshots.
         wait: waits for so many seconds, or until it is woken; ``None`` for the clock of the event loop.
     """
 
@@ -58,21 +58,21 @@ class Follower:
         self._wait = wait or self._pause
         self._woken = asyncio.Event()
         self.trouble: Trouble | None = None
-        """What is wrong with the catalog; ``None`` while it can be read."""
+        """Why the catalog cannot be read; ``None`` while it can."""
 
     async def look(self) -> None:
         """Look once.
 
         Raises:
-            ConfigError: the catalog is there, and cannot be used with this configuration.
+            ConfigError: the catalog cannot be used with this configuration.
         """
         try:
             snapshot = await self._catalog.look()
         except CatalogUnusable as error:
-            self._note("catalog-tables", f"the catalog cannot be used ({error}); {self._meanwhile()}")
+            self._note("catalog-tables", f"the catalog cannot be used ({error}); {self._consequence()}")
             return
         except CatalogUnavailable as error:
-            self._note("catalog", f"the catalog cannot be reached ({error}); {self._meanwhile()}")
+            self._note("catalog", f"the catalog cannot be reached ({error}); {self._consequence()}")
             return
         metrics.CATALOG_REACHABLE.set(1)
         metrics.CATALOG_VERSION.set(snapshot.version)
@@ -81,7 +81,7 @@ class Follower:
         self.trouble = None
 
     async def run(self) -> None:
-        """Look at the catalog until cancelled."""
+        """Poll until cancelled."""
         await repeat("catalog", self._turn)
 
     async def _turn(self) -> None:
@@ -99,7 +99,7 @@ class Follower:
         self._woken.set()
 
     def _note(self, kind: str, problem: str) -> bool:
-        """Note what is wrong, and log it once for each change of kind; whether it is one."""
+        """Record a problem; log it, and return true, if it is of another kind than the last one."""
         metrics.CATALOG_REACHABLE.set(0)
         new = self.trouble is None or self.trouble.kind != kind
         if new:
@@ -107,7 +107,7 @@ class Follower:
         self.trouble = Trouble.of(kind, problem)
         return new
 
-    def _meanwhile(self) -> str:
+    def _consequence(self) -> str:
         known = self._catalog.last is not None
         return "what was last read of it stays in force" if known else "no request can be judged before it was read"
 
@@ -119,15 +119,14 @@ class Follower:
 
 
 class Announcements:
-    """Tells the other workers, through Redis, that the catalog has changed, and hears it from them.
+    """Announces changes of the catalog to the other workers through Redis, and listens for theirs.
 
-    With Redis down nobody is told, and everybody looks all the same; rights that were taken away meanwhile are told when it is
-    back.
+    Without Redis all workers still poll; rights that were withdrawn are announced when it is back.
 
     Args:
         url: of Redis.
-        channel: on which it is said.
-        secret: of the fleet, which signs what takes rights away; empty where there is none.
+        channel: of the announcements.
+        secret: of the fleet, which signs withdrawals; empty for none.
     """
 
     def __init__(self, url: str, channel: str, secret: str = "") -> None:
@@ -135,29 +134,29 @@ class Announcements:
         self._channel = channel
         self._secret = secret
         self._place = f"{channel}:withdrawn"
-        self._owed: dict[str, None] = {}
+        self._pending: dict[str, None] = {}
         self._redis = commands(url, _PATIENCE)
         self._keep: Any = self._redis.register_script(_KEEP)
 
     async def say(self, withdrawn: Sequence[Withdrawal]) -> None:
-        """Tell the others of a change, and of the rights that it took away."""
-        self._owed.update((each.to_text(self._secret, self._place), None) for each in withdrawn)
+        """Announce a change, and the rights that it withdrew."""
+        self._pending.update((each.to_text(self._secret, self._place), None) for each in withdrawn)
         with suppress(*_DOWN):
-            await self._pay()
+            await self._flush()
             await self._redis.publish(self._channel, "changed")
 
     async def hear(self, wake: Callable[[], None], withdraw: Withdraw) -> None:
         """Listen to the other workers until cancelled.
 
         Args:
-            wake: called whenever somebody has said that the catalog has changed.
-            withdraw: called with rights that were taken away, known ones included.
+            wake: called at every announcement.
+            withdraw: called with withdrawn rights, including known ones.
         """
 
         async def listen() -> None:
             async with opened(self._url, (self._channel,), _PATIENCE) as subscription:
-                # What was said before this subscription is seen by looking.
-                await self._pay()
+                # The poll finds changes that were announced before this subscription.
+                await self._flush()
                 await self._hear_once(wake, withdraw)
                 while True:
                     await subscription.next(_SILENCE)
@@ -176,13 +175,13 @@ class Announcements:
         except Exception:
             log.exception("rights that were taken away could not be put into force; trying again")
 
-    async def _pay(self) -> None:
-        """Have Redis keep what it was not told yet."""
-        if owed := list(self._owed):
-            await self._keep(keys=[self._place], args=[_KEPT, *owed])
-            for each in owed:
-                self._owed.pop(each, None)
+    async def _flush(self) -> None:
+        """Write pending withdrawals to Redis."""
+        if pending := list(self._pending):
+            await self._keep(keys=[self._place], args=[_KEPT, *pending])
+            for each in pending:
+                self._pending.pop(each, None)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._redis.aclose()

@@ -1,10 +1,8 @@
-"""The configuration that is in force: the file's, with the catalog on top.
+"""The configuration in force: the file's, with the catalog on top.
 
-The file stays as it is, but for keys that were revoked: they are left out. Credentials and origins of the catalog are added;
-where the file has one of the same name, the file's counts. Rules of the catalog come before the file's: the first that
-matches counts, so an operator's latest word does, and the file's hold for all that he said nothing about. What of the catalog
-cannot be used, because the origin that it names is gone, or its tenant is switched off, is left out, and never keeps the rest
-from being used.
+Revoked keys of the file are left out. Credentials and origins of the catalog are added, unless the file has one of the same
+name. Rules of the catalog come before the file's, and the first match applies. Records of the catalog that cannot be used,
+because their origin is gone or their tenant is disabled, are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class View:
 
     @cached_property
     def filed(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the file says, by kind of record and by name; of tenants, which its credentials name, only the names."""
+        """Records of the file by kind and name; tenants, which its credentials name, are only names."""
         return {
             "tenants": dict.fromkeys(map(tenant_of, self.file.credentials)),
             "credentials": {credential.access_key_id: credential for credential in self.file.credentials},
@@ -54,7 +52,7 @@ class View:
         return [*self.file.credentials, *(record.credential for record in self.catalog.credentials.values())]
 
     def refused(self, credential: Credential) -> str:
-        """Why the catalog does not let a credential be valid, wherever it is from; empty when it does."""
+        """Why the catalog makes a credential invalid, in the file or in the catalog; empty if it does not."""
         if credential.access_key_id in self.catalog.revocations:
             return "it was revoked"
         tenant = self.catalog.tenants.get(tenant_of(credential))
@@ -65,19 +63,19 @@ class View:
         if reason := self.refused(record.credential):
             return reason
         if record.id in self.filed["credentials"]:
-            return "the configuration file has a credential of this access key, which counts"
+            return "hidden by a credential of the configuration file with this access key"
         if not self.has("origins", record.origin):
-            return f"there is no origin named {record.origin!r} any more"
+            return f"its origin {record.origin!r} no longer exists"
         return ""
 
 
 def tenant_of(credential: Credential) -> str:
-    """The tenant of a credential, which is its own when it names none."""
+    """The tenant of a credential; its access key if it names none."""
     return credential.tenant or credential.access_key_id
 
 
 def merged(file: Settings, catalog: Snapshot) -> Settings:
-    """The settings that are in force."""
+    """The settings in force."""
     view = View(file, catalog)
     added = (record.origin for name, record in sorted(catalog.origins.items()) if name not in view.filed["origins"])
     credentials = [credential for credential in file.credentials if not view.refused(credential)]

@@ -1,12 +1,11 @@
-"""The catalog's tables, brought up to date: Alembic's migrations, run in one transaction under one lock.
+"""Migrations of the catalog's tables, by Alembic, in one transaction under one lock.
 
-On SQLite the transaction itself is the lock. On PostgreSQL it is an advisory lock, which ends with the transaction: tables
-that do not exist yet cannot be locked. Migrations only add: a gateway of the version before goes on working while its fleet is
-replaced node by node.
+On SQLite the transaction is the lock. On PostgreSQL it is an advisory lock for the transaction, because tables that do not exist
+cannot be locked. Migrations only add, so gateways of the previous version keep working during a rolling upgrade.
 
-Tables are created only in a catalog that never existed. A file that is missing, or empty after a crash, beside the key of a
-catalog is a lost catalog: new tables in it would make revoked keys valid again. So is a database on a server that has no tables
-although this machine has read changes in it.
+Tables are created only for a new catalog. A file that is missing or empty beside the key of a catalog is a lost catalog: new
+tables would make revoked keys valid again. So is a database on a server without tables, if this machine has read changes from
+it.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _LOCK = 0x6C61_7264_6572
 
 
 async def migrate(database: CatalogDatabase) -> tuple[str, str]:
-    """Bring the tables up to date; does nothing where they are.
+    """Bring the tables up to date.
 
     Returns:
-        The revision that was there, empty for a new database, and the one that is there now.
+        The revision before, empty for a new database, and the revision now.
 
     Raises:
         CatalogUnavailable: the database cannot be reached, or refuses; nothing was changed.
@@ -71,13 +70,13 @@ def _prepare(path: Path) -> None:
 
 
 def read_before(database: CatalogDatabase) -> Path | None:
-    """The note that this machine has read changes in a catalog on a server; ``None`` where there is none. Blocks."""
+    """The marker that this machine has read changes from a server; ``None`` without one. Blocks."""
     written = database.written
     return written if written is not None and written.exists() else None
 
 
 def lost_tables(written: Path, what: str) -> str:
-    """What is wrong with a catalog on a server that was written to, and is not any more, and how to mend it."""
+    """The message for a lost catalog on a server, with the remedy."""
     return (
         f"it {what}, though this gateway has read changes in it before; restore the backup, or it is not known who was revoked. "
         f"To begin anew, with nothing revoked, remove {written} at every gateway"
@@ -93,19 +92,19 @@ def _lost(path: Path, what: str) -> ConfigError:
 
 
 def revision_of(connection: Connection) -> str:
-    """The revision of the tables, empty where there are none."""
+    """The revision of the tables; empty for none."""
     return MigrationContext.configure(connection).get_current_revision() or ""
 
 
 def _found(connection: Connection) -> tuple[str, list[str]]:
-    """The revision of the tables, and those that are missing; a table of a later revision than that is not missed."""
+    """The revision of the tables, and those of this revision that are missing."""
     there, found = set(inspect(connection).get_table_names()), revision_of(connection)
     wanted = metadata.tables if found == head() else (meta.name,)
     return found, sorted({*wanted} - there)
 
 
 def head() -> str:
-    """The revision that this version of Larder has."""
+    """The revision of this version of Larder."""
     return ScriptDirectory(str(SCRIPTS)).get_current_head() or ""
 
 

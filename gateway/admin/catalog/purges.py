@@ -1,8 +1,8 @@
-"""The purges that the catalog remembers, so that a node that was away learns of them when it is back.
+"""Purges in the catalog, for nodes that were away.
 
-They are numbered without gaps, from 1, and each has a name of its own: numbers come again when a backup was restored. The newest
-thousand are kept. A node asks for those after the one that it applied last. If that one is not there, some that it has not
-applied may be gone as well, unless nothing was ever removed.
+They are numbered from 1 without gaps, and have unique names, because numbers repeat after a restored backup. The newest thousand
+are kept. A node asks for those after the last one that it applied. If that one is missing, others may be missing too, unless none
+was ever deleted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.admin.catalog.schema import meta, purges
 from gateway.engine.operations.purge import Purge, Unseen
 
 KEPT = 1000
-"""How many are remembered."""
+"""Purges that are kept."""
 _NEWEST = meta.c.name == "purge"
 
 
 async def remember(change: CatalogChange, bucket: str, prefix: str, now: Callable[[], float]) -> Purge:
-    """Note a purge; it has its name then."""
+    """Record a purge; returns it with its name."""
     connection, name = change.connection, uuid.uuid4().hex
     number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
     # As JSON in ASCII: keys may have U+0000, which PostgreSQL's texts have not, and half surrogates, which pydantic refuses.

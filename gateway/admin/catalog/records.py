@@ -1,7 +1,7 @@
-"""Tenants, credentials and origins: what an operator creates, changes and removes. Every field is declared here, once.
+"""Tenants, credentials and origins, the records that operators manage. Every field is declared here, once.
 
-From the declaration follow the documents that create and change a record, the one that is answered, the audit entry, and the
-columns of the catalog's table. A field belongs to all of them unless its annotation has another ``Role``.
+The documents that create, change and show a record, its audit entry and its table follow from the declaration. A field belongs to
+all of them unless its annotation has another ``Role``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from gateway.admin.http.documents import Name, RequestModel, ResponseModel, Text
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """In which documents a field is: those that create and change a record, and those that show it. What is not shown is
-    sealed in the catalog."""
+    """The documents that have a field: those that create, change and show a record. Fields that are not shown are sealed."""
 
     create: bool = True
     change: bool = True
@@ -42,7 +41,7 @@ SECRET = Role(show=False)
 OWN_SECRET = Role(change=False, show=False)
 KEPT_SECRET = Role(create=False, change=False, show=False)
 TIME = object()
-"""Marks seconds since the epoch, which documents have in ISO 8601."""
+"""Marks times in seconds since the epoch; documents show ISO 8601."""
 
 _COLUMNS: Mapping[Any, Any] = {bool: Boolean, float: Double, int: BigInteger}
 _LIST = TypeAdapter(tuple[str, ...])
@@ -50,7 +49,7 @@ _FROM_FILE = "ISO 8601; null for one of the file"
 
 
 class Record(BaseModel):
-    """A row of the catalog. ``revision`` is the number of the change that touched it last."""
+    """A row of the catalog. ``revision`` is the number of the last change that touched it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,14 +65,14 @@ class Record(BaseModel):
 
     @property
     def id(self) -> str:
-        """What names it."""
+        """Its name."""
         named: str = getattr(self, self.key)
         return named
 
     @classmethod
     @cache
     def fields(cls, **role: bool) -> dict[str, FieldInfo]:
-        """The fields in whose role these are so, as they were declared and ``created_at`` last; ``revision`` is in none."""
+        """Fields with this role, in the order of declaration, ``created_at`` last; never ``revision``."""
         ordered = sorted(cls.model_fields.items(), key=lambda item: item[0] in Record.model_fields)
         return {
             name: field
@@ -83,7 +82,7 @@ class Record(BaseModel):
 
     @classmethod
     def creation(cls) -> type[RequestModel]:
-        """The document that creates one. What is left out and has a default factory is made by the gateway."""
+        """The document that creates one. Fields with a default factory are optional."""
         fields: dict[str, Any] = {}
         for name, field in cls.fields(create=True).items():
             made = field.default_factory is not None
@@ -102,7 +101,7 @@ class Record(BaseModel):
 
     @classmethod
     def answer(cls, state: type[ResponseModel]) -> type[ResponseModel]:
-        """The document that shows one; ``state`` declares what is told beside the record."""
+        """The document that shows one; ``state`` declares further fields."""
         own = cls.fields(show=True).items()
         fields: dict[str, Any] = {name: (_shown_type(field), _declared(field)) for name, field in own}
         fields |= {name: (field.annotation, field) for name, field in state.model_fields.items()}
@@ -110,7 +109,7 @@ class Record(BaseModel):
 
     @classmethod
     def table(cls, metadata: MetaData) -> Table:
-        """The table that keeps them; what is not shown is in its column ``secrets``."""
+        """Their table; fields that are not shown are in its column ``secrets``."""
         shown = {**cls.fields(show=True), "revision": cls.model_fields["revision"]}
         columns = [
             Column(
@@ -127,13 +126,13 @@ class Record(BaseModel):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], vault: Vault, before: Self | None) -> Self:
-        """The record of a row; ``before`` itself, if the row has not changed since that was read.
+        """The record of a row; ``before``, if the row has not changed since.
 
         Raises:
             ConfigError: its secrets cannot be opened.
             ValidationError: as ``verify``.
         """
-        # What is sealed again is another text, so equal texts are of one and the same change.
+        # Sealing gives a different text each time, so equal texts are of the same change.
         sealed = row.get("secrets", "")
         if before is not None and sealed and (before._sealed, before.revision) == (sealed, row["revision"]):
             return before
@@ -156,24 +155,24 @@ class Record(BaseModel):
         return values
 
     def shown(self) -> dict[str, Any]:
-        """What documents and the audit log have of it."""
+        """The fields of documents and the audit log."""
         return {name: _shown(field, getattr(self, name)) for name, field in self.fields(show=True).items()}
 
     def audited(self) -> dict[str, Any]:
-        """What the audit log has of it, beside its name."""
+        """The fields of the audit log."""
         return {name: value for name, value in self.shown().items() if name not in (self.key, "created_at")}
 
     def changed(self, **values: Any) -> Self:
-        """The record with other values, which were checked."""
+        """A copy with other values, which are not checked."""
         kept = {name: getattr(self, name) for name in type(self).model_fields}
         changed: Self = type(self).model_construct(None, **{**kept, **values})  # type: ignore[assignment]  # as above
         return changed
 
     def verify(self) -> None:
-        """Make sure that it can be in force.
+        """Check that a configuration accepts it.
 
         Raises:
-            ValidationError: no configuration can have it.
+            ValidationError: it does not.
         """
 
 
@@ -201,7 +200,7 @@ def _required(annotation: Any) -> Any:
 
 
 def _shown_type(field: FieldInfo) -> Any:
-    """The type in an answer: what a configuration file says may break the constraints of requests."""
+    """The type in an answer. Values of a configuration file may violate the constraints of requests."""
     if TIME in field.metadata:
         return str | None
     return list[str] if _is_list(field) else field.annotation
@@ -214,13 +213,13 @@ def _shown(field: FieldInfo, value: Any) -> Any:
 
 
 def _configured(record: Record, section: type[config.Credential | config.Origin]) -> dict[str, Any]:
-    """The values of a record that a configuration has a place for."""
+    """The values that a section of the configuration takes."""
     values = {name: getattr(record, name) for name in section.model_fields if name in type(record).model_fields}
     return {name: each.get_secret_value() if isinstance(each, SecretStr) else each for name, each in values.items()}
 
 
 class TenantRecord(Record):
-    """A tenant; while it is not ``enabled``, none of its keys is valid."""
+    """A tenant; its keys are valid only while it is ``enabled``."""
 
     singular, plural, key = "tenant", "tenants", "name"
 
@@ -230,7 +229,7 @@ class TenantRecord(Record):
 
 
 def new_key() -> str:
-    """An access key as long as AWS's, of the letters and digits that people do not confuse."""
+    """An access key as long as AWS's, without letters and digits that look alike."""
     return "LK" + base64.b32encode(os.urandom(12)).decode().rstrip("=")[:18]
 
 
@@ -291,15 +290,15 @@ class CredentialRecord(Record):
         return config.Credential(**_configured(self, config.Credential))
 
     def shown(self) -> dict[str, Any]:
-        """What documents and the audit log have of it."""
+        """The fields of documents and the audit log."""
         return {**super().shown(), "tenant": self.tenant or self.access_key_id}
 
     def verify(self) -> None:
-        """Make sure that it can be in force."""
+        """Check that a configuration accepts it."""
         _ = self.credential
 
     def ended(self, now: float) -> bool:
-        """Whether it is past its end at ``now``, in seconds since the epoch; a time without a zone is UTC."""
+        """Whether it has expired at ``now``, in seconds since the epoch; a time without a zone is UTC."""
         if not self.expires:
             return False
         end = datetime.fromisoformat(self.expires)
@@ -332,5 +331,5 @@ class OriginRecord(Record):
         return config.Origin(**_configured(self, config.Origin))
 
     def verify(self) -> None:
-        """Make sure that it can be in force."""
+        """Check that a configuration accepts it."""
         _ = self.origin

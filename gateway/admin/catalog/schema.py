@@ -1,15 +1,14 @@
 """The catalog's tables, alike on SQLite and PostgreSQL.
 
-``meta`` has a row ``version`` that goes up with every change, and a row ``mark`` that is a change's own, as numbers come again
-when a backup was restored: gateways look at both to learn whether there is anything to read. Changes lock ``version``, so they
-are one after the other, and the row that a change touches gets its number as ``revision``, from which its entity tag is made;
-the rules, which change as a whole, have theirs in ``meta`` too. Times are seconds since the epoch. ``secrets`` columns are
-sealed (vault.py); nothing else is secret.
+``meta`` has a row ``version``, incremented by every change, and a row ``mark``, unique to the last change, because versions
+repeat after a restored backup. Gateways poll both. Changes lock ``version``, so they are serialized. A row that a change
+touches gets its number as ``revision``, the source of its entity tag; the rules have theirs in ``meta``. Times are seconds
+since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
 
-Purges (purges.py) have theirs for the nodes that are away; ``place`` is bucket and prefix as JSON.
+Purges (purges.py) are for nodes that were away; ``place`` is bucket and prefix as JSON.
 
-Revocations are rows of their own and stay for ever, also for keys of a configuration file and of credentials that are
-deleted: a key that was revoked never becomes valid again, whatever is created or reloaded.
+Revocations are permanent rows, also for keys of a configuration file and of deleted credentials: a revoked key never becomes
+valid again, whatever is created or reloaded.
 """
 
 from __future__ import annotations

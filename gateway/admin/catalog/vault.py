@@ -1,11 +1,10 @@
-"""Secrets at rest: sealed with a key that is not in the database.
+"""Encryption of secrets at rest, with a key that is not in the database.
 
-Sealed is a JSON document together with what it belongs to, so that a secret that somebody moves to another row of the database
-does not open there. Fernet is AES-128 in CBC mode with HMAC-SHA256 (https://github.com/fernet/spec); a sealed text that was
-changed does not open.
+A sealed text is a JSON document that names its owner, so a secret that is moved to another row does not open there. Fernet is
+AES-128 in CBC mode with HMAC-SHA256 (https://github.com/fernet/spec): a modified text does not open.
 
-For SQLite the key lies in a file beside the database, made at the first start and readable by its owner only: it protects
-copies of the database, not the machine. For PostgreSQL it comes from ``database.encryption_key``, the same on all gateways.
+For SQLite the key is a file beside the database, created at the first start and readable by its owner only. It protects copies of
+the database, not the machine. For PostgreSQL it is ``database.encryption_key``, the same on all gateways.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Vault:
         """The secrets of ``owner``.
 
         Raises:
-            ConfigError: they were sealed with another key or for somebody else, or were changed.
+            ConfigError: they were sealed with another key or for another owner, or were modified.
         """
         try:
             found = from_json(self._fernet.decrypt(sealed.encode()))
@@ -70,7 +69,7 @@ def vault_of(key: str) -> Vault:
     """The vault of a configured key.
 
     Raises:
-        ConfigError: it is no such key.
+        ConfigError: the key is malformed.
     """
     try:
         return Vault(key)
@@ -85,10 +84,10 @@ def file_vault(path: Path, *, make: bool) -> Vault:
 
     Args:
         path: of the file.
-        make: whether to make one when there is none; else that is an error, for the catalog was sealed with one.
+        make: whether to create a missing one; otherwise that is an error, because the catalog was sealed with it.
 
     Raises:
-        ConfigError: the file is missing, or is no key.
+        ConfigError: the file is missing or malformed.
         OSError: it cannot be read or written.
     """
     try:
@@ -103,11 +102,11 @@ def file_vault(path: Path, *, make: bool) -> Vault:
     try:
         return Vault(text.strip())
     except ValueError:
-        raise ConfigError(f"{path}: is no key; restore it from the backup of the catalog") from None
+        raise ConfigError(f"{path}: is not a key; restore it from the backup of the catalog") from None
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Put a file there as a whole, unless somebody else did meanwhile."""
+    """Create a file atomically, unless it exists."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:

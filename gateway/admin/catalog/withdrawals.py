@@ -1,11 +1,10 @@
-"""Rights that were taken away, as they travel beside the catalog: to a gateway that cannot read it at the moment.
+"""Withdrawn rights, announced through Redis to gateways that cannot read the catalog at the moment.
 
-A change that revokes a key, or switches a tenant off, is kept in the catalog like any other. It is also said through Redis, where
-it stays for a day, so that a gateway whose way to the database is cut, and that would go on by what it read last, refuses the key
-at once. What is heard can only take away: a key that it names is refused until the catalog was read at the version of that change
-or a later one, and from then on the catalog alone counts. So nothing that is lost in Redis makes a key valid, and nothing that is
-written there makes one valid either. In a fleet each is signed with ``fleet.secret``, for one zone: whoever may only write to
-Redis cannot shut clients out.
+A change that revokes a key or disables a tenant is in the catalog like any other. It is also kept in Redis for a day, so that a
+gateway without a connection to the database refuses the key at once. A withdrawal can only take rights away: the key is refused
+until the catalog was read at the version of the change or a later one, and from then on the catalog decides. So neither losing
+nor writing data in Redis can make a key valid. In a fleet withdrawals are signed with ``fleet.secret``, for one zone: write
+access to Redis is not enough to lock clients out.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _KIND = "withdrawal"
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A key, or a tenant with all of its keys, is refused.
+    """The withdrawal of a key, or of a tenant with all of its keys.
 
     Args:
         what: ``KEY`` or ``TENANT``.
         name: the access key's, or the tenant's.
-        version: of the catalog with the change that says so.
-        at: when that was, in seconds since the epoch.
+        version: of the catalog after the change.
+        at: time of the change, in seconds since the epoch.
     """
 
     what: str
@@ -43,7 +42,7 @@ class Withdrawal:
     at: float
 
     def to_text(self, secret: str, place: str) -> str:
-        """How it is written in Redis at ``place``; ``secret`` is the fleet's, empty where there is none."""
+        """The text for Redis at ``place``; ``secret`` is the fleet's, empty for none."""
         told: dict[str, Any] = asdict(self)
         if secret:
             told["proof"] = proof(secret, {**told, "place": place}, _KIND)
@@ -51,7 +50,7 @@ class Withdrawal:
 
     @classmethod
     def from_text(cls, text: bytes | str, secret: str, place: str) -> Withdrawal | None:
-        """The reverse; ``None`` for what no gateway of this fleet has written."""
+        """Read ``to_text``; ``None`` for a text that no gateway of this fleet wrote."""
         try:
             told = from_json(text)
             claimed = str(told.pop("proof", ""))
@@ -65,13 +64,13 @@ class Withdrawal:
 
 
 class Withdrawn:
-    """The withdrawals that the catalog, as it was read last, does not know of yet."""
+    """Withdrawals that the last snapshot does not include."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], Withdrawal] = {}
 
     def hold(self, withdrawals: Iterable[Withdrawal], known: int) -> list[Withdrawal]:
-        """Refuse them; those of them that are new, and later than the version ``known``."""
+        """Add withdrawals; returns those that are new and later than the version ``known``."""
         new = []
         for each in withdrawals:
             before = self._held.get((each.what, each.name))
@@ -81,7 +80,7 @@ class Withdrawn:
         return new
 
     def over(self, snapshot: Snapshot) -> Snapshot:
-        """What the catalog said at a moment, without the rights that were taken away after it."""
+        """A snapshot without the rights that were withdrawn after it."""
         later = [each for each in self._held.values() if each.version > snapshot.version]
         if not later:
             return snapshot
@@ -97,5 +96,5 @@ class Withdrawn:
         return replace(snapshot, revocations=revocations, tenants=tenants)
 
     def settle(self, version: int) -> None:
-        """Forget what a catalog of this version says itself."""
+        """Forget withdrawals that a catalog of this version includes."""
         self._held = {place: each for place, each in self._held.items() if each.version > version}

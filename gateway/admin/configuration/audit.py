@@ -1,4 +1,4 @@
-"""``/-/admin/audit``: what was changed, when, and by whom."""
+"""``/-/admin/audit``: the audit log of changes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ router = APIRouter(tags=["audit"])
 
 
 class Entry(ResponseModel):
-    """One change."""
+    """A change."""
 
     id: int = Field(description="goes up with every change", examples=[17])
     at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
-    actor: str = Field(description="whose token it was: admin", examples=["admin"])
-    address: str = Field(description="of the client, or of the proxy before it", examples=["10.0.0.9"])
+    actor: str = Field(description="the token: admin", examples=["admin"])
+    address: str = Field(description="of the client, or of its proxy", examples=["10.0.0.9"])
     action: str = Field(examples=["credentials.revoke"])
-    target: str = Field(description="what it was done to", examples=["vision"])
+    target: str = Field(description="what was changed", examples=["vision"])
     before: dict[str, Any] | None = Field(
-        description="without secrets; null if it was not there", examples=[{"revoked": False}]
+        description="without secrets; null if it did not exist", examples=[{"revoked": False}]
     )
     after: dict[str, Any] | None = Field(
-        description="without secrets; null if it is gone", examples=[{"revoked": True}]
+        description="without secrets; null if it was removed", examples=[{"revoked": True}]
     )
     request_id: str = Field(examples=["5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"])
 
@@ -41,10 +41,10 @@ async def read_audit(
     parts: Parts,
     limit: Limit = 100,
     cursor: Cursor = "",
-    action: Annotated[Text, Query(max_length=100, description="only of this action")] = "",
-    target: Annotated[Text, Query(max_length=1000, description="only what was done to this")] = "",
+    action: Annotated[Text, Query(max_length=100, description="only this action")] = "",
+    target: Annotated[Text, Query(max_length=1000, description="only changes of this")] = "",
 ) -> Page[Entry]:
-    """Changes, the last one first."""
+    """Changes, newest first."""
     before = place_of(cursor, int)
     if before is not None and not 0 <= before < 2**63:
         raise invalid_cursor()
@@ -56,22 +56,12 @@ async def read_audit(
     if target:
         query = query.where(audit.c.target == target)
     async with parts.catalog.database.reading() as connection:
-        rows = (await connection.execute(query)).all()
+        rows = (await connection.execute(query)).mappings().all()
     entries = [
-        Entry(
-            id=row.id,
-            at=moment(row.at),
-            actor=row.actor,
-            address=row.address,
-            action=row.action,
-            target=row.target,
-            before=_document(row.before),
-            after=_document(row.after),
-            request_id=row.request_id,
-        )
+        Entry(**{**row, "at": moment(row["at"]), "before": _document(row["before"]), "after": _document(row["after"])})
         for row in rows[:limit]
     ]
-    return Page(items=entries, next=cursor_of(rows[limit - 1].id) if len(rows) > limit else None)
+    return Page(items=entries, next=cursor_of(rows[limit - 1]["id"]) if len(rows) > limit else None)
 
 
 def _document(text: str | None) -> dict[str, Any] | None:

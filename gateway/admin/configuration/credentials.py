@@ -1,7 +1,7 @@
-"""``/-/admin/credentials``: access keys of the gateway. A secret is shown once, in the answer that made it.
+"""``/-/admin/credentials``: access keys of the gateway. A secret is shown once, in the answer that creates it.
 
-Every gateway refuses a revoked key within a second, and forever: it can be deleted from the list, and never be made again. Keys
-of the configuration file can be revoked here too, and are edited there.
+Every gateway refuses a revoked key within a second, permanently: it can be removed from the list, but not created again. Keys
+of the configuration file can be revoked here, but are edited there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.model.datasets import ApiError
 
 
 class Rotation(RequestModel):
-    """How to rotate."""
+    """How to rotate a secret."""
 
     grace: float = Field(
         0.0, ge=0, le=30 * 86_400, description="seconds that the old secret is accepted too", examples=[3600]
@@ -39,7 +39,7 @@ class Rotation(RequestModel):
     )
 
     def applied(self, record: CredentialRecord, now: float) -> dict[str, Any]:
-        """What it changes."""
+        """The fields that it changes."""
         old, end = record.secret_access_key, datetime.fromtimestamp(now + self.grace, UTC).isoformat()
         return {
             "secret_access_key": self.secret_access_key or new_secret(),
@@ -68,10 +68,10 @@ class Credentials(Resource[CredentialRecord]):
     filed = "edit it there. It can be revoked here."
     about: Mapping[str, str] = {
         "list": "Credentials by access key, without secrets: those of the configuration file and those of the catalog.",
-        "create": "Create an access key. The secret is in this answer only: keep it now, or rotate it later.",
+        "create": "Create an access key. Only this answer has the secret; if it is lost, rotate the key.",
         "show": "One credential, without its secret.",
-        "change": "Change what is given; what is left out stays.",
-        "delete": "Revoke a key of the catalog, and remove its record. Its access key is never given again.",
+        "change": "Change the given fields; the others stay.",
+        "delete": "Revoke a key of the catalog, and remove its record. The access key cannot be created again.",
     }
 
     def describe(self, record: CredentialRecord, view: View) -> ResponseModel:
@@ -98,7 +98,7 @@ class Credentials(Resource[CredentialRecord]):
         return self.created(**document, secret_access_key=record.secret_access_key.get_secret_value())
 
     def check(self, record: CredentialRecord, view: View) -> None:
-        """A credential names an origin, and a tenant if any, that exist."""
+        """The origin and the tenant, if any, exist."""
         if not view.has("origins", record.origin):
             known = ", ".join(sorted(view.filed["origins"].keys() | view.catalog.origins.keys())[:20])
             raise ApiError("InvalidRequest", f"origin: there is no origin named {record.origin!r}; known: {known}.")
@@ -109,11 +109,11 @@ class Credentials(Resource[CredentialRecord]):
             )
 
     def check_new(self, record: CredentialRecord, view: View, now: float) -> None:
-        """A new key has not been revoked before, and can be valid."""
+        """A new key was never revoked, and has not expired."""
         if record.ended(now):
-            raise ApiError("InvalidRequest", f"expires: {record.expires} is past; the key would never be valid.")
+            raise ApiError("InvalidRequest", f"expires: {record.expires} is in the past; the key would never be valid.")
         if record.id in view.catalog.revocations:
-            raise ApiError("Conflict", f"access_key_id: {record.id!r} was revoked once, and stays so; choose another.")
+            raise ApiError("Conflict", f"access_key_id: {record.id!r} was revoked, which is permanent; choose another.")
 
     async def withdraw(
         self,
@@ -123,7 +123,7 @@ class Credentials(Resource[CredentialRecord]):
         parts: AdminParts,
         view: View,
     ) -> None:
-        """A key that is deleted is revoked first."""
+        """Deleting a key revokes it."""
         if after is None and before.id not in view.catalog.revocations:
             await _revoke(before.id, parts, change)
 
@@ -144,13 +144,13 @@ async def rotate_credential(
     asked: Annotated[Rotation, Body()] = Rotation(),  # noqa: B008  # it is never changed
     if_match: IfMatch = None,
 ) -> Any:
-    """Make a new secret. With ``grace``, the old one is accepted beside it for so many seconds; without, not at all."""
+    """Make a new secret. The old one is accepted for another ``grace`` seconds."""
 
     async def work(change: CatalogChange) -> ResponseModel:
         change.target = access_key_id
         record, view = await CREDENTIALS.editable(access_key_id, parts, change, if_match)
         if access_key_id in view.catalog.revocations:
-            raise ApiError("Conflict", f"{access_key_id!r} was revoked, and stays so; create another credential.")
+            raise ApiError("Conflict", f"{access_key_id!r} was revoked, which is permanent; create another credential.")
         after = await CREDENTIALS.replace(record, asked.applied(record, parts.catalog.now()), change, parts, view)
         return CREDENTIALS.answer_created(after, view)
 
@@ -161,7 +161,7 @@ async def rotate_credential(
 
 @CREDENTIALS.router.post(f"{_ONE}:path}}/revoke", summary="Revoke a credential", response_model=CREDENTIALS.answer)
 async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, response: Response) -> Any:
-    """Refuse a key from now on, everywhere and forever; also one of the configuration file. Repeating it changes nothing."""
+    """Refuse a key everywhere, permanently, including one of the configuration file. Idempotent."""
     async with parts.catalog.changes.change(caller, "credentials.revoke", access_key_id) as change:
         view = await view_in(parts, change)
         document = CREDENTIALS.document(access_key_id, view)
@@ -185,7 +185,7 @@ async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> Revocat
 
 
 def _revocation(key: str, revision: int, view: View) -> dict[str, Any]:
-    """What the catalog says of a key's revocation; the entity tag follows from the later change."""
+    """The revocation of a key; the entity tag is of the later change."""
     found = view.catalog.revocations.get(key) or RevocationRow(0.0, 0)
     at = moment(found.revoked_at) if found.revision else None
     return {"revoked": bool(found.revision), "revoked_at": at, "etag": etag_of(max(revision, found.revision))}

@@ -1,4 +1,4 @@
-"""``/-/admin/origins``: the object stores behind the gateway. Their secrets are never shown."""
+"""``/-/admin/origins``: the object stores behind the gateway. Secrets are never shown."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Origins(Resource[OriginRecord]):
         "list": "Origins by name, without secrets.",
         "create": "Create an origin, for credentials to read and write.",
         "show": "One origin, without its secrets.",
-        "change": "Change what is given; with another endpoint, caches forget what they hold of the origin. "
-        "Requests under way end as they began.",
-        "remove": "Remove an origin that no credential names. Nothing is deleted there.",
+        "change": "Change the given fields. With a new endpoint, caches drop the objects of the origin. "
+        "Requests in progress are not affected.",
+        "remove": "Remove an origin that no credential names. The store itself is not changed.",
     }
 
     def describe(self, record: OriginRecord, view: View) -> ResponseModel:
@@ -59,7 +59,7 @@ class Origins(Resource[OriginRecord]):
             )
 
     def check_removal(self, record: OriginRecord, view: View) -> None:
-        """An origin that credentials name stays."""
+        """An origin that credentials name cannot be removed."""
         if count := view.by_origin[record.name]:
             raise ApiError(
                 "Conflict", f"{count} credentials name the origin {record.name!r}: change or delete them first."

@@ -1,7 +1,7 @@
-"""``/-/admin/rules``: how what matches is cached, in order; the first rule that matches counts.
+"""``/-/admin/rules``: caching rules in order; the first match applies.
 
-The catalog's rules come before the file's, and are replaced as a whole: their order is their meaning, and two people who each
-insert one would otherwise get an order that neither has seen. If-Match tells them of one another.
+The catalog's rules come before the file's. They are replaced as a whole, because their order matters: two concurrent insertions
+would give an order that neither author has seen. If-Match detects that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST = 100 * 366 * 86_400.0
 
 
 class NewRule(Configured):
-    """How the objects that match are cached; times in seconds, or as "10m"."""
+    """How matching objects are cached; times in seconds, or as "10m"."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [{"match": "datasets/**", "freshness": "immutable"}]}
@@ -50,7 +50,7 @@ class NewRule(Configured):
 
 
 class NewRules(RequestModel):
-    """The catalog's rules to be, all of them."""
+    """All rules of the catalog."""
 
     items: list[NewRule] = Field(
         max_length=MOST_RULES,
@@ -59,9 +59,9 @@ class NewRules(RequestModel):
 
 
 class RuleDocument(ResponseModel):
-    """A rule that is in force."""
+    """A rule in force."""
 
-    position: int = Field(description="the lowest that matches counts", examples=[0])
+    position: int = Field(description="the match with the lowest position applies", examples=[0])
     source: Source = Field(examples=["catalog"])
     match: str = Field(description="glob over bucket/key: * within a segment, ** across them", examples=["datasets/**"])
     freshness: float | str = Field(description='seconds, "always" or "immutable"', examples=["immutable"])
@@ -71,14 +71,14 @@ class RuleDocument(ResponseModel):
     warm_on_write: bool = Field(examples=[False])
     stale_if_error: float = Field(description="seconds", examples=[3600.0])
     pattern: str = Field(description="auto, sequential, random, skewed or off", examples=["auto"])
-    problem: str = Field(description="why it never counts; empty when it may", examples=[""])
+    problem: str = Field(description="why it never applies; empty if it can", examples=[""])
 
 
 class RuleList(ResponseModel):
-    """The rules in their order; ``items`` are all of them, the file's at the end."""
+    """All rules in their order, the file's last."""
 
     items: list[RuleDocument]
-    next: str | None = Field(None, description="always null: they are not cut into pages", examples=[None])
+    next: str | None = Field(None, description="always null: there is one page", examples=[None])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
 
@@ -100,7 +100,7 @@ def rule_list(file: Settings, catalog: Snapshot) -> RuleList:
 
 @router.get("/rules", summary="List rules")
 async def list_rules(_caller: Reader, parts: Parts, response: Response) -> RuleList:
-    """The rules in their order, with those that can never count."""
+    """The rules in their order, with a note on those that can never apply."""
     document = rule_list(parts.file(), await parts.catalog.latest())
     response.headers["ETag"] = document.etag
     return document
@@ -110,7 +110,7 @@ async def list_rules(_caller: Reader, parts: Parts, response: Response) -> RuleL
 async def replace_rules(
     caller: Admin, parts: Parts, asked: NewRules, response: Response, if_match: IfMatch = None
 ) -> RuleList:
-    """Replace the catalog's rules by these, in this order; the file's follow them. In force everywhere within a second."""
+    """Replace the catalog's rules, in this order; the file's follow. In force everywhere within a second."""
     async with parts.catalog.changes.change(caller, "rules.replace", "rules") as change:
         snapshot = await parts.catalog.before(change)
         check_if_match(if_match, etag_of(snapshot.rules_revision))

@@ -1,4 +1,4 @@
-"""``/-/admin/rules/check``: which rule counts for an object, and which rules match nothing that there is."""
+"""``/-/admin/rules/check``: the rule that applies to an object, and rules that match no object."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from gateway.policies.covering import hidden_by
 router = APIRouter(tags=["rules"])
 
 _AT_ONCE = 8
-"""Listings asked of the origins at the same time."""
+"""Concurrent listings."""
 
 
 class Check(RequestModel):
     """What to check."""
 
-    bucket: Text = Field("", description="with key: which rule counts for this object", examples=["datasets"])
+    bucket: Text = Field("", description="with key: the object whose rule to find", examples=["datasets"])
     key: Text = Field("", description="with bucket", examples=["imagenet/0001.jpg"])
     items: list[NewRule] | None = Field(
         None,
         max_length=MOST_RULES,
-        description="rules to check in the place of the catalog's",
+        description="rules to check instead of the catalog's",
         examples=[[{"match": "datasets/**"}]],
     )
-    reach: bool = Field(True, description="also ask the origins what there is that rules match", examples=[True])
+    reach: bool = Field(True, description="also look for matching objects at the origins", examples=[True])
 
     @model_validator(mode="after")
     def _both(self) -> Check:
@@ -46,13 +46,13 @@ class Check(RequestModel):
 
 
 class Checked(ResponseModel):
-    """What was found of one rule."""
+    """The result for one rule."""
 
     position: int = Field(examples=[0])
     source: Source = Field(examples=["catalog"])
     match: str = Field(examples=["datasets/**"])
     verdict: Literal["matches", "nothing", "hidden", "unknown"] = Field(
-        description="hidden: an earlier rule matches all of it; nothing: there is no such object; unknown: see why",
+        description="hidden: an earlier rule covers it; nothing: no object matches; unknown: see why",
         examples=["matches"],
     )
     why: str = Field(examples=[""])
@@ -60,9 +60,9 @@ class Checked(ResponseModel):
 
 
 class CheckResult(ResponseModel):
-    """What was found."""
+    """The results."""
 
-    position: int | None = Field(description="the rule that counts for the object; null: the defaults", examples=[0])
+    position: int | None = Field(description="the rule that applies to the object; null: the defaults", examples=[0])
     items: list[Checked]
 
 
@@ -75,7 +75,7 @@ async def _reach(request: Request) -> RuleProbe:
 async def check_rules(
     _caller: Reader, parts: Parts, asked: Check, reach: Annotated[RuleProbe, Depends(_reach)]
 ) -> CheckResult:
-    """Say which rule counts for an object, and which rules match nothing in reach; nothing is changed."""
+    """Find the rule that applies to an object, and rules that match no object. Nothing is changed."""
     catalog = (await parts.catalog.latest()).rules if asked.items is None else tuple(asked.items)
     file = parts.file().rules
     rules = [*catalog, *file]
@@ -120,7 +120,7 @@ async def _found(rules: Sequence[Configured], origins: Sequence[Origin], reach: 
 
 
 def _together(answers: Sequence[RuleMatch]) -> _Verdict:
-    """What several origins say of one rule: any that has a match decides, and any that does not know keeps it open."""
+    """The verdict of all origins: one match decides; otherwise one unknown leaves it unknown."""
     for verdict in ("matches", "unknown", "nothing"):
         those = [answer for answer in answers if answer.verdict == verdict]
         if those:

@@ -1,4 +1,4 @@
-"""``/-/admin/tenants``: whose the keys are. A tenant that is not enabled has no valid key."""
+"""``/-/admin/tenants``: the owners of keys. The keys of a disabled tenant are invalid."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class TenantState(ResponseModel):
 
 
 class Tenants(Resource[TenantRecord]):
-    """Tenants: those of the catalog, and those that the file's credentials name."""
+    """Tenants of the catalog, and those that the file's credentials name."""
 
     kind, state = TenantRecord, TenantState
     file_counts = False
     taken = "GET /-/admin/tenants lists them."
-    filed = "it is what its credentials there say. Edit them there, or revoke them here."
+    filed = "edit its credentials there, or revoke them here."
     about: Mapping[str, str] = {
         "list": "Tenants by name.",
         "create": "Create a tenant, for credentials to belong to.",
         "show": "One tenant.",
-        "change": "Change what is given. Switched off, every key of the tenant is refused everywhere within a second.",
-        "remove": "Remove a tenant that has no credentials. Its cached objects stay until the space is needed.",
+        "change": "Change the given fields. All keys of a disabled tenant are refused everywhere within a second.",
+        "remove": "Remove a tenant that has no credentials. Its cached objects stay until they are evicted.",
     }
 
     def describe(self, record: TenantRecord, view: View) -> ResponseModel:
@@ -50,7 +50,7 @@ class Tenants(Resource[TenantRecord]):
         return self.answer(name=name, description="", enabled=True, created_at=None, **state)
 
     def check_removal(self, record: TenantRecord, view: View) -> None:
-        """A tenant that has credentials stays."""
+        """A tenant with credentials cannot be removed."""
         if count := view.by_tenant[record.name]:
             raise ApiError(
                 "Conflict", f"{record.name!r} has {count} credentials: delete them first, or set enabled to false."
@@ -59,7 +59,7 @@ class Tenants(Resource[TenantRecord]):
     async def withdraw(
         self, before: TenantRecord, after: TenantRecord | None, change: CatalogChange, parts: AdminParts, view: View
     ) -> None:
-        """A tenant that is switched off has no valid key from now on."""
+        """Disabling a tenant withdraws its keys."""
         if after is not None and not after.enabled:
             change.withdrawn.append(Withdrawal(TENANT, after.name, change.revision, parts.catalog.now()))
 

@@ -1,7 +1,7 @@
-"""What the whole fleet says, put together by whoever is asked: what its pages show is made of one ``FleetReading``.
+"""The state of the whole fleet, as any node reads it: overview, nodes, jobs and datasets are made of one ``FleetReading``.
 
-Everything but this node's own words is in Redis. While that is lost, the last reading goes on, with this node's part as it is
-now; a page that refreshes itself every two seconds, open at ten people, costs one reading a second.
+The state of other nodes is in Redis. While Redis is unreachable, the last reading stays, with this node's part kept current. A
+reading is shared for a second, however many pages refresh themselves.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gateway.store.datasets.announced import inventory
 from gateway.store.datasets.folders import Folders
 
 BELIEVED = 1.0
-"""Seconds for which a reading is shown again."""
+"""Seconds for which a reading is reused."""
 GONE = 10.0
-"""Seconds after its last word from which a node is missed that is no member any more: by then ``fleet.expire`` is over too."""
+"""Seconds of silence after which a node that is no longer a member counts as gone; longer than ``fleet.expire``."""
 _ENOUGH = 15
 """Samples of a node that cover the last minute."""
 _LOOK_AT_DISK = 5.0
@@ -38,7 +38,7 @@ _LOOK_AT_DISK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BoardParts:
-    """Where the words are. ``table`` is ``None`` for a node that is in no fleet: its datasets are in ``folders`` only."""
+    """Sources of a reading. ``table`` is ``None`` for a node outside a fleet, whose datasets are only in ``folders``."""
 
     samples: Samples
     coordination: Coordination
@@ -50,7 +50,7 @@ class BoardParts:
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
-    """One moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis could not be asked, empty if it could."""
+    """The fleet at one moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis is unreachable, or is empty."""
 
     at: float = 0.0
     lost: str = ""
@@ -69,9 +69,9 @@ class FleetReading:
 
     @property
     def gone(self) -> Mapping[str, NodeSample]:
-        """What the nodes said last that are no members any more, did not say that they stop, and were not dismissed.
+        """Last samples of nodes that left the fleet without stopping, and were neither dismissed nor replaced.
 
-        A node at the address of another that is there was replaced by it, under another id.
+        A node is replaced by a member at the same address.
         """
         taken = {node.address for node in self.nodes.values()}
         return {
@@ -82,12 +82,12 @@ class FleetReading:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the caches of the nodes that are there."""
+        """Bytes of all members' caches."""
         return sum(node.capacity for node in self.nodes.values())
 
 
 class Board:
-    """Reads what the fleet says, for one worker."""
+    """Reads the state of the fleet, for one worker."""
 
     def __init__(self, parts: BoardParts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
@@ -100,20 +100,20 @@ class Board:
 
     @property
     def lost_for(self) -> float:
-        """Seconds for which Redis has been lost; 0 while it answers."""
+        """Seconds for which Redis has been unreachable; 0 while it answers."""
         return self._clock() - self._lost_at if self._reading.lost else 0.0
 
     @property
     def last(self) -> FleetReading:
-        """What was read last."""
+        """The last reading."""
         return self._reading
 
     def stale(self) -> None:
-        """Something was changed: the next look is a new one."""
+        """Make the next look read again, after a change."""
         self._read_at = float("-inf")
 
     async def look(self) -> FleetReading:
-        """What the fleet says now, or said within the last second."""
+        """A reading at most a second old."""
         async with self._once:
             if self._clock() - self._read_at >= BELIEVED:
                 await self._read()
@@ -153,7 +153,7 @@ class Board:
         )
 
     async def _registered(self) -> Mapping[Name, str]:
-        """The ids of everything that is registered: in a fleet by its table, else by this node's disk."""
+        """Ids of registered datasets: from the fleet's table, or from this node's disk."""
         if self.parts.table is not None:
             _, listed = await self.parts.table.all()
             return {name: one.tag.partition("-")[0] for name, one in listed.items()}
@@ -163,7 +163,7 @@ class Board:
         return self._own[1]
 
     def _alone(self, before: FleetReading) -> FleetReading:
-        """The last reading, with what this node knows by itself."""
+        """The last reading, with this node's own part updated."""
         watch, me = self.parts.watch, self.parts.membership.me
         told, samples = dict(before.told), dict(before.samples)
         if watch.document:

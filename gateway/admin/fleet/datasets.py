@@ -1,7 +1,6 @@
-"""``/-/admin/datasets``: what is registered by anybody, how it is cached, and what an operator decides about it.
+"""``/-/admin/datasets``: registered datasets, how they are cached, and operators' overrides.
 
-A decision is kept in the catalog and carried to the manager by Redis, where it is put again by ``Overrides`` whenever it is
-missing.
+An override is stored in the catalog and passed to the manager through Redis; ``Overrides`` restores it there if it is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gateway.admin.fleet.view import (
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.requests import AdminParts, Cursor, IfMatch, Limit, Page, Parts, check_if_match, etag_of, paged
 from gateway.admin.http.tokens import Admin, Reader
-from gateway.admin.operations.parts import Operations, Ops, unreachable
+from gateway.admin.operations.parts import Operations, Ops, through_redis
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 
@@ -39,14 +38,14 @@ _TWO_DAYS = 48 * 3600
 
 
 class Registered(ResponseModel):
-    """A name under which a tenant registered a dataset."""
+    """A tenant's name for a dataset."""
 
     tenant: str = Field(examples=["vision"])
     name: str = Field(examples=["imagenet-train"])
 
 
 class Override(RequestModel):
-    """What an operator decides about a dataset."""
+    """An operator's override."""
 
     mode: Literal["pin", "never"] | None = Field(
         description="pin: it gets space before all others, whole if it fits; never: it gets none; null: the manager decides",
@@ -61,7 +60,7 @@ class Override(RequestModel):
 
 
 class OverrideDocument(ResponseModel):
-    """A decision."""
+    """An override in force."""
 
     mode: Literal["pin", "never"] | None = Field(description="null: the manager decides", examples=["pin"])
     quota: int | None = Field(description="bytes that it may take at most; null: any number", examples=[40_000_000_000])
@@ -70,7 +69,7 @@ class OverrideDocument(ResponseModel):
 
 
 class DatasetDocument(DatasetSummary):
-    """A dataset, with everything that is known of it."""
+    """A dataset in detail."""
 
     full_id: str = Field(
         description="SHA-256 over the digests of its items",
@@ -99,7 +98,7 @@ async def list_datasets(
 async def show_dataset(
     dataset: DatasetId, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> DatasetDocument:
-    """One dataset: its plan and why, who uses it, what of it was held when."""
+    """One dataset: its plan and the reason, its jobs, and the chunks held over time."""
     reading = await operations.board.look()
     found = _one(reading, dataset)
     try:
@@ -131,12 +130,12 @@ async def override_dataset(
     response: Response,
     if_match: IfMatch = None,
 ) -> OverrideDocument:
-    """Decide in the manager's place; the next plan, a heartbeat later, follows. What is left out is taken back, so
-    `{"mode": null}` leaves all to the manager again."""
+    """Override the manager; the next plan, a heartbeat later, follows. Omitted fields are reset, so `{"mode": null}` lets the
+    manager decide again."""
     reading = await operations.board.look()
     found = _one(reading, dataset)
     document = await _decide(caller, operations, parts, found, asked, if_match)
-    with suppress(*DOWN):  # what is decided is kept, and its size told again (Overrides)
+    with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
         await note_sizes(operations.board.parts.coordination, reading, [found])
     response.headers["ETag"] = document.etag
     operations.board.stale()
@@ -153,11 +152,8 @@ async def _decide(
         after = Decision(asked.mode, asked.quota, parts.catalog.now(), change.revision)
         await write_decision(change.connection, dataset, after)
         change.before, change.after = before.to_json(), after.to_json()
-        try:
-            await plans.override(dataset, asked.mode or "")
-            await plans.limit(dataset, asked.quota)
-        except DOWN:
-            raise unreachable() from None
+        await through_redis(plans.override(dataset, asked.mode or ""))
+        await through_redis(plans.limit(dataset, asked.quota))
     return _document(after)
 
 

@@ -1,4 +1,4 @@
-"""``/-/admin/jobs`` and ``/-/admin/plan``: who trains on what, and which space the manager gives to what, and why."""
+"""``/-/admin/jobs`` and ``/-/admin/plan``: training jobs, and the space that the manager gives to datasets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from gateway.admin.fleet.view import jobs_of
 from gateway.admin.http.documents import ResponseModel
 from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
 from gateway.admin.http.tokens import Admin, Reader
-from gateway.admin.operations.parts import Ops, unreachable
-from gateway.fleet.announcer import DOWN
+from gateway.admin.operations.parts import Ops, through_redis
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import dataset_pool
 
@@ -33,9 +32,9 @@ _CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": 
 
 
 class PlanShown(ResponseModel):
-    """The plan that is in force, everything that it was made from, and how it came about."""
+    """The plan in force, its inputs, and its history."""
 
-    version: int = Field(description="goes up with every change", examples=[17])
+    version: int = Field(description="incremented by every change", examples=[17])
     fence: int = Field(description="the token of the leader that made it", examples=[3])
     capacity: int = Field(
         description="of the caches of the nodes that are there, in bytes", examples=[20_000_000_000_000]
@@ -74,30 +73,24 @@ async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor
 
 @router.delete("/jobs/{tenant:path}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
 async def remove_job(tenant: str, job: str, caller: Admin, operations: Ops, parts: Parts) -> None:
-    """Forget a job, as if it had been silent for too long; one that still runs registers again with its next heartbeat."""
+    """Forget a job, as if it had timed out. A running job registers again with its next heartbeat."""
     board = operations.board
     async with parts.catalog.changes.change(caller, "jobs.remove", f"{tenant}/{job}"[:300]) as change:
-        try:
-            known = await board.parts.coordination.jobs.find(f"{tenant}/{job}")
-            if known is None or not await board.parts.coordination.jobs.remove(known.record.key):
-                raise ApiError(
-                    "UnknownJob", f"There is no job {job[:128]!r} of {tenant[:128]!r}; GET /-/admin/jobs lists them."
-                )
-        except DOWN:
-            raise unreachable() from None
+        known = await through_redis(board.parts.coordination.jobs.find(f"{tenant}/{job}"))
+        if known is None or not await through_redis(board.parts.coordination.jobs.remove(known.record.key)):
+            raise ApiError(
+                "UnknownJob", f"There is no job {job[:128]!r} of {tenant[:128]!r}; GET /-/admin/jobs lists them."
+            )
         change.before = {"dataset": known.record.dataset, "gpus": known.record.gpus, "epoch": known.epoch}
     board.stale()
 
 
 @router.get("/plan", summary="Show the plan", tags=["plan"])
 async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
-    """The plan of the zone, with its inputs, its history, and what operators decided."""
+    """The plan of the zone, with its inputs, its history, and the operators' overrides."""
     board = operations.board
     reading = await board.look()
-    try:
-        changes = await board.parts.coordination.plans.history()
-    except DOWN:
-        raise unreachable() from None
+    changes = await through_redis(board.parts.coordination.plans.history())
     plan = reading.plan.to_json()
     return PlanShown(
         version=plan["version"],

@@ -1,4 +1,4 @@
-"""``/-/admin/nodes``: the nodes of the zone; one can be taken out of the ring while it serves on, and brought back."""
+"""``/-/admin/nodes``: the nodes of the zone. A node can be drained while it serves, and brought back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(tags=["nodes"])
 class Drain(RequestModel):
     """How to drain a node."""
 
-    force: bool = Field(False, description="even if no node is home of anything then", examples=[False])
+    force: bool = Field(False, description="even if no node is left in the ring", examples=[False])
 
 
 @router.get("/nodes", summary="List nodes")
@@ -39,13 +39,13 @@ async def list_nodes(
 
 @router.post("/nodes/{node}/drain", summary="Take a node out of the ring")
 async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: Drain | None = None) -> NodeDocument:
-    """The node is home of nothing any more, and answers what it is asked; it is LEAVING until it is brought back or started anew.
+    """The node owns no keys but goes on serving. It is LEAVING until it is brought back or restarted.
 
-    Others take over what it was home of, from it as long as it is there. The last READY node is drained with `force` only.
+    Other nodes take over its objects, from its cache while it is up. The last READY node is drained only with `force`.
     """
     wanted = _found(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.drain", node) as change:
-        # Changes are one after the other: two who drain at the same moment do not each rely on the other's node.
+        # Changes are serialized, so two concurrent drains cannot each rely on the other's node.
         if not (asked is not None and asked.force):
             await _check_others(operations, node)
         change.before, change.after = {"state": wanted.state.value}, {"drained": True}
@@ -55,7 +55,7 @@ async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: 
 
 @router.post("/nodes/{node}/undrain", summary="Bring a node back into the ring")
 async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> NodeDocument:
-    """The node is home of its share again within a heartbeat; what it held meanwhile counts, the rest comes from the others."""
+    """The node owns its share again within a heartbeat. What it still has is used; the rest comes from the other nodes."""
     wanted = _found(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
         change.before, change.after = {"state": wanted.state.value}, {"drained": False}
@@ -65,10 +65,10 @@ async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> No
 
 @router.delete("/nodes/{node}", summary="Dismiss a node that is gone", status_code=204)
 async def dismiss(node: str, caller: Admin, operations: Ops, parts: Parts) -> None:
-    """It is not listed, nor missed, any more, unless it comes back; what it has counted stays in the totals."""
+    """It is no longer listed or reported as missing, unless it comes back. Its counts stay in the totals."""
     reading = await operations.board.look()
     if node in reading.nodes:
-        raise ApiError("Conflict", f"{node!r} is there; stop it, and it takes itself off the list.")
+        raise ApiError("Conflict", f"{node!r} is a member of the fleet; stop it, and it leaves the list.")
     if node not in reading.gone:
         raise _unknown(node)
     async with parts.catalog.changes.change(caller, "nodes.dismiss", node) as change:
@@ -78,7 +78,7 @@ async def dismiss(node: str, caller: Admin, operations: Ops, parts: Parts) -> No
 
 
 async def _check_others(operations: Operations, node: str) -> None:
-    """Refuse to take the only node out of the ring that is in it, or will be after the heartbeats that are due.
+    """Refuse to drain the only node that is in the ring, or will be after the next heartbeats.
 
     Raises:
         ApiError: Conflict; ServiceUnavailable, Redis cannot be asked.
@@ -89,8 +89,8 @@ async def _check_others(operations: Operations, node: str) -> None:
     if ready == [node]:
         raise ApiError(
             "Conflict",
-            f"{node!r} is the only node that is READY: without it every gateway reads and keeps everything for itself. Start "
-            'another one first, or send {"force": true}.',
+            f"{node!r} is the only READY node: without it every gateway reads and caches for itself. Start another one first, or "
+            'send {"force": true}.',
         )
 
 
@@ -106,7 +106,7 @@ def _unknown(name: str) -> ApiError:
 
 
 def _document(operations: Operations, node: Node, state: NodeState) -> NodeDocument:
-    """The node as it will be with its next heartbeat."""
+    """The node as of its next heartbeat."""
     board = operations.board
     known = replace(board.last, nodes={**board.last.nodes, node.id: node})
     board.stale()

@@ -1,4 +1,4 @@
-"""What operators decided about datasets, in the catalog; and kept in Redis, where the manager looks for it."""
+"""Operators' overrides for datasets: stored in the catalog, and kept in Redis for the manager."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LOOK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision; ``mode`` is pin, never, or ``None`` for none. ``quota``: bytes that the dataset may take at most, ``None``
-    for any number. ``changed_at`` in seconds since the epoch."""
+    """An override. ``mode`` is pin, never, or ``None``; ``quota`` is the most bytes that the dataset may take, ``None`` for no
+    limit; ``changed_at`` is in seconds since the epoch."""
 
     mode: str | None = None
     quota: int | None = None
@@ -44,12 +44,12 @@ class Decision:
         return None if self.changed_at is None else moment(self.changed_at)
 
     def to_json(self) -> dict[str, Any]:
-        """What was decided, for the audit log."""
+        """The audit entry."""
         return {"mode": self.mode, "quota": self.quota}
 
 
 async def decision_of(catalog: Catalog, dataset: str, connection: AsyncConnection | None = None) -> Decision:
-    """The decision about a dataset.
+    """The override of a dataset.
 
     Raises:
         CatalogUnavailable: the database cannot be reached.
@@ -62,7 +62,7 @@ async def decision_of(catalog: Catalog, dataset: str, connection: AsyncConnectio
 
 
 async def write_decision(connection: AsyncConnection, dataset: str, decision: Decision) -> None:
-    """Replace the decision about a dataset, within a change. One that was taken back stays as a row, for its entity tag."""
+    """Replace the override of a dataset, within a change. A reset override stays as a row, for its entity tag."""
     await connection.execute(delete(overrides).where(overrides.c.dataset == dataset))
     values: dict[str, Any] = {
         "dataset": dataset,
@@ -75,7 +75,7 @@ async def write_decision(connection: AsyncConnection, dataset: str, decision: De
 
 
 async def note_sizes(together: Coordination, reading: FleetReading, datasets: Iterable[str]) -> None:
-    """Tell the manager how large datasets are that no job has registered for: without it, no decision about them is a plan's.
+    """Report the size of datasets without jobs to the manager, which cannot plan them otherwise.
 
     Raises:
         RedisError, OSError: Redis cannot be reached.
@@ -89,13 +89,13 @@ async def note_sizes(together: Coordination, reading: FleetReading, datasets: It
 
 
 class Overrides:
-    """Puts the catalog's decisions into Redis again after it has lost them, with the sizes of what they are about.
+    """Restores the catalog's overrides in Redis after it has lost them, with the sizes of their datasets.
 
     Args:
-        catalog: where they are kept.
-        together: where the manager looks for them.
+        catalog: stores them.
+        together: the manager's data in Redis.
         speaks: whether this worker does it now.
-        look: what the fleet says.
+        look: reads the state of the fleet.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Overrides:
             if quotas.get(row.dataset) != row.quota:
                 await plans.limit(row.dataset, row.quota)
         if self._catalog.database.shared:
-            # Not where each node has a catalog of its own: what this one does not know may be another one's.
+            # Only a shared catalog is complete: with a catalog per node, unknown overrides may be another node's.
             for dataset in {*known, *quotas} - {row.dataset for row in rows}:
                 await plans.override(dataset, "")
                 await plans.limit(dataset, None)

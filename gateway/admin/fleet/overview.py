@@ -1,4 +1,4 @@
-"""``/-/admin/overview``, its history, ``/-/admin/problems``: the zone on one page."""
+"""``/-/admin/overview``, its history, and ``/-/admin/problems``."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from gateway.admin.fleet.view import (
     total_of,
 )
 from gateway.admin.http.documents import moment
-from gateway.admin.http.requests import Cursor, Limit, Page, cursor_of, invalid_cursor, place_of
+from gateway.admin.http.requests import Cursor, Limit, Page, sliced
 from gateway.admin.http.tokens import Reader
-from gateway.admin.operations.parts import Operations, Ops, unreachable
-from gateway.fleet.announcer import DOWN
+from gateway.admin.operations.parts import Operations, Ops, through_redis
 from gateway.policies.rates import history
 
 MOST_POINTS = 720
 MOST_ROWS = 500
-"""Jobs, and datasets, on one page; the lists of either have all."""
+"""Jobs, and datasets, in the overview; the lists have all."""
 _MINUTE = 60.0
 
 router = APIRouter(tags=["overview"])
@@ -39,7 +38,7 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/overview", summary="Show the whole zone")
 async def overview(_caller: Reader, operations: Ops) -> Overview:
-    """Nodes, rates, sums, jobs, datasets and problems, as any gateway of the zone knows them."""
+    """Nodes, rates, totals, jobs, datasets and problems of the zone; the same from every gateway."""
     reading = await operations.board.look()
     return Overview(
         at=moment(reading.at),
@@ -55,7 +54,7 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
 
 
 def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
-    """Those that have space, if there are too many for a page."""
+    """Datasets with space first, if there are too many."""
     if len(datasets) <= MOST_ROWS:
         return datasets
     return sorted(datasets, key=lambda each: not each.granted)[:MOST_ROWS]
@@ -65,12 +64,9 @@ def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
 async def past(
     _caller: Reader, operations: Ops, hours: Annotated[int, Query(ge=1, le=48, description="how many")] = 1
 ) -> History:
-    """What the zone sent and read in steps of a minute or more, and which chunks were held; two days are remembered."""
+    """Traffic of the zone in steps of a minute or more, and the chunks held, for up to two days."""
     reading = await operations.board.look()
-    try:
-        return await _history(operations, reading, hours)
-    except DOWN:
-        raise unreachable() from None
+    return await through_redis(_history(operations, reading, hours))
 
 
 async def _history(operations: Operations, reading: FleetReading, hours: int) -> History:
@@ -79,11 +75,11 @@ async def _history(operations: Operations, reading: FleetReading, hours: int) ->
     end = (reading.at // step + 1) * step
     count = round(hours * 3600 / step)
     start = end - count * step
-    # One more minute, because what a step counted is the difference to the sample before.
+    # One more minute: a step's counts are the difference to the sample before it.
     names = {*reading.nodes, *(name for name, last in reading.counted.items() if last.at > start)}
     long = await samples.long(names, round(hours * 60) + 2)
     for name, recent in reading.samples.items():
-        # What has been counted since the last minute's sample; without it the newest step would be empty.
+        # Without the newest sample the current step would be empty.
         if recent and (not long.get(name) or recent[-1].at > long[name][-1].at):
             long.setdefault(name, []).append(recent[-1])
     points = await asyncio.to_thread(history, list(long.values()), start, step, count)
@@ -95,13 +91,9 @@ async def _history(operations: Operations, reading: FleetReading, hours: int) ->
     )
 
 
-@router.get("/problems", summary="List what is wrong")
+@router.get("/problems", summary="List problems")
 async def problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
     """Each with its remedy; errors first."""
     board = operations.board
     found = problems_of(await board.look(), board.lost_for)
-    first = place_of(cursor, int) or 0
-    if not 0 <= first <= len(found):
-        raise invalid_cursor()
-    last = first + limit
-    return Page(items=found[first:last], next=cursor_of(last) if last < len(found) else None)
+    return sliced(found, limit, cursor)

@@ -1,4 +1,4 @@
-"""What is wrong in the zone: what each node says of itself, and what only shows when all are looked at."""
+"""Problems of the zone: those that nodes report, and those visible only across nodes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gateway.policies.space.probing import LEAST_BENEFIT
 from gateway.policies.troubles import Trouble
 
 _SILENT = 20.0
-"""Seconds: a node says something of itself every five."""
+"""Seconds after which a node counts as silent; it reports every five."""
 
 
 def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
-    """Everything, errors first, and of equals the newest first.
+    """All problems: errors first, then newest first.
 
     Args:
         reading: of the fleet.
-        lost_for: seconds for which Redis could not be asked by this gateway.
+        lost_for: seconds for which Redis has been unreachable for this gateway.
     """
     found = [
         *_redis(reading, lost_for),
@@ -69,7 +69,7 @@ def _of_nodes(reading: FleetReading) -> Iterator[ProblemSeen]:
 
 
 def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
-    """A trouble as a node told it; nothing of what another version says in other words."""
+    """A problem that a node reported; ``None`` for one of another version."""
     try:
         return Trouble.from_json(told), float(told["since"])
     except (KeyError, TypeError, ValueError):
@@ -78,7 +78,9 @@ def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
 
 def _missing(reading: FleetReading) -> Iterator[ProblemSeen]:
     for name, told in reading.gone.items():
-        what = f"Node {name} is gone: it was heard of last {told.age:.0f} s ago, and did not say that it stops."
+        what = (
+            f"Node {name} is gone: its last sign of life was {told.age:.0f} s ago, and it did not report that it stops."
+        )
         yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
 
 
@@ -95,7 +97,7 @@ def _jobs(reading: FleetReading) -> Iterator[ProblemSeen]:
 
 
 def _judged(reading: FleetReading, job: str, otherwise: float) -> float:
-    """When a job was measured last, by what the manager remembers."""
+    """When the manager last measured a job."""
     try:
         return float(reading.plan.memory["jobs"][job]["probe"]["measured_at"]) or otherwise
     except (KeyError, TypeError, ValueError):

@@ -1,8 +1,9 @@
-"""A reading of the fleet as documents: nodes, rates, sums, jobs, datasets. Pure: everything comes from the ``FleetReading``."""
+"""Documents of a ``FleetReading``: nodes, rates, totals, jobs, datasets. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from gateway.admin.fleet.board import FleetReading
@@ -23,17 +24,16 @@ from gateway.fleet.samples import HeldChunk
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode, decide
 from gateway.policies.rates import Point, rates, ratio
-from gateway.policies.space.plan import JobOrder, Phase, PoolOrder
+from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, PoolOrder
 from gateway.policies.space.probing import times
 
 SHORT = 12
 """Digits of a dataset's id in lists."""
 _DISKS = ("normal", "unstable", "down")
-_NO_CHUNKS = ChunksDocument(units=0, complete=[], loading=-1, active=-1, marked=[])
 
 
 def nodes_of(reading: FleetReading) -> list[NodeDocument]:
-    """The nodes of the zone by id, those that are gone included."""
+    """The nodes of the zone by id, including those that are gone."""
     there = [_node(node.id, node.address, node.state.value, node.capacity, reading) for node in reading.nodes.values()]
     gone = [
         _node(name, str(told.document.get("address", "")), "GONE", int(told.document.get("capacity", 0)), reading)
@@ -76,25 +76,17 @@ def now_of(reading: FleetReading) -> Now:
 
 
 def total_of(reading: FleetReading) -> Total:
-    """What the nodes of the zone have counted; it never shrinks while Redis keeps what they said."""
+    """Totals of the zone's nodes; they never shrink while Redis keeps its data."""
     sums = reading.retired
     for name in {*reading.counted, *reading.samples}:
         known, recent = reading.counted.get(name), reading.samples.get(name)
         latest = recent[-1] if recent else None
         if latest is not None:
             sums = sums.plus(latest.counters)
-        # A start that Redis has not heard of yet, because it was lost, adds to what was counted before.
+        # After a restart that Redis has not recorded yet, the counts before it are added.
         if known is not None and (latest is None or latest.boot != known.boot):
             sums = sums.plus(known.counters)
-    return Total(
-        requests=int(sums.requests),
-        hits=int(sums.hits),
-        sent_bytes=int(sums.sent_bytes),
-        origin_bytes=int(sums.origin_bytes),
-        saved_bytes=int(sums.cache_bytes),
-        batch_items=int(sums.batch_items),
-        batch_hits=int(sums.batch_hits),
-    )
+    return Total(saved_bytes=int(sums.cache_bytes), **{name: int(count) for name, count in asdict(sums).items()})
 
 
 def jobs_of(reading: FleetReading) -> list[JobDocument]:
@@ -128,7 +120,7 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
 
 
 def dataset_ids(reading: FleetReading) -> set[str]:
-    """Every dataset that anybody speaks of."""
+    """Ids of all known datasets."""
     return {
         *reading.datasets.values(),
         *reading.plan.datasets,
@@ -146,7 +138,7 @@ def datasets_of(reading: FleetReading) -> list[DatasetSummary]:
 
 
 def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
-    """One dataset; ``short`` is what ``shortfalls`` found, if that is known already."""
+    """One dataset; ``short`` is the result of ``shortfalls``, if it is known."""
     items, size = size_of(reading, dataset)
     order = reading.plan.of(dataset)
     caching, why = _decision(order, size, reading.capacity)
@@ -160,18 +152,18 @@ def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str
         shortfall=(shortfalls(reading) if short is None else short).get(dataset, ""),
         granted=0 if order is None else order.target,
         resident_share=round(_share(reading, dataset, items), 4),
-        chunks=_NO_CHUNKS if order is None else _chunks(order),
+        chunks=ChunksDocument(units=order.units if order else 0, **asdict(order.chunks if order else ChunkRotation())),
     )
 
 
 def names_of(reading: FleetReading, dataset: str) -> list[str]:
-    """Under which names it is registered, or used by a job."""
+    """The names under which it is registered or used by a job."""
     registered = {name for (_, name), identity in reading.datasets.items() if identity == dataset}
     return sorted(registered | {job.record.name for job in reading.jobs if job.record.dataset == dataset})
 
 
 def size_of(reading: FleetReading, dataset: str) -> tuple[int | None, int | None]:
-    """Items and bytes, as far as a node or a job says it."""
+    """Items and bytes, if a node or a job reports them."""
     said = [told[dataset] for told in _told_datasets(reading) if dataset in told]
     if said:
         return max(int(each[0]) for each in said), max(int(each[1]) for each in said)
@@ -195,7 +187,7 @@ def _share(reading: FleetReading, dataset: str, items: int | None) -> float:
 
 
 def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple[CachingMode | None, str]:
-    """What is in force: the plan's word, or what each gateway decides alone for a dataset that the plan does not speak of."""
+    """The decision in force: the plan's, or the gateways' own for a dataset outside the plan."""
     if order is not None:
         return order.caching, order.why.value
     if size is None:
@@ -205,7 +197,7 @@ def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple
 
 
 def shortfalls(reading: FleetReading) -> dict[str, str]:
-    """Why datasets that are to be kept whole are not, by id."""
+    """Why datasets are cached only in part although they should be whole, by id."""
     room = int(USABLE * reading.capacity)
     whole: dict[str, int] = {}
     for dataset in dataset_ids(reading):
@@ -236,22 +228,11 @@ def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> str
     return ""
 
 
-def _chunks(order: PoolOrder) -> ChunksDocument:
-    chunks = order.chunks
-    return ChunksDocument(
-        units=order.units,
-        complete=list(chunks.complete),
-        loading=chunks.loading,
-        active=chunks.active,
-        marked=list(chunks.marked),
-    )
-
-
 # --- the past
 
 
 def point_document(point: Point, step: float) -> HistoryPoint:
-    """One step of ``step`` seconds that has ended."""
+    """A finished step of ``step`` seconds."""
     counted, over = point.counted, step
     return HistoryPoint(
         at=moment(point.at),
@@ -265,20 +246,12 @@ def point_document(point: Point, step: float) -> HistoryPoint:
 
 
 def newest_document(point: Point, now: Now) -> HistoryPoint:
-    """The step that goes on, with the rates of now.
+    """The current step, with the current rates.
 
-    What is counted for it began up to a minute before it, with the last sample that is kept for long: over the few seconds of the
-    step that have passed it would be many times the truth.
+    Its counts begin up to a minute before the step, with the last long-term sample. Divided by the few seconds of the step so
+    far, they would give far too high rates.
     """
-    return HistoryPoint(
-        at=moment(point.at),
-        hit_ratio=now.hit_ratio,
-        cache_bytes_per_second=now.cache_bytes_per_second,
-        origin_bytes_per_second=now.origin_bytes_per_second,
-        requests_per_second=now.requests_per_second,
-        batch_items_per_second=now.batch_items_per_second,
-        saved_bytes=int(point.counted.cache_bytes),
-    )
+    return HistoryPoint(**now.model_dump(), at=moment(point.at), saved_bytes=int(point.counted.cache_bytes))
 
 
 def held_documents(held: list[HeldChunk]) -> list[ChunkHeld]:

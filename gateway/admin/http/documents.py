@@ -1,4 +1,4 @@
-"""What every document of ``/-/admin`` has in common."""
+"""Base classes and field types of the documents of ``/-/admin``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gateway.edge.problems import refusals
+from gateway.model.keys import is_bucket_name
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and halves of characters, which no encoding has."""
 
 
 class RequestModel(BaseModel):
-    """What a request says: a field that does not exist is refused by its name, and a number is no truth value."""
+    """A request. Unknown fields are refused by name, and types are not coerced."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 class ResponseModel(BaseModel):
-    """What an answer says."""
+    """An answer."""
 
 
 PROBLEMS = refusals(
@@ -36,7 +37,7 @@ PROBLEMS = refusals(
         503: "ServiceUnavailable; try again after Retry-After seconds",
     }
 )
-"""What any address may answer beside what it is for."""
+"""Errors that every endpoint may answer."""
 
 
 def _printable(text: str) -> str:
@@ -46,13 +47,25 @@ def _printable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
-"""Free text of people: any character but control characters, up to a thousand; shown as text everywhere."""
+"""Free text: up to a thousand characters, none of them a control character."""
 
 Source = Literal["file", "catalog"]
-"""Where something is from: the configuration file, where it can be edited, or the catalog, where it is edited here."""
+"""Where a record is kept: in the configuration file, or in the catalog, where this API edits it."""
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_@+=][A-Za-z0-9._@+=-]*$")]
-"""What can stand in an address as it is."""
+"""A name that needs no escaping in a URL."""
+
+
+def _a_bucket(text: str) -> str:
+    if not is_bucket_name(text):
+        raise ValueError("is not a valid bucket name")
+    return text
+
+
+Bucket = Annotated[str, AfterValidator(_a_bucket), Field(min_length=1, max_length=255)]
+"""The name of a bucket."""
+Prefix = Annotated[str, Field(max_length=1024)]
+"""The beginning of keys, which may have any characters."""
 
 
 def moment(seconds: float) -> str:

@@ -1,12 +1,12 @@
-"""What endpoints of ``/-/admin`` take: pages, conditions, keys of idempotency, and the catalog to work on.
+"""Parameters of the admin endpoints: pages, conditions, idempotency keys, and the catalog.
 
-Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor says after which item the
-next page begins, so items that are added or removed between two pages neither repeat nor hide others.
+Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor names the last item of the
+page, so items that are added or removed between two pages neither repeat nor hide others.
 
-``If-Match`` guards a change against an edit that its caller has not seen (RFC 9110, section 13.1.1, strong comparison).
+``If-Match`` protects a concurrent edit from being overwritten (RFC 9110, section 13.1.1, strong comparison).
 
-``Idempotency-Key`` makes a POST safe to repeat: the answer is kept for a day, sealed, since it may have a secret in it, in the
-transaction of the change. The same key with another request is refused. Keys are each token's own
+``Idempotency-Key`` makes a POST safe to repeat. The transaction of the change stores the answer for a day, sealed, as it may
+hold a secret. The same key with another request is refused. Every token has its own keys
 (draft-ietf-httpapi-idempotency-key-header).
 """
 
@@ -16,7 +16,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any, Generic, TypeVar
@@ -34,7 +34,7 @@ from gateway.config import Settings
 from gateway.model.datasets import ApiError
 
 KEPT = 24 * 3600.0
-"""Seconds that the answer to a request with an Idempotency-Key is kept."""
+"""Seconds for which the answer to a request with an Idempotency-Key is stored."""
 Limit = Annotated[int, Query(ge=1, le=1000, description="most items in the answer")]
 Cursor = Annotated[str, Query(max_length=2000, description="`next` of the previous page; empty for the first")]
 IfMatch = Annotated[
@@ -44,15 +44,17 @@ IfMatch = Annotated[
     ),
 ]
 _TAG = re.compile(r'\s*((?:W/)?"[^"]*")\s*(?:,|$)')
+_LAST_POSITION = 100_000
+"""The largest cursor of a list without names."""
 T = TypeVar("T")
 A = TypeVar("A", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminParts:
-    """The catalog, and the configuration below it.
+    """The catalog and the configuration.
 
-    ``file`` gives the settings of the file as they are now, ``effective`` those with the catalog on top, which are in force.
+    ``file`` gives the current settings of the file, ``effective`` those in force, with the catalog on top.
     """
 
     catalog: Catalog
@@ -76,15 +78,15 @@ class Page(BaseModel, Generic[T]):
 
 
 def cursor_of(place: Any) -> str:
-    """The cursor of what begins after ``place``, which JSON can hold."""
+    """The cursor of the page after ``place``, a JSON value."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def place_of(cursor: str, kind: type[T]) -> T | None:
-    """The place that a cursor names, or ``None`` for the beginning.
+    """The place that a cursor names; ``None`` for the beginning.
 
     Raises:
-        ApiError: InvalidRequest, no page had this cursor.
+        ApiError: InvalidRequest, the cursor is not one of a page.
     """
     if not cursor:
         return None
@@ -98,15 +100,15 @@ def place_of(cursor: str, kind: type[T]) -> T | None:
 
 
 def invalid_cursor() -> ApiError:
-    """The refusal of a cursor that no page had."""
+    """The error for an invalid cursor."""
     return ApiError("InvalidRequest", "invalid cursor; pass the previous page's `next` unchanged.")
 
 
 def paged(items: Iterable[T], name: Callable[[T], str], limit: int, cursor: str) -> Page[T]:
-    """One page of items that are in memory, ordered by their names.
+    """One page of items, ordered by name.
 
     Raises:
-        ApiError: InvalidRequest, no page had this cursor.
+        ApiError: InvalidRequest, the cursor is not one of a page.
     """
     after = place_of(cursor, str)
     left = sorted((item for item in items if after is None or name(item) > after), key=name)
@@ -114,27 +116,38 @@ def paged(items: Iterable[T], name: Callable[[T], str], limit: int, cursor: str)
     return Page(items=left[:limit], next=following)
 
 
+def sliced(items: Sequence[T], limit: int, cursor: str) -> Page[T]:
+    """One page of items that have no names to continue after: the cursor is a position, so the list may shift between pages.
+
+    Raises:
+        ApiError: InvalidRequest, the cursor is not one of a page.
+    """
+    first = place_of(cursor, int) or 0
+    if not 0 <= first <= _LAST_POSITION:
+        raise invalid_cursor()
+    last = first + limit
+    return Page(items=list(items[first:last]), next=cursor_of(last) if last < len(items) else None)
+
+
 def etag_of(revision: int) -> str:
-    """The entity tag of a document that was last changed by the catalog's change of this number."""
+    """The entity tag of a document that the catalog's change of this number touched last."""
     return f'"{revision}"'
 
 
 def check_if_match(wanted: str | None, etag: str) -> None:
-    """Refuse a change of a document that is not the one that was read. ``wanted`` is the request's If-Match.
+    """Refuse to change a document that has changed since it was read. ``wanted`` is the request's If-Match.
 
     Raises:
         ApiError: PreconditionFailed.
     """
     if wanted is None or wanted.strip() == "*" or etag in _TAG.findall(wanted):
         return
-    raise ApiError(
-        "PreconditionFailed", f"It has changed since it was read: its etag is {etag} now. Read it again, then decide."
-    )
+    raise ApiError("PreconditionFailed", f"It has changed since it was read: its etag is now {etag}. Read it again.")
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What makes two requests the same; ``name`` is empty for a request without Idempotency-Key."""
+    """Identifies repeated requests; ``name`` is empty for a request without Idempotency-Key."""
 
     name: str
     fingerprint: str
@@ -169,7 +182,7 @@ async def change_once(
     answer: type[A],
     work: Callable[[CatalogChange], Awaitable[A]],
 ) -> A:
-    """Make a change by ``work``, which returns the answer, unless the same request was answered already.
+    """Make a change by ``work``, which returns the answer, unless the same request was already answered.
 
     Args:
         catalog: where the change is made.
@@ -209,7 +222,7 @@ async def _answered(catalog: Catalog, change: CatalogChange, once: Once) -> str 
 
 
 def located(response: Response, address: str, etag: str = "") -> None:
-    """Add the headers that name a document: its address below ``/-/admin/``, and its entity tag if it has one."""
+    """Add Location, an address below ``/-/admin/``, and the entity tag if there is one."""
     response.headers["Location"] = f"/-/admin/{address}"
     if etag:
         response.headers["ETag"] = etag

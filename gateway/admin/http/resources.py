@@ -1,7 +1,7 @@
 """The endpoints of a kind of record: list, create, show, change, remove.
 
-A ``Resource`` derives them from the declaration of the record (``gateway/admin/catalog/records.py``). Its subclass says what is
-told beside a record, what is refused, and which rights a change withdraws.
+A ``Resource`` derives them from the declaration of the record (``gateway/admin/catalog/records.py``). A subclass adds the state
+shown beside a record, the checks, and the rights that a change withdraws.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _METHODS = {"list": "GET", "create": "POST", "show": "GET", "change": "PATCH"}
 class Resource(ABC, Generic[R]):
     """One kind of record.
 
-    ``kind`` is its declaration, ``state`` what an answer tells beside it. ``about`` describes the endpoints, by the verb in their
-    summaries. ``taken`` is the advice about a name that is taken, ``filed`` that about a record of the configuration file.
-    ``removal`` is the verb of the endpoint that removes one.
+    ``kind`` is its declaration, ``state`` the further fields of an answer. ``about`` describes the endpoints, by verb.
+    ``taken`` is the advice for a name that is taken, ``filed`` that for a record of the configuration file. ``removal`` is the
+    verb of DELETE.
     """
 
     kind: type[R]
@@ -56,7 +56,7 @@ class Resource(ABC, Generic[R]):
     filed: str
     removal: str = "remove"
     file_counts: bool = True
-    """Whether the configuration file's counts where both have one of a name."""
+    """Whether the file's record hides one of the catalog with the same name."""
 
     def __init__(self) -> None:
         self.answer = self.kind.answer(self.state)
@@ -75,13 +75,13 @@ class Resource(ABC, Generic[R]):
         """One of the configuration file."""
 
     def check(self, record: R, view: View) -> None:
-        """Refuse a record that is to be created or changed. Raises ApiError."""
+        """Check a record before it is created or changed. Raises ApiError."""
 
     def check_new(self, record: R, view: View, now: float) -> None:
-        """Refuse a record that is to be created, beside ``check``. Raises ApiError."""
+        """Check a new record, in addition to ``check``. Raises ApiError."""
 
     def check_removal(self, record: R, view: View) -> None:
-        """Refuse a removal. Raises ApiError."""
+        """Check a removal. Raises ApiError."""
 
     async def withdraw(self, before: R, after: R | None, change: CatalogChange, parts: AdminParts, view: View) -> None:
         """Withdraw the rights that a change takes away; ``after`` is ``None`` for a removal."""
@@ -95,24 +95,24 @@ class Resource(ABC, Generic[R]):
         return self.describe(record, view)
 
     def records(self, view: View) -> Mapping[str, R]:
-        """The catalog's records."""
+        """The records of the catalog."""
         records: Mapping[str, R] = getattr(view.catalog, self.kind.plural)
         return records
 
     def documents(self, view: View) -> Iterator[ResponseModel]:
-        """All of them, each once."""
+        """All records, each once."""
         names = self.records(view).keys() | view.filed[self.kind.plural].keys()
         return filter(None, (self.document(name, view) for name in names))
 
     def document(self, name: str, view: View) -> ResponseModel | None:
-        """One of them."""
+        """One record."""
         record = self.records(view).get(name)
         if name in view.filed[self.kind.plural] and (record is None or self.file_counts):
             return self.describe_filed(name, view)
         return None if record is None else self.describe(record, view)
 
     def unknown(self, name: str) -> ApiError:
-        """The refusal of a name that no record has."""
+        """The error for an unknown name."""
         return ApiError(
             "NotFound", f"There is no {self.kind.singular} {name[:140]!r}; GET /-/admin/{self.kind.plural} lists them."
         )
@@ -120,7 +120,7 @@ class Resource(ABC, Generic[R]):
     async def editable(
         self, name: str, parts: AdminParts, change: CatalogChange, if_match: str | None
     ) -> tuple[R, View]:
-        """A record of the catalog that is the one the caller has read.
+        """A record of the catalog, unchanged since the caller read it.
 
         Raises:
             ApiError: NotFound; Conflict, it is the configuration file's; PreconditionFailed.
@@ -239,7 +239,7 @@ class Resource(ABC, Generic[R]):
         endpoint.__annotations__ |= {part: kind for part, kind in types.items() if part in endpoint.__annotations__}
         noun = self.kind.plural if verb == "list" else self.kind.singular
         article = "" if verb == "list" else "an " if noun[0] in "aeiou" else "a "
-        # Names of the file may have slashes in them; those of the catalog have none.
+        # Names of the file may contain slashes; those of the catalog cannot.
         key = f"/{{{self.kind.key}{':path' if verb == 'show' else ''}}}"
         self.router.add_api_route(
             f"/{self.kind.plural}{'' if verb in ('list', 'create') else key}",

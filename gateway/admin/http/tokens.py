@@ -1,8 +1,8 @@
-"""Who may use the admin addresses: bearer tokens of the configuration, and nothing that a browser sends by itself.
+"""Authorization of the admin endpoints by bearer tokens, never by anything that a browser sends on its own.
 
-``admin.token`` may do everything, ``admin.read_token`` may look: GET, and POST where that only asks. There are no cookies and no
-passwords that browsers keep, so a page of another site has nothing to abuse; a request that says that it comes from one is
-refused all the same, in case a proxy adds the token. The head of a request is judged before any of its body is read.
+``admin.token`` may do everything. ``admin.read_token`` may read: GET, and POST where that changes nothing. There are no cookies
+and no stored passwords, so pages of other sites have nothing to abuse. Their requests are refused all the same, in case a proxy
+adds the token. The head of a request is checked before any of its body is read.
 
 Sources: RFC 6750 (bearer tokens); "Fetch Metadata Request Headers" (W3C) and RFC 6454 for what a browser says of its origin.
 """
@@ -23,19 +23,19 @@ from gateway.config_catalog import AdminSettings
 from gateway.model.datasets import ApiError
 
 ACTOR = "larder.actor"
-"""Where the scope of a request has its ``Actor``."""
+"""Key of the ``Actor`` in a request's scope."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="larder admin"'}
 _SAFE = frozenset({"GET", "HEAD"})
 _ASKING = frozenset({"/admin/rules/check"})
-"""What is asked by POST, because it is too long for an address, and changes nothing."""
+"""Queries by POST, because they are too long for a URL."""
 
 
 class Tokens:
-    """Judges the heads of requests by the tokens that are configured."""
+    """Checks the heads of requests against the configured tokens."""
 
     def __init__(self, settings: AdminSettings) -> None:
         named = (("admin", settings.token), ("read", settings.read_token))
-        # Digests have one length, so a comparison tells nothing of the token's.
+        # Digests have one length, so comparing them does not reveal the length of the token.
         self._digests = tuple((name, sha256(token.encode()).digest()) for name, token in named if token)
 
     @property
@@ -47,8 +47,8 @@ class Tokens:
         """The caller of a request.
 
         Raises:
-            ApiError: AdminDisabled, no token is configured; CrossSite, a page of another site asks; Unauthorized, the token is
-                missing or wrong; ReadOnlyToken, it may not do this.
+            ApiError: AdminDisabled, no token is configured; CrossSite, the request comes from another site; Unauthorized, the
+                token is missing or wrong; ReadOnlyToken, it may not change anything.
         """
         if not self._digests:
             raise ApiError(
@@ -61,7 +61,7 @@ class Tokens:
         actor = Actor(self._name_of(headers.get(b"authorization", b"")), _address(scope), uuid.uuid4().hex)
         asks = scope["method"] in _SAFE or (scope["method"] == "POST" and scope["path"] in _ASKING)
         if not asks and not actor.may_change:
-            raise ApiError("ReadOnlyToken", "This is admin.read_token, which may only look; changes need admin.token.")
+            raise ApiError("ReadOnlyToken", "admin.read_token may only read; changes need admin.token.")
         return actor
 
     def _name_of(self, authorization: bytes) -> str:
@@ -82,11 +82,11 @@ class Tokens:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """The last of each name; a second one of what is judged here makes the request nobody's."""
+    """Headers by name. A repeated header that is checked here is refused."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in (b"authorization", b"origin", b"host") and name in found:
-            raise ApiError("InvalidRequest", f"The header {name.decode()} is there more than once.")
+            raise ApiError("InvalidRequest", f"The header {name.decode()} is given more than once.")
         found[name] = value
     return found
 
@@ -97,8 +97,7 @@ def _refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
     if not same or headers.get(b"sec-fetch-site", b"").lower() == b"cross-site":
         raise ApiError(
             "CrossSite",
-            "The admin addresses answer programs, and the pages of this gateway itself. Behind a proxy, have it pass the header "
-            "Host on as it came.",
+            "The admin endpoints answer programs and this gateway's own pages. A proxy must pass the header Host on unchanged.",
         )
 
 
@@ -116,17 +115,17 @@ async def _actor(request: Request, _described: Annotated[Any, Depends(_bearer)])
 
 
 Reader = Annotated[Actor, Depends(_actor)]
-"""The caller of an address that changes nothing."""
+"""The caller of an endpoint that changes nothing."""
 
 
 async def _changer(actor: Reader) -> Actor:
-    # The gate has refused this by the method; an endpoint that changes on GET would be a mistake of ours.
+    # The gate refuses this by the method; this catches an endpoint that would change something on GET.
     if not actor.may_change:
         raise ApiError("ReadOnlyToken")
     return actor
 
 
 Admin = Annotated[Actor, Depends(_changer)]
-"""The caller of an address that changes something."""
+"""The caller of an endpoint that changes something."""
 
 Judge = Callable[[Mapping[str, Any]], Actor]

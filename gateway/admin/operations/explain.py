@@ -1,4 +1,4 @@
-"""``/-/admin/explain``: why a read is no hit, and what to change; and what the misses of a node were."""
+"""``/-/admin/explain``: why a read is not a hit, and what to change; and the misses of each node by reason."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pydantic import Field
 
 from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.streams import PatternName
-from gateway.admin.http.documents import ResponseModel, moment
+from gateway.admin.http.documents import Bucket, ResponseModel, moment
 from gateway.admin.http.tokens import Reader
 from gateway.admin.operations.parts import Operations, Ops, principal_of
-from gateway.admin.operations.purge import Bucket
 from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
@@ -26,34 +25,34 @@ _AT = "2026-03-02T14:30:00.000Z"
 
 
 class RuleShown(ResponseModel):
-    """The rule that holds."""
+    """The rule that applies."""
 
     match: str = Field(
         description='its glob; "**" with the defaults when no rule matches', examples=["training-data/**"]
     )
     freshness: float | Literal["always", "immutable"] = Field(description="seconds", examples=[600.0])
     grant_seconds: float = Field(examples=[600.0])
-    by_prefix: bool = Field(description="whether a grant is for all that the rule matches", examples=[False])
+    by_prefix: bool = Field(description="whether a grant covers everything that the rule matches", examples=[False])
     cache: bool = Field(examples=[True])
 
 
 class Explanation(ResponseModel):
-    """What the next plain GET of an object would be."""
+    """The expected result of the next plain GET of an object."""
 
     bucket: str = Field(examples=["training-data"])
     key: str = Field(examples=["imagenet/val/0001.jpg"])
     tenant: str = Field(description="of the access key", examples=["vision"])
     rule: RuleShown
-    home: str = Field(description="the node that keeps the object", examples=["gw-2"])
-    asked: str = Field(description="the node that was asked: the home, if it can be reached", examples=["gw-2"])
-    unreachable: str = Field(description="why the home could not be asked; empty if it could", examples=[""])
+    home: str = Field(description="the node that owns the object", examples=["gw-2"])
+    asked: str = Field(description="the node that answered: the owner, if it can be reached", examples=["gw-2"])
+    unreachable: str = Field(description="why the owner could not be asked; empty if it could", examples=[""])
     known: bool = Field(description="whether its index has the object", examples=[True])
     etag: str = Field(examples=['"9b2cf535f27731c974343645a3985328"'])
     size: int = Field(examples=[110_592])
-    confirmed_at: str | None = Field(description="when the origin last vouched for it, ISO 8601", examples=[_AT])
-    fresh_until: str | None = Field(description="null: not known, or for as long as it is there", examples=[_AT])
+    confirmed_at: str | None = Field(description="when the origin last confirmed it, ISO 8601", examples=[_AT])
+    fresh_until: str | None = Field(description="null: unknown, or unlimited", examples=[_AT])
     granted_until: str | None = Field(
-        description="how long the origin's yes to this key is remembered; null: it was never asked, or said no",
+        description="end of the origin's grant to this key; null: it was never asked, or refused",
         examples=[_AT],
     )
     blocks: int = Field(examples=[1])
@@ -67,17 +66,15 @@ class Explanation(ResponseModel):
         description="part of the cache's space that it is charged to, or would be",
         examples=["stream:datasets/imagenet/train/"],
     )
-    channel: bool = Field(description="whether the node hears of the fleet's writes", examples=[True])
-    outcome: Outcome = Field(
-        description="what the next read would be, if the origin says what it said last", examples=["HIT"]
-    )
-    reason: Reason | None = Field(description="why it is no plain hit", examples=[None])
+    channel: bool = Field(description="whether the node receives the fleet's invalidations", examples=[True])
+    outcome: Outcome = Field(description="of the next read, if the origin has not changed", examples=["HIT"])
+    reason: Reason | None = Field(description="why it is not a plain hit", examples=[None])
     explanation: str = Field(examples=["The object is here, fresh, and granted: it is served from the cache."])
-    change: str = Field(description="what would make it a hit; empty if nothing needs to", examples=[""])
+    change: str = Field(description="what would make it a hit; empty if it is one", examples=[""])
 
 
 class MissCount(ResponseModel):
-    """Answers of one kind."""
+    """A count of answers."""
 
     node: str = Field(examples=["gw-1"])
     outcome: Outcome = Field(examples=["MISS"])
@@ -88,7 +85,7 @@ class MissCount(ResponseModel):
 
 
 class Misses(ResponseModel):
-    """What was answered otherwise than by a plain hit."""
+    """Answers that were not plain hits."""
 
     items: list[MissCount] = Field(description="the most frequent first")
 
@@ -101,7 +98,8 @@ async def explain(
     key: Annotated[str, Query(min_length=1, max_length=1024, description="of the object")],
     access_key_id: Annotated[str, Query(min_length=1, max_length=256, description="who reads")],
 ) -> Explanation:
-    """Whether a plain GET of the object by this access key would be a hit now, why not, and what to change. Asks no origin."""
+    """Whether a plain GET of the object by this access key would be a hit now, and if not, why and what to change. No origin is
+    asked."""
     principal = principal_of(operations, access_key_id)
     rule = operations.rules().for_path(f"{bucket}/{key}")
     place = ObjectKey(principal.identity.origin, bucket, key)
@@ -134,13 +132,13 @@ async def explain(
     )
 
 
-@router.get("/explain/misses", summary="Show what was no hit")
+@router.get("/explain/misses", summary="Count answers that were not hits")
 async def misses(
     _caller: Reader,
     operations: Ops,
     node: Annotated[str, Query(max_length=64, description="only of this node")] = "",
 ) -> Misses:
-    """Of every node, how many answers were no plain hits, by reason, with what would make fewer of them."""
+    """Answers of every node that were not plain hits, by reason, and how to get fewer of them."""
     return Misses(items=sorted(await _misses(operations, node), key=lambda each: (-each.count, each.node, each.reason)))
 
 

@@ -1,4 +1,4 @@
-"""What the endpoints of operations work with."""
+"""Dependencies of the endpoints of operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The parts of one worker.
+    """The services of one worker.
 
     ``find`` gives the principal of an access key that is valid now, or ``None``; ``rules`` are those in force.
     """
@@ -46,22 +46,22 @@ Ops = Annotated[Operations, Depends(_operations)]
 
 
 def principal_of(operations: Operations, access_key_id: str) -> Principal:
-    """Who has an access key.
+    """The principal of an access key.
 
     Raises:
-        ApiError: InvalidRequest, nobody does.
+        ApiError: InvalidRequest, the key is not valid.
     """
     principal = operations.find(access_key_id)
     if principal is None:
         raise ApiError(
             "InvalidRequest",
-            "access_key_id: is not valid at this gateway: there is no such key, or it was revoked or has expired.",
+            "access_key_id: is not a valid key of this gateway: it is unknown, revoked or expired.",
         )
     return principal
 
 
 async def through_redis(work: Awaitable[T]) -> T:
-    """Do something that needs Redis.
+    """Await work that needs Redis.
 
     Raises:
         ApiError: ServiceUnavailable, it cannot be reached.
@@ -73,9 +73,9 @@ async def through_redis(work: Awaitable[T]) -> T:
 
 
 def unreachable() -> ApiError:
-    """The refusal while Redis is lost."""
+    """The error while Redis is unreachable."""
     return ApiError(
         "ServiceUnavailable",
-        "Redis cannot be reached, so the nodes cannot be told; try again.",
+        "Redis cannot be reached, so the nodes cannot be informed; try again.",
         headers={"Retry-After": "5"},
     )

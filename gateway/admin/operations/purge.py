@@ -1,38 +1,26 @@
-"""``/-/admin/purge``: have the whole fleet forget what is below a prefix. Nothing is changed at the origin."""
+"""``/-/admin/purge``: the fleet forgets the objects below a prefix. The origin is not changed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from gateway.admin.catalog.purges import remember
-from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.documents import Bucket, Prefix, RequestModel, ResponseModel
 from gateway.admin.http.requests import AdminParts, Parts
 from gateway.admin.http.tokens import Admin
 from gateway.admin.operations.parts import Operations, Ops
 from gateway.engine.operations.purge import Purge, Purged
-from gateway.model.keys import is_bucket_name
 
 router = APIRouter(tags=["purge"])
 _LATELY = 600.0
-"""Seconds for which a node that fell silent is named, though it forgets when it comes back."""
-_FORGETS = "the catalog remembers it, and it forgets when it is back"
-_MAY_KEEP = "it forgets when it is back only if this very SQLite file is its catalog too: if not, purge again then"
-
-
-def _a_bucket(text: str) -> str:
-    if not is_bucket_name(text):
-        raise ValueError("is no bucket's name")
-    return text
-
-
-Bucket = Annotated[str, AfterValidator(_a_bucket), Field(min_length=1, max_length=255)]
-"""The name of a bucket."""
-Prefix = Annotated[str, Field(max_length=1024)]
-"""What keys begin with; any text, as keys may be."""
+"""Seconds for which a silent node is listed, although it applies the purge when it is back."""
+_FORGETS = "it applies the purge from the catalog when it is back"
+_MAY_KEEP = (
+    "it applies the purge when it is back only if it uses this SQLite file as its catalog; otherwise purge again then"
+)
 
 
 class PurgeRequest(RequestModel):
@@ -44,7 +32,7 @@ class PurgeRequest(RequestModel):
 
 
 class NodePurged(ResponseModel):
-    """What became of it on one node."""
+    """The result of one node."""
 
     node: str = Field(examples=["gw-1"])
     objects: int = Field(description="that were in its cache", examples=[1042])
@@ -69,13 +57,13 @@ class PurgeDone(ResponseModel):
     nodes: list[NodePurged] = Field(description="by id")
 
 
-@router.post("/purge", summary="Forget what is below a prefix")
+@router.post("/purge", summary="Purge a prefix")
 async def purge(asked: PurgeRequest, caller: Admin, operations: Ops, parts: Parts) -> PurgeDone:
-    """Every node forgets the objects and stops believing reads that are under way; the next readers ask the origin.
+    """Every node forgets the objects and discards reads under way; the next readers ask the origin.
 
-    For what was changed at the origin behind the gateway's back. Items of datasets are not meant: they are what their digest
-    says. The catalog remembers it: a node of this catalog that is away forgets when it comes back, before it answers anybody.
-    It is named all the same, as is every other one that has not forgotten yet.
+    Use it for objects that were changed at the origin directly. Items of datasets stay, since their digest identifies them. The
+    catalog records the purge: a node of this catalog that is away applies it before it serves again. The answer names every
+    node that has not applied it yet.
     """
     done = await operations.purges.count(Purge(asked.bucket, asked.prefix, dry_run=True))
     if not asked.dry_run:
@@ -92,12 +80,15 @@ async def purge(asked: PurgeRequest, caller: Admin, operations: Ops, parts: Part
         objects=sum(one.held.objects for one in done.values()),
         bytes=sum(one.held.bytes for one in done.values()),
         complete=not any(one.failure for one in done.values()),
-        nodes=[_document(name, done[name]) for name in sorted(done)],
+        nodes=[
+            NodePurged(node=name, objects=one.held.objects, bytes=one.held.bytes, failure=one.failure)
+            for name, one in sorted(done.items())
+        ],
     )
 
 
 async def _with_the_absent(done: dict[str, Purged], operations: Operations, parts: AdminParts) -> dict[str, Purged]:
-    """Name who has not forgotten, and what becomes of it: nodes that were asked, and those that fell silent lately."""
+    """Add nodes that have not applied the purge: those that failed, and those that fell silent recently."""
     shared = not parts.file().database.sqlite
     back = _FORGETS if shared else _MAY_KEEP
     named = {name: replace(one, failure=f"{one.failure}; {back}") if one.failure else one for name, one in done.items()}
@@ -108,7 +99,3 @@ async def _with_the_absent(done: dict[str, Purged], operations: Operations, part
             if name not in named and told.age <= within:
                 named[name] = Purged(failure=f"it has been silent for {told.age:.0f} s; {back}")
     return named
-
-
-def _document(name: str, done: Purged) -> NodePurged:
-    return NodePurged(node=name, objects=done.held.objects, bytes=done.held.bytes, failure=done.failure)

@@ -1,4 +1,4 @@
-"""``/-/admin/verifications``: nodes read through their caches while they serve on, and say what is wrong."""
+"""``/-/admin/verifications``: nodes check their caches while they serve, and report what is wrong."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from gateway.admin.http.requests import (
     Page,
     Parts,
     change_once,
-    cursor_of,
-    invalid_cursor,
     located,
-    place_of,
+    sliced,
 )
 from gateway.admin.http.tokens import Admin, Reader
-from gateway.admin.operations.parts import Operations, Ops, unreachable
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.verifications import MOST, Verification
+from gateway.admin.operations.parts import Operations, Ops, through_redis
+from gateway.fleet.verifications import Verification
 from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["verifications"])
@@ -36,34 +33,34 @@ VerificationId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", descript
 
 
 class VerificationRequest(RequestModel):
-    """Which nodes are to verify their caches."""
+    """The nodes to verify."""
 
     nodes: list[Annotated[str, Field(max_length=64)]] = Field(
-        default_factory=list, max_length=1000, description="ids; empty: all that are there", examples=[["gw-1"]]
+        default_factory=list, max_length=1000, description="ids; empty: all members", examples=[["gw-1"]]
     )
 
 
 class NodeVerified(ResponseModel):
-    """What one node found so far. Corrupt, missing and orphaned blobs are dropped by the node when it meets them; readers get
-    right bytes."""
+    """The result of one node so far. A node drops corrupt, missing and orphaned blobs when it meets them; readers get correct
+    bytes."""
 
     node: str = Field(examples=["gw-1"])
     state: State = Field(examples=["running"])
     share: float = Field(description="of the cache that has been read", examples=[0.42])
     blobs: int = Field(examples=[120_331])
     bytes: int = Field(examples=[13_002_111_222])
-    corrupt: int = Field(description="their bytes are not what their name says", examples=[0])
-    missing: int = Field(description="the index promises them", examples=[0])
+    corrupt: int = Field(description="the bytes do not match the digest", examples=[0])
+    missing: int = Field(description="in the index, but not on the disk", examples=[0])
     orphans: int = Field(description="no object uses them", examples=[0])
     examples: list[str] = Field(description="some of them, as files below blobs/", examples=[[]])
-    failure: str = Field(description="why it could not be done; empty if it could", examples=[""])
+    failure: str = Field(description="why it failed; empty if it did not", examples=[""])
 
 
 class VerificationDocument(ResponseModel):
     """A verification."""
 
     id: str = Field(examples=[_ID])
-    at: str = Field(description="when it was asked for, ISO 8601", examples=["2026-03-02T14:30:00.000Z"])
+    at: str = Field(description="when it was requested, ISO 8601", examples=["2026-03-02T14:30:00.000Z"])
     state: State = Field(description="done when all nodes are", examples=["running"])
     sound: bool | None = Field(description="whether nothing is wrong; null before the end", examples=[None])
     nodes: list[NodeVerified] = Field(description="by id")
@@ -78,7 +75,7 @@ async def verify(
     response: Response,
     asked: VerificationRequest | None = None,
 ) -> VerificationDocument:
-    """Have nodes read every blob and compare it with its digest, and the index with the disk. It only looks, and costs reads."""
+    """Nodes read every blob and compare it with its digest, and the index with the disk. Nothing is changed; it costs reads."""
     there = operations.board.parts.membership.nodes
     wanted = sorted(set(asked.nodes if asked is not None and asked.nodes else there))
     unknown = [name for name in wanted if name not in there]
@@ -86,11 +83,8 @@ async def verify(
         raise ApiError("InvalidRequest", f"nodes: there is no node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
 
     async def work(change: CatalogChange) -> VerificationDocument:
-        try:
-            name = await operations.verifications.errands.add(wanted)
-            found = await operations.verifications.errands.find(name)
-        except DOWN:
-            raise unreachable() from None
+        name = await through_redis(operations.verifications.errands.add(wanted))
+        found = await through_redis(operations.verifications.errands.find(name))
         change.target, change.after = name, {"nodes": wanted}
         assert found is not None
         return _document(found, operations)
@@ -104,28 +98,17 @@ async def verify(
 async def list_verifications(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[VerificationDocument]:
-    """The last hundred of the last week, newest first."""
-    first = place_of(cursor, int) or 0
-    if not 0 <= first <= MOST:
-        raise invalid_cursor()
-    try:
-        found = await operations.verifications.errands.all()
-    except DOWN:
-        raise unreachable() from None
-    last = first + limit
-    items = [_document(one, operations) for one in found[first:last]]
-    return Page(items=items, next=cursor_of(last) if last < len(found) else None)
+    """The last hundred within a week, newest first."""
+    found = await through_redis(operations.verifications.errands.all())
+    return sliced([_document(one, operations) for one in found], limit, cursor)
 
 
 @router.get("/verifications/{verification}", summary="Show a verification")
 async def show_verification(verification: VerificationId, _caller: Reader, operations: Ops) -> VerificationDocument:
-    """How far it is, and what was found."""
-    try:
-        found = await operations.verifications.errands.find(verification)
-    except DOWN:
-        raise unreachable() from None
+    """Progress and results."""
+    found = await through_redis(operations.verifications.errands.find(verification))
     if found is None:
-        raise ApiError("NotFound", "There is no such verification: they are forgotten after a week.")
+        raise ApiError("NotFound", "There is no such verification; they are deleted after a week.")
     return _document(found, operations)
 
 
@@ -149,7 +132,7 @@ def _node(name: str, told: Any, there: bool) -> NodeVerified:
     state: State = told.get("state") if told.get("state") in ("queued", "running", "done", "failed") else "failed"
     failure = str(told.get("failure", ""))
     if not there and state in ("queued", "running"):
-        state, failure = "failed", "the node is gone; it goes on if the node comes back"
+        state, failure = "failed", "the node is gone; it continues if the node comes back"
     numbers = {key: int(told.get(key, 0)) for key in ("blobs", "bytes", "corrupt", "missing", "orphans")}
     return NodeVerified(
         node=name,

@@ -1,17 +1,18 @@
-"""``/-/admin/warmups``: what will be needed is read into the cache before."""
+"""``/-/admin/warmups``: load objects or datasets into the cache before they are needed."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.view import dataset_ids
-from gateway.admin.http.documents import RequestModel, ResponseModel, Text, moment
+from gateway.admin.http.documents import ResponseModel, moment
 from gateway.admin.http.requests import (
     Cursor,
     Idempotent,
@@ -20,7 +21,6 @@ from gateway.admin.http.requests import (
     Page,
     Parts,
     change_once,
-    check_if_match,
     cursor_of,
     etag_of,
     invalid_cursor,
@@ -28,10 +28,8 @@ from gateway.admin.http.requests import (
     place_of,
 )
 from gateway.admin.http.tokens import Admin, Reader
-from gateway.admin.operations.parts import Operations, Ops, principal_of
-from gateway.admin.operations.purge import Bucket, Prefix
-from gateway.admin.operations.warmup_table import Request, Warmup
-from gateway.admin.operations.warmups import not_found
+from gateway.admin.operations.parts import Ops, principal_of
+from gateway.admin.operations.warmups import Warmup, WarmupRequest
 
 router = APIRouter(tags=["warm-ups"])
 
@@ -42,36 +40,15 @@ WarmupId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", description="o
 State = Literal["queued", "running", "done", "failed", "refused", "cancelled"]
 
 
-class WarmupRequest(RequestModel):
-    """What to load: the objects of a bucket below a prefix, or the items of a dataset."""
-
-    access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
-        description="with whose rights it is listed and read", examples=["GWVISION"]
-    )
-    bucket: Bucket | None = Field(None, examples=["training-data"])
-    prefix: Prefix = Field("", description='what keys begin with; "" for the whole bucket', examples=["imagenet/val/"])
-    dataset: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
-        None, description="name or id, of the tenant of the access key; instead of bucket and prefix", examples=[None]
-    )
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> WarmupRequest:
-        if (self.bucket is None) == (self.dataset is None):
-            raise ValueError("name either bucket (and prefix) or dataset")
-        if self.dataset is not None and self.prefix:
-            raise ValueError("prefix goes with bucket, not with dataset")
-        return self
-
-
 class Failure(ResponseModel):
-    """One that could not be loaded."""
+    """An object or item that could not be loaded."""
 
     key: str = Field(description="the object's key, or which item", examples=["imagenet/val/0007.jpg"])
     why: str = Field(examples=["the origin refuses it to this credential"])
 
 
 class WarmupDocument(ResponseModel):
-    """A warm-up. Bytes that the cache pushes out again are not subtracted."""
+    """A warm-up. Bytes that were evicted since are not subtracted."""
 
     id: str = Field(examples=[_ID])
     access_key_id: str = Field(examples=["GWVISION"])
@@ -100,13 +77,13 @@ class WarmupDocument(ResponseModel):
 async def start(
     asked: WarmupRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> WarmupDocument:
-    """Have the fleet read a prefix or a dataset into its caches, behind its readers. One gateway runs it (`node`);
-    when that one dies, another goes on. What is larger than all caches together is refused: a dataset at once, a prefix when it
-    has been counted.
+    """Have the fleet load a prefix or a dataset into its caches, at a lower priority than reads. One gateway runs it (`node`); if
+    that gateway dies, another one continues. Anything larger than all caches together is refused: a dataset at once, a prefix
+    after it was counted.
     """
     principal_of(operations, asked.access_key_id)
     dataset = _full_id(await operations.board.look(), asked.dataset or "")
-    request = Request(asked.access_key_id, asked.bucket or "", asked.prefix, dataset)
+    request = asked.model_copy(update={"dataset": dataset or None})
     await operations.warmups.judge(request)
 
     async def work(change: CatalogChange) -> WarmupDocument:
@@ -129,7 +106,7 @@ async def list_warmups(
         if not ours or not _HEX.issuperset(place[1]):
             raise invalid_cursor()
         before = (place[0], place[1])
-    found = await operations.warmups.table.page(before, limit + 1)
+    found = await operations.warmups.page(before, limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     following = None if last is None else cursor_of([last.created_at, last.id])
     return Page(items=[_document(one) for one in found[:limit]], next=following)
@@ -137,11 +114,8 @@ async def list_warmups(
 
 @router.get("/warmups/{warmup}", summary="Show a warm-up")
 async def show(warmup: WarmupId, _caller: Reader, operations: Ops, response: Response) -> WarmupDocument:
-    """How far it is; its progress is written down every second."""
-    found = await operations.warmups.table.find(warmup)
-    if found is None:
-        raise not_found()
-    document = _document(found)
+    """A warm-up and its progress, which is updated every second."""
+    document = _document(await operations.warmups.find(warmup))
     response.headers["ETag"] = document.etag
     return document
 
@@ -150,26 +124,18 @@ async def show(warmup: WarmupId, _caller: Reader, operations: Ops, response: Res
 async def cancel(
     warmup: WarmupId, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
-    """It ends within a second or two; what was loaded stays, and it can be resumed."""
+    """It ends within two seconds. What was loaded stays, and it can be resumed."""
     async with parts.catalog.changes.change(caller, "warmups.cancel", warmup) as change:
-        await _check(operations, change, warmup, if_match)
-        return _document(await operations.warmups.cancel(change, warmup))
+        return _document(await operations.warmups.cancel(change, warmup, if_match))
 
 
 @router.post("/warmups/{warmup}/resume", summary="Go on with a warm-up")
 async def resume(
     warmup: WarmupId, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
-    """One that was cancelled or has failed goes on where it was; one that is done looks at everything again."""
+    """A cancelled or failed warm-up continues where it stopped; a finished one checks everything again."""
     async with parts.catalog.changes.change(caller, "warmups.resume", warmup) as change:
-        await _check(operations, change, warmup, if_match)
-        return _document(await operations.warmups.resume(change, warmup))
-
-
-async def _check(operations: Operations, change: CatalogChange, name: str, if_match: str | None) -> None:
-    found = await operations.warmups.table.row(change.connection, name)
-    if found is not None:
-        check_if_match(if_match, etag_of(found.revision))
+        return _document(await operations.warmups.resume(change, warmup, if_match))
 
 
 def _full_id(reading: FleetReading, dataset: str) -> str:
@@ -181,31 +147,18 @@ def _full_id(reading: FleetReading, dataset: str) -> str:
 
 
 def _document(warmup: Warmup) -> WarmupDocument:
-    request, progress = warmup.request, warmup.progress
+    request = warmup.request
     return WarmupDocument(
+        **asdict(warmup.progress),
         id=warmup.id,
         access_key_id=request.access_key_id,
-        bucket=request.bucket or None,
+        bucket=request.bucket,
         prefix=None if request.dataset else request.prefix,
-        dataset=request.dataset or None,
-        state=_state(warmup.state),
+        dataset=request.dataset,
+        state=warmup.state if warmup.state in get_args(State) else "failed",
         node=warmup.node or None,
         failure=warmup.message,
-        total=progress.total,
-        total_bytes=progress.total_bytes,
-        done=progress.done,
-        done_bytes=progress.done_bytes,
-        there=progress.there,
-        failed=progress.failed,
-        examples=[Failure(key=each.get("key", ""), why=each.get("why", "")) for each in progress.examples],
         created_at=moment(warmup.created_at),
         updated_at=moment(warmup.updated_at),
         etag=etag_of(warmup.revision),
     )
-
-
-def _state(state: str) -> State:
-    known: dict[str, State] = {
-        "queued": "queued", "running": "running", "done": "done", "refused": "refused", "cancelled": "cancelled",
-    }  # fmt: skip
-    return known.get(state, "failed")

@@ -1,9 +1,8 @@
-"""Running the warm-ups of a fleet: one worker does it, by a lease in Redis, and another goes on when it dies.
+"""Runs the warm-ups of a fleet: in one worker, by a lease in Redis; another worker takes over when it dies.
 
-The rows are in the catalog, so nothing is lost with whoever ran them: the next one begins after the last part that was written
-down as loaded, and what had been loaded of the part after it is found in the cache. Where each node has a catalog of its own,
-each has its own lease. With Redis lost nobody leads: what is running stops within the lease's time and goes on when Redis is
-back.
+The rows are in the catalog. A worker that takes over continues after the last part that was recorded as loaded, and finds what
+was loaded of the next part in the cache. Nodes with a catalog of their own each have a lease. Without Redis no worker leads:
+running warm-ups stop within the lease's time and continue when Redis is back.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway import metrics
-from gateway.admin.operations.warmup_table import Warmup, WarmupTable
-from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
+from gateway.admin.operations.warmups import Warmup, Warmups
+from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.leadership import Leadership
 from gateway.model.errors import CatalogUnavailable, LarderError
@@ -26,8 +25,7 @@ log = logging.getLogger("larder.warmups")
 AT_ONCE = 4
 """Warm-ups that run at once; the others wait for their turn."""
 _LOOK = 1.0
-
-Make = Callable[[Warmup], Work]
+"""Seconds between two turns."""
 
 
 @dataclass(slots=True)
@@ -37,23 +35,19 @@ class _Running:
 
 
 class WarmupRunner:
-    """One worker's part.
+    """The part of one worker.
 
     Args:
-        table: of the warm-ups.
+        warmups: to run.
         leadership: the lease.
-        me: tells this worker from all others.
-        make: makes the work of a row.
-        may_run: whether this worker's node is in a state to do it.
+        me: identifies this worker.
+        may_run: whether this worker's node may run them now.
     """
 
-    def __init__(
-        self, table: WarmupTable, leadership: Leadership, me: str, make: Make, may_run: Callable[[], bool]
-    ) -> None:
-        self._table = table
+    def __init__(self, warmups: Warmups, leadership: Leadership, me: str, may_run: Callable[[], bool]) -> None:
+        self._warmups = warmups
         self._leadership = leadership
         self._me = me
-        self._make = make
         self._may_run = may_run
         self._running: dict[str, _Running] = {}
 
@@ -63,7 +57,7 @@ class WarmupRunner:
         await repeat("warm-ups", self.turn, _LOOK, (CatalogUnavailable,))
 
     async def turn(self) -> None:
-        """Lead, if it is this worker's turn: write down how far everything is, begin what is new, end what is not wanted.
+        """If this worker leads: record progress, begin queued warm-ups, stop cancelled ones.
 
         Raises:
             CatalogUnavailable: the catalog cannot be reached.
@@ -73,13 +67,13 @@ class WarmupRunner:
             metrics.WARMUPS_RUNNING.set(0)
             return
         for name, running in list(self._running.items()):
-            if not running.task.done() and not await self._table.note(name, self._me, running.progress):
+            if not running.task.done() and not await self._warmups.note(name, self._me, running.progress):
                 await self._stop(name)  # cancelled, or another worker's by now
         self._running = {name: one for name, one in self._running.items() if not one.task.done()}
-        for warmup in await self._table.unfinished():
+        for warmup in await self._warmups.unfinished():
             if len(self._running) >= AT_ONCE:
                 break
-            if warmup.id not in self._running and await self._table.take(warmup.id, self._me):
+            if warmup.id not in self._running and await self._warmups.take(warmup.id, self._me):
                 self._begin(warmup)
         metrics.WARMUPS_RUNNING.set(len(self._running))
 
@@ -87,7 +81,7 @@ class WarmupRunner:
         """Let another worker go on at once. Never raises for Redis or the catalog."""
         for name, running in list(self._running.items()):
             try:
-                await self._table.note(name, self._me, running.progress)
+                await self._warmups.note(name, self._me, running.progress)
             except LarderError:
                 break
         await self._stop_all()
@@ -115,21 +109,21 @@ class WarmupRunner:
     async def _work(self, warmup: Warmup, progress: WarmupProgress) -> None:
         state, message = "done", ""
         try:
-            await self._make(warmup).run(progress)
+            await self._warmups.factory.make(warmup.request).run(progress)
         except WarmupRefused as refusal:
             state, message = "refused", str(refusal)
         except WarmupFailed as failure:
             state, message = "failed", str(failure)
         except Exception:
             log.exception("warm-up %s failed", warmup.id)
-            state, message = "failed", "the gateway made a mistake; its log says which"
+            state, message = "failed", "internal error; see the gateway's log"
         metrics.WARMUPS_ENDED.labels(state).inc()
         log.info(
             "warm-up %s is %s: %d of %s, %d failed", warmup.id, state, progress.done, progress.total, progress.failed
         )
         while True:
             try:
-                await self._table.note(warmup.id, self._me, progress, state, message)
+                await self._warmups.note(warmup.id, self._me, progress, state, message)
                 return
             except CatalogUnavailable:
                 await asyncio.sleep(_LOOK)

@@ -1,24 +1,119 @@
-"""What the endpoints of warm-ups do: judge what is asked for, write it down for the runner, cancel it, have it go on."""
+"""Warm-ups in the catalog: started, cancelled and resumed by operators, carried out by ``WarmupRunner``.
+
+A row is queued, running, then done, failed, refused or cancelled; resuming queues it again. The worker that takes a row writes
+its name into it, and writes progress only while the row is running under that name. So a worker that was presumed dead cannot
+overwrite its successor's progress, and late progress cannot revive a cancelled warm-up. Progress is no change of the catalog: it
+is neither audited nor announced.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+from pydantic_core import from_json, to_json
+from sqlalchemy import ColumnElement, RowMapping, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.operations.warmup_table import UNFINISHED, Request, Warmup, WarmupTable
+from gateway.admin.catalog.schema import warmups
+from gateway.admin.http.documents import Bucket, Prefix, RequestModel, Text
+from gateway.admin.http.requests import check_if_match, etag_of
 from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
 from gateway.engine.operations.warm_objects import WarmObjects
-from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
-from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused, Work
+from gateway.engine.operations.warm_prefix import Prefix as WarmedPrefix
+from gateway.engine.operations.warm_prefix import WarmPrefix
+from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
 from gateway.policies.rules import Rules
 
-RESUMED = ("cancelled", "failed", "refused", "done")
+UNFINISHED = ("queued", "running")
+MOST = 10_000
+"""Rows that are kept; the oldest finished ones are deleted first."""
+
+
+class WarmupRequest(RequestModel):
+    """What to load: the objects of a bucket below a prefix, or the items of a dataset."""
+
+    access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
+        description="with whose rights it is listed and read", examples=["GWVISION"]
+    )
+    bucket: Bucket | None = Field(None, examples=["training-data"])
+    prefix: Prefix = Field("", description='what keys begin with; "" for the whole bucket', examples=["imagenet/val/"])
+    dataset: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="name or id, of the tenant of the access key; instead of bucket and prefix", examples=[None]
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> WarmupRequest:
+        if (self.bucket is None) == (self.dataset is None):
+            raise ValueError("name either bucket (and prefix) or dataset")
+        if self.dataset is not None and self.prefix:
+            raise ValueError("prefix goes with bucket, not with dataset")
+        return self
+
+    def wanted(self) -> dict[str, Any]:
+        """The fields that count, for the row and the audit log."""
+        unused = {"bucket", "prefix"} if self.dataset else {"dataset"}
+        return self.model_dump(exclude=unused)
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """A row; times in seconds since the epoch. ``message`` says why it ended, and is empty when it is done.
+
+    ``owner`` is the worker that runs it, ``NODE/WORKER``; empty while it waits for one, and once it was cancelled.
+    """
+
+    id: str
+    request: WarmupRequest
+    state: str
+    progress: WarmupProgress
+    message: str
+    owner: str
+    created_at: float
+    updated_at: float
+    revision: int
+
+    @property
+    def node(self) -> str:
+        """The node that runs it, or ran it when it ended; empty for none."""
+        return self.owner.rpartition("/")[0]
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> Warmup:
+        """Read a row. The request was checked when it was made; an older version's is taken as it is."""
+        told = from_json(row["progress"])
+        values = {
+            **row,
+            "request": WarmupRequest.model_construct(**from_json(row["request"])),
+            "progress": WarmupProgress.from_json(told["progress"]),
+            "message": str(told["message"]),
+        }
+        return cls(**values)
+
+    def row(self) -> dict[str, Any]:
+        """The columns."""
+        return {
+            "id": self.id,
+            "request": to_json(self.request.wanted()).decode(),
+            "state": self.state,
+            "progress": _noted(self.progress, self.message),
+            "owner": self.owner,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "revision": self.revision,
+        }
+
+
+def _noted(progress: WarmupProgress, message: str) -> str:
+    return to_json({"progress": progress.to_json(), "message": message}).decode()
 
 
 class WarmupFactory:
@@ -28,8 +123,8 @@ class WarmupFactory:
         find: the principal of an access key that is valid now.
         listings: of the origins.
         objects: loads objects.
-        shelf: where datasets are.
-        rules: that are in force.
+        datasets: finds datasets and loads their items.
+        rules: in force.
         capacity: bytes that the caches of the fleet can hold.
     """
 
@@ -38,53 +133,48 @@ class WarmupFactory:
         find: Callable[[str], Principal | None],
         listings: Listings,
         objects: WarmObjects,
-        shelf: DatasetAccess,
+        datasets: DatasetAccess,
         rules: Callable[[], Rules],
         capacity: Callable[[], int],
     ) -> None:
         self._find = find
         self._listings = listings
         self._objects = objects
-        self._shelf = shelf
+        self._datasets = datasets
         self._rules = rules
         self._capacity = capacity
 
-    def make(self, warmup: Warmup) -> Work:
-        """The work of a row."""
-        return self.work_of(warmup.request)
-
-    def work_of(self, request: Request) -> WarmPrefix | WarmDataset:
+    def make(self, request: WarmupRequest) -> WarmPrefix | WarmDataset:
         """The work of a request."""
 
         def principal() -> Principal | None:
             return self._find(request.access_key_id)
 
         if request.dataset:
-            return WarmDataset(request.dataset, principal, self._shelf, self._capacity)
-        wanted = Prefix(request.bucket, request.prefix)
+            return WarmDataset(request.dataset, principal, self._datasets, self._capacity)
+        wanted = WarmedPrefix(request.bucket or "", request.prefix)
         return WarmPrefix(wanted, principal, self._listings, self._objects, self._rules, self._capacity)
 
 
 class Warmups:
-    """Warm-ups, as operators see them.
+    """The warm-ups of a catalog. Every method raises CatalogUnavailable when the database cannot be reached.
 
     Args:
-        catalog: where they are.
-        workshop: judges what can be judged before one begins.
+        catalog: where the rows are.
+        factory: makes the work.
     """
 
-    def __init__(self, catalog: Catalog, workshop: WarmupFactory) -> None:
-        self.table = WarmupTable(catalog)
+    def __init__(self, catalog: Catalog, factory: WarmupFactory) -> None:
+        self.factory = factory
         self._catalog = catalog
-        self._workshop = workshop
 
-    async def judge(self, request: Request) -> None:
-        """Refuse at once what will be refused anyway.
+    async def judge(self, request: WarmupRequest) -> None:
+        """Refuse at once what would be refused later.
 
         Raises:
-            ApiError: Conflict, the dataset cannot be warmed up; ServiceUnavailable, that cannot be told now.
+            ApiError: Conflict, the dataset cannot be warmed up; ServiceUnavailable, that cannot be decided now.
         """
-        work = self._workshop.work_of(request)
+        work = self.factory.make(request)
         if isinstance(work, WarmDataset):
             try:
                 await work.check()
@@ -93,53 +183,96 @@ class Warmups:
             except WarmupFailed as failure:
                 raise ApiError("ServiceUnavailable", str(failure), headers={"Retry-After": "5"}) from None
 
-    async def add(self, change: CatalogChange, request: Request) -> Warmup:
-        """A new warm-up, which the runner finds within a second."""
-        now = self._catalog.now()
+    async def add(self, change: CatalogChange, request: WarmupRequest) -> Warmup:
+        """Queue a warm-up; the runner finds it within a second."""
+        now, connection = self._catalog.now(), change.connection
         new = Warmup(uuid.uuid4().hex, request, "queued", WarmupProgress(), "", "", now, now, change.revision)
-        await self.table.add(change.connection, new)
-        change.target, change.after = new.id, request.to_json()
+        await connection.execute(insert(warmups).values(**new.row()))
+        ended = select(warmups.c.id).where(warmups.c.state.not_in(UNFINISHED))
+        old = ended.order_by(warmups.c.created_at.desc()).offset(MOST)
+        names = [row.id for row in await connection.execute(old.limit(100))]
+        if names:
+            await connection.execute(delete(warmups).where(warmups.c.id.in_(names)))
+        change.target, change.after = new.id, request.wanted()
         return new
 
-    async def cancel(self, change: CatalogChange, name: str) -> Warmup:
-        """Have a warm-up end; what was loaded stays.
+    async def cancel(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
+        """End a warm-up; what was loaded stays.
 
         Raises:
-            ApiError: NotFound; Conflict, it has ended.
+            ApiError: NotFound; PreconditionFailed; Conflict, it has ended.
         """
-        warmup = await self._found(change, name)
+        warmup = await self._editable(change, name, if_match)
         if warmup.state not in UNFINISHED:
-            raise ApiError("Conflict", f"The warm-up has ended already: it is {warmup.state}.")
+            raise ApiError("Conflict", f"The warm-up has already ended: it is {warmup.state}.")
         return await self._turn(change, warmup, "cancelled", "it was cancelled")
 
-    async def resume(self, change: CatalogChange, name: str) -> Warmup:
-        """Have a warm-up go on; one that is done begins anew, and tries again what could not be loaded.
+    async def resume(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
+        """Continue a warm-up. One that is done or was refused starts over and retries what could not be loaded.
 
         Raises:
-            ApiError: NotFound; Conflict, it has not ended.
+            ApiError: NotFound; PreconditionFailed; Conflict, it has not ended.
         """
-        warmup = await self._found(change, name)
-        if warmup.state not in RESUMED:
+        warmup = await self._editable(change, name, if_match)
+        if warmup.state in UNFINISHED:
             raise ApiError("Conflict", f"The warm-up has not ended: it is {warmup.state}.")
         if warmup.state in ("done", "refused"):
             warmup.progress.restart()
         return await self._turn(change, warmup, "queued", "")
 
-    async def _turn(self, change: CatalogChange, warmup: Warmup, state: str, message: str) -> Warmup:
-        turned = replace(
-            warmup, state=state, message=message, owner="", updated_at=self._catalog.now(), revision=change.revision
-        )
-        await self.table.turn(change.connection, turned)
-        change.before, change.after = {"state": warmup.state}, {"state": state}
-        return turned
+    async def find(self, name: str, connection: AsyncConnection | None = None) -> Warmup:
+        """One warm-up.
 
-    async def _found(self, change: CatalogChange, name: str) -> Warmup:
-        found = await self.table.row(change.connection, name)
+        Raises:
+            ApiError: NotFound.
+        """
+        if connection is None:
+            async with self._catalog.database.reading() as reading:
+                return await self.find(name, reading)
+        found = (await connection.execute(select(warmups).where(warmups.c.id == name))).mappings().one_or_none()
         if found is None:
-            raise not_found()
+            raise ApiError("NotFound", "There is no such warm-up; GET /-/admin/warmups lists them.")
+        return Warmup.from_row(found)
+
+    async def page(self, before: tuple[float, str] | None, limit: int) -> list[Warmup]:
+        """Warm-ups, newest first, after the one with the creation time and id ``before``."""
+        query = select(warmups).order_by(warmups.c.created_at.desc(), warmups.c.id.desc()).limit(limit)
+        if before is not None:
+            older = warmups.c.created_at < before[0]
+            query = query.where(older | ((warmups.c.created_at == before[0]) & (warmups.c.id < before[1])))
+        async with self._catalog.database.reading() as connection:
+            return [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def unfinished(self) -> list[Warmup]:
+        """Those to run, oldest first."""
+        query = select(warmups).where(warmups.c.state.in_(UNFINISHED)).order_by(warmups.c.created_at, warmups.c.id)
+        async with self._catalog.database.reading() as connection:
+            return [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def take(self, name: str, owner: str) -> bool:
+        """Make a worker the owner of a warm-up; ``False`` if it has ended."""
+        return await self._write((warmups.c.id == name) & warmups.c.state.in_(UNFINISHED), state="running", owner=owner)
+
+    async def note(
+        self, name: str, owner: str, progress: WarmupProgress, state: str = "running", message: str = ""
+    ) -> bool:
+        """Write progress, and how it ended; ``False`` if this worker does not own it any more."""
+        mine = (warmups.c.id == name) & (warmups.c.owner == owner) & (warmups.c.state == "running")
+        return await self._write(mine, state=state, progress=_noted(progress, message))
+
+    async def _write(self, where: ColumnElement[bool], **values: str) -> bool:
+        change = update(warmups).where(where).values(updated_at=self._catalog.now(), **values)
+        async with self._catalog.database.writing() as connection:
+            return bool((await connection.execute(change)).rowcount)
+
+    async def _editable(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
+        found = await self.find(name, change.connection)
+        check_if_match(if_match, etag_of(found.revision))
         return found
 
-
-def not_found() -> ApiError:
-    """The refusal of an id that there is not."""
-    return ApiError("NotFound", "There is no such warm-up; GET /-/admin/warmups lists them.")
+    async def _turn(self, change: CatalogChange, warmup: Warmup, state: str, message: str) -> Warmup:
+        now = self._catalog.now()
+        turned = replace(warmup, state=state, message=message, owner="", updated_at=now, revision=change.revision)
+        await change.connection.execute(update(warmups).where(warmups.c.id == warmup.id).values(**turned.row()))
+        change.before, change.after = {"state": warmup.state}, {"state": state}
+        return turned

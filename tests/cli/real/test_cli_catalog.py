@@ -105,11 +105,11 @@ def test_rules(operator, tmp_path):
     assert [rule["verdict"] for rule in checked][:2] == ["matches", "hidden"]
     assert [rule["source"] for rule in operator("rules", "list", "--json").json["items"]] == ["file"]
     operator("rules", "replace", str(file))
-    assert operator("rules", "check", "s3://photos/train/01.jpg").out == "rule 0 holds: photos/** (catalog)\n"
+    assert operator("rules", "check", "s3://photos/train/01.jpg").out == "rule 0 applies: photos/** (catalog)\n"
     file.write_text("")
     operator("rules", "replace", str(file))
-    assert operator("rules", "check", "photos/train/01.jpg").out == "rule 0 holds: photos/** (file)\n"
-    assert "no rule holds" in operator("rules", "check", "elsewhere/x").out
+    assert operator("rules", "check", "photos/train/01.jpg").out == "rule 0 applies: photos/** (file)\n"
+    assert "no rule applies" in operator("rules", "check", "elsewhere/x").out
 
 
 @pytest.mark.parametrize("content", ["[[rules]\n", '[cache]\ndir = "x"\n', "rules = 3\n"])
