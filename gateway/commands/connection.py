@@ -27,6 +27,7 @@ from gateway.model.errors import ConfigError, LarderError
 PATIENCE = 60.0
 """Seconds to wait for an answer; a purge asks every node before it answers."""
 _PAGE = 1000
+"""Items of a page."""
 _ONCE = re.compile(r"(tenants|credentials|origins|warmups|verifications|credentials/[^/]+/rotate)")
 """Addresses whose POST is safe to repeat, by its Idempotency-Key."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")

@@ -12,6 +12,7 @@ from gateway.commands.output import Column, facts, line, moment, named, share, s
 from gateway.commands.resources import answering
 
 _DIGITS = 12
+"""Digits of a dataset's id."""
 _NAMED = frozenset({"at", "version", "what", "dataset", "job"})
 
 

@@ -47,11 +47,11 @@ class Administration:
     Args:
         settings: of the worker.
         live: what the catalog changes.
-        reach: what rules are checked against.
+        rule_probe: looks for objects that rules match.
         forgetting: of the node, for what was purged.
     """
 
-    def __init__(self, settings: Settings, live: Live, reach: RuleProbe, forgetting: Forgetting) -> None:
+    def __init__(self, settings: Settings, live: Live, rule_probe: RuleProbe, forgetting: Forgetting) -> None:
         self.catalog = Catalog(
             settings.catalog_url, settings.database.encryption_key, time.time, Path(settings.cache.dir)
         )
@@ -63,7 +63,7 @@ class Administration:
         """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts)
-        self.app.api.state.reach = reach
+        self.app.api.state.rule_probe = rule_probe
         self._settings = settings
         self._live = live
 

@@ -112,11 +112,11 @@ def operate(
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
     board = Board(BoardParts(samples, parts, membership, watch, table, registrations.registry.folders))
     find = _finder(ground.authenticator)
-    shelf = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
-    workshop = WarmupFactory(
-        find, ground.listings, everywhere.objects, shelf, lambda: ground.engine.services.rules, _capacity(ground)
+    datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
+    factory = WarmupFactory(
+        find, ground.listings, everywhere.objects, datasets, lambda: ground.engine.services.rules, _capacity(ground)
     )
-    warmups = Warmups(ground.admin.catalog, workshop)
+    warmups = Warmups(ground.admin.catalog, factory)
     keep_running(watch.run(), stack, watch.stop)
     keep_running(verifications.run(), stack)
     if ground.admin.exists:

@@ -455,6 +455,6 @@ async def test_an_empty_key_file_is_no_key(tmp_path: Path) -> None:
     async with AdminWorld.opened(url, ""):
         pass
     file.with_name("catalog.db.key").write_bytes(b"")
-    with pytest.raises(ConfigError, match="is no key"):
+    with pytest.raises(ConfigError, match="is not a key"):
         async with AdminWorld.opened(url, ""):
             pass

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import insert, select
 
-from gateway.admin.catalog.changes import CatalogChange, Changes, Told
+from gateway.admin.catalog.changes import CatalogChange, ChangeListener, Changes
 from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, witnesses
 from gateway.admin.catalog.migrating import lost_tables, migrate, read_before
 from gateway.admin.catalog.schema import meta
@@ -58,7 +58,7 @@ class Catalog:
         self._reading: asyncio.Task[Snapshot] | None = None
         self._away = False
         self._followers: list[Callable[[Snapshot], Awaitable[None]]] = []
-        self._tellers: list[Told] = []
+        self._tellers: list[ChangeListener] = []
 
     @property
     def vault(self) -> Vault:
@@ -86,7 +86,7 @@ class Catalog:
         """Call ``follower`` with every new snapshot, including the first."""
         self._followers.append(follower)
 
-    def tell(self, teller: Told) -> None:
+    def tell(self, teller: ChangeListener) -> None:
         """Call ``teller`` after every change made here, with the rights that it withdrew."""
         self._tellers.append(teller)
 

@@ -26,12 +26,12 @@ from gateway.admin.catalog.withdrawals import Withdrawal
 log = logging.getLogger("larder.admin")
 
 Document = Mapping[str, Any]
-Told = Callable[[Sequence[Withdrawal]], Awaitable[None]]
+ChangeListener = Callable[[Sequence[Withdrawal]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A caller whose token was right.
+    """An authorized caller.
 
     ``name`` is the token's: ``admin`` or ``read``; ``address`` is the client's, as the socket has it; ``request_id`` is in the
     answer's header ``x-larder-request-id`` too.
@@ -43,7 +43,7 @@ class Actor:
 
     @property
     def may_change(self) -> bool:
-        """Whether the token allows more than looking."""
+        """Whether the token allows changes."""
         return self.name == "admin"
 
 
@@ -67,31 +67,31 @@ class CatalogChange:
 
 
 class Changes:
-    """Where changes are made.
+    """Makes changes.
 
     Args:
         database: of the catalog.
         now: seconds since the epoch.
-        told: called after each change that was kept, with the rights that it took away.
+        listener: called after each committed change, with the rights that it withdrew.
     """
 
-    def __init__(self, database: CatalogDatabase, now: Callable[[], float], told: Told) -> None:
+    def __init__(self, database: CatalogDatabase, now: Callable[[], float], listener: ChangeListener) -> None:
         self._database = database
         self._now = now
-        self._told = told
+        self._listener = listener
 
     @asynccontextmanager
     async def change(self, actor: Actor, action: str, target: str) -> AsyncIterator[CatalogChange]:
-        """Make a change: it is kept when the block ends, and undone as a whole when it raises.
+        """Make a change: committed when the block ends, rolled back if it raises.
 
         Args:
-            actor: who makes it.
-            action: what he does, such as ``credentials.rotate``.
-            target: what it is done to, such as an access key.
+            actor: makes it.
+            action: such as ``credentials.rotate``.
+            target: such as an access key.
 
         Raises:
-            CatalogUnavailable: nothing was changed; or the connection was lost while the change was being kept, and reading again
-                tells.
+            CatalogUnavailable: nothing was changed, or the connection was lost during the commit; then reading again shows
+                which.
         """
         async with self._database.writing() as connection:
             await connection.execute(
@@ -106,7 +106,7 @@ class Changes:
             await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
         metrics.ADMIN_CHANGES.labels(action).inc()
         log.info("%s %s by %s from %s, request %s", action, change.target, actor.name, actor.address, actor.request_id)
-        await self._told(change.withdrawn)
+        await self._listener(change.withdrawn)
 
 
 _LOCK = select(meta.c.value).where(meta.c.name == "version").with_for_update()

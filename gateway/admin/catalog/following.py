@@ -28,6 +28,7 @@ PAUSE = 0.5
 """Seconds between two polls."""
 _DOWN = (RedisError, OSError, TimeoutError)
 _PATIENCE = 1.0
+"""Seconds for a command to Redis."""
 _SILENCE = 10.0
 """Seconds of silence after which the subscription is renewed, because its connection may be dead."""
 _KEPT = 86_400

@@ -27,7 +27,9 @@ from gateway.policies.covering import hidden_by
 router = APIRouter(tags=["rules"])
 
 MOST_RULES = 1000
+"""Rules that the catalog may have."""
 _LONGEST = 100 * 366 * 86_400.0
+"""Seconds that a rule may name: a hundred years."""
 
 
 class NewRule(Configured):

@@ -66,14 +66,14 @@ class CheckResult(ResponseModel):
     items: list[Checked]
 
 
-async def _reach(request: Request) -> RuleProbe:
-    reach: RuleProbe = request.app.state.reach
-    return reach
+async def _rule_probe(request: Request) -> RuleProbe:
+    probe: RuleProbe = request.app.state.rule_probe
+    return probe
 
 
 @router.post("/rules/check", summary="Check rules")
 async def check_rules(
-    _caller: Reader, parts: Parts, asked: Check, reach: Annotated[RuleProbe, Depends(_reach)]
+    _caller: Reader, parts: Parts, asked: Check, probe: Annotated[RuleProbe, Depends(_rule_probe)]
 ) -> CheckResult:
     """Find the rule that applies to an object, and rules that match no object. Nothing is changed."""
     catalog = (await parts.catalog.latest()).rules if asked.items is None else tuple(asked.items)
@@ -81,7 +81,7 @@ async def check_rules(
     rules = [*catalog, *file]
     path = f"{asked.bucket}/{asked.key}"
     counts = next((place for place, rule in enumerate(rules) if asked.bucket and glob_matches(rule.match, path)), None)
-    found = await _found(rules, parts.effective().origins, reach if asked.reach else None)
+    found = await _found(rules, parts.effective().origins, probe if asked.reach else None)
     items = [
         Checked(
             position=place,
@@ -99,19 +99,19 @@ async def check_rules(
 _Verdict = tuple[Literal["matches", "nothing", "hidden", "unknown"], str, str]
 
 
-async def _found(rules: Sequence[Configured], origins: Sequence[Origin], reach: RuleProbe | None) -> list[_Verdict]:
+async def _found(rules: Sequence[Configured], origins: Sequence[Origin], probe: RuleProbe | None) -> list[_Verdict]:
     hidden = hidden_by([rule.match for rule in rules])
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def one(place: int, glob: str) -> _Verdict:
         if place in hidden:
             return "hidden", f"rule {hidden[place]} matches all of it first", ""
-        if reach is None:
+        if probe is None:
             return "unknown", "the origins were not asked", ""
         answers = []
         for origin in origins:
             async with turn:
-                answers.append(await reach.of(glob, origin))
+                answers.append(await probe.of(glob, origin))
             if answers[-1].verdict == "matches":
                 break
         return _together(answers)

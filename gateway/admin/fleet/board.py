@@ -34,6 +34,7 @@ GONE = 10.0
 _ENOUGH = 15
 """Samples of a node that cover the last minute."""
 _LOOK_AT_DISK = 5.0
+"""Seconds between two reads of the registrations on this node's disk."""
 
 
 @dataclass(frozen=True, slots=True)

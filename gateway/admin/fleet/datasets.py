@@ -35,6 +35,7 @@ router = APIRouter(tags=["datasets"])
 _DIGITS = r"^[0-9a-f]{12,64}$"
 DatasetId = Annotated[str, PathParameter(pattern=_DIGITS, description="of the dataset: at least its first 12 digits")]
 _TWO_DAYS = 48 * 3600
+"""Seconds of the timeline."""
 
 
 class Registered(ResponseModel):

@@ -29,9 +29,11 @@ from gateway.admin.operations.parts import Operations, Ops, through_redis
 from gateway.policies.rates import history
 
 MOST_POINTS = 720
+"""Steps of a history."""
 MOST_ROWS = 500
 """Jobs, and datasets, in the overview; the lists have all."""
 _MINUTE = 60.0
+"""Seconds of the shortest step: the interval of long-term samples."""
 
 router = APIRouter(tags=["overview"])
 

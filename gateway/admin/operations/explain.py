@@ -21,6 +21,7 @@ from gateway.policies.streams.zone import zone_streams
 
 router = APIRouter(tags=["explain"])
 _FAR = 4e9
+"""Seconds since the epoch after which a time means "unlimited"."""
 _AT = "2026-03-02T14:30:00.000Z"
 
 

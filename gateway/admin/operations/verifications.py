@@ -83,8 +83,8 @@ async def verify(
         raise ApiError("InvalidRequest", f"nodes: there is no node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
 
     async def work(change: CatalogChange) -> VerificationDocument:
-        name = await through_redis(operations.verifications.errands.add(wanted))
-        found = await through_redis(operations.verifications.errands.find(name))
+        name = await through_redis(operations.verifications.queue.add(wanted))
+        found = await through_redis(operations.verifications.queue.find(name))
         change.target, change.after = name, {"nodes": wanted}
         assert found is not None
         return _document(found, operations)
@@ -99,14 +99,14 @@ async def list_verifications(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[VerificationDocument]:
     """The last hundred within a week, newest first."""
-    found = await through_redis(operations.verifications.errands.all())
+    found = await through_redis(operations.verifications.queue.all())
     return sliced([_document(one, operations) for one in found], limit, cursor)
 
 
 @router.get("/verifications/{verification}", summary="Show a verification")
 async def show_verification(verification: VerificationId, _caller: Reader, operations: Ops) -> VerificationDocument:
     """Progress and results."""
-    found = await through_redis(operations.verifications.errands.find(verification))
+    found = await through_redis(operations.verifications.queue.find(verification))
     if found is None:
         raise ApiError("NotFound", "There is no such verification; they are deleted after a week.")
     return _document(found, operations)

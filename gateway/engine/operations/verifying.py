@@ -28,14 +28,14 @@ class Verifications:
     """The verifications of a zone, and this node's part in them.
 
     Args:
-        errands: in Redis.
+        queue: in Redis.
         node: this node's id.
         cache: what is verified.
         speaks: whether this worker does it now.
     """
 
-    def __init__(self, errands: VerificationQueue, node: str, cache: CacheSettings, speaks: Callable[[], bool]) -> None:
-        self.errands = errands
+    def __init__(self, queue: VerificationQueue, node: str, cache: CacheSettings, speaks: Callable[[], bool]) -> None:
+        self.queue = queue
         self._node = node
         self._cache = cache
         self._speaks = speaks
@@ -50,7 +50,7 @@ class Verifications:
         """Do the oldest verification that waits for this node, if there is one and this worker speaks for its node."""
         if not self._speaks():
             return
-        waiting = [one for one in await self.errands.all() if self._is_due(one)]
+        waiting = [one for one in await self.queue.all() if self._is_due(one)]
         if waiting:
             await self._verify(waiting[-1].id)
 
@@ -59,15 +59,13 @@ class Verifications:
 
     async def _verify(self, name: str) -> None:
         self._report, self._wanted = VerifyReport(), True
-        await self.errands.say(name, self._node, _document(self._report, "running"))
+        await self.queue.say(name, self._node, _document(self._report, "running"))
         reading = asyncio.get_running_loop().create_task(verify_cache(self._cache, told=self._note))
         try:
             while not (await asyncio.wait([reading], timeout=_SAY))[0]:
-                if not self._speaks() or not await self.errands.say(
-                    name, self._node, _document(self._report, "running")
-                ):
+                if not self._speaks() or not await self.queue.say(name, self._node, _document(self._report, "running")):
                     return
-            await self.errands.say(name, self._node, _ended(reading))
+            await self.queue.say(name, self._node, _ended(reading))
         finally:
             # The thread stops after the file that it reads.
             self._wanted = False

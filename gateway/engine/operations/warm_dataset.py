@@ -62,18 +62,23 @@ class WarmDataset:
     Args:
         name: of the dataset, or its id.
         principal: who reads.
-        shelf: where datasets are.
+        datasets: finds datasets and loads their items.
         capacity: bytes that the caches of the fleet can hold.
     """
 
-    def __init__(self, name: str, principal: PrincipalSource, shelf: DatasetAccess, capacity: Capacity) -> None:
+    def __init__(self, name: str, principal: PrincipalSource, datasets: DatasetAccess, capacity: Capacity) -> None:
         self._name = name
         self._principal = principal
-        self._shelf = shelf
+        self._datasets = datasets
         self._capacity = capacity
 
     async def run(self, progress: WarmupProgress) -> None:
-        """See ``warming.Work``."""
+        """Load everything after ``progress.cursor``, keeping ``progress`` up to date.
+
+        Raises:
+            WarmupRefused: it cannot succeed.
+            WarmupFailed: it cannot continue now.
+        """
         registration = await self.check()
         content = registration.content
         progress.total, progress.total_bytes = content.items, content.size
@@ -91,7 +96,7 @@ class WarmDataset:
         """
         principal = require_valid(self._principal)
         try:
-            registration = await self._shelf.find(principal.tenant, self._name)
+            registration = await self._datasets.find(principal.tenant, self._name)
         except LarderError as failure:
             raise WarmupFailed(str(failure)) from None
         if registration is None:
@@ -104,7 +109,7 @@ class WarmDataset:
                 f"dataset: has {format_size(size)}, and the caches of the fleet can hold {format_size(limit)}: add nodes, or let "
                 "jobs use it in chunks, which are loaded ahead without a warm-up"
             )
-        mode = self._shelf.planned.of(registration).caching
+        mode = self._datasets.planned.of(registration).caching
         if mode not in (CachingMode.FULL, CachingMode.STATIC):
             raise WarmupRefused(
                 f"dataset: the plan holds it as {mode.value!r}, not whole; pin it (PUT /-/admin/datasets/{{id}}/override), "
@@ -115,25 +120,25 @@ class WarmDataset:
     async def _load(self, registration: Registration, part: NDArray[np.uint32], progress: WarmupProgress) -> None:
         principal = require_valid(self._principal)
         try:
-            await self._shelf.rights(principal, registration, part)
+            await self._datasets.rights(principal, registration, part)
         except LarderError as refusal:
             raise WarmupFailed(str(refusal)) from None
         ask = BatchAsk(
             registration,
             principal.identity,
-            self._shelf.planned.of(registration).caching,
+            self._datasets.planned.of(registration).caching,
             BatchMode.PREFETCH,
             part,
             len(part),
         )
         before = (progress.done, progress.done_bytes)
-        resident = await self._shelf.batches.lookup(ask)
+        resident = await self._datasets.batches.lookup(ask)
         progress.there += int(np.count_nonzero(resident))
         if not bool(resident.all()):
-            await self._shelf.batches.prefetch(replace(ask, indices=part[~resident]))
+            await self._datasets.batches.prefetch(replace(ask, indices=part[~resident]))
             resident = await self._settled(ask, progress, before)
         left = await self._ask_for(ask, part[~resident])
-        resident = await self._shelf.batches.lookup(ask)
+        resident = await self._datasets.batches.lookup(ask)
         progress.done = before[0] + int(np.count_nonzero(resident))
         progress.done_bytes = before[1] + _bytes_of(registration, part[resident])
         for index in part[~resident].tolist():
@@ -142,12 +147,12 @@ class WarmDataset:
     async def _settled(self, ask: BatchAsk, progress: WarmupProgress, before: tuple[int, int]) -> NDArray[np.bool_]:
         """Wait until nothing has come of a part for a while; by position, whether the item is in the cache."""
         loop = asyncio.get_running_loop()
-        resident = await self._shelf.batches.lookup(ask)
+        resident = await self._datasets.batches.lookup(ask)
         quiet_since = loop.time()
         while not bool(resident.all()) and loop.time() - quiet_since < _QUIET:
             await asyncio.sleep(_LOOK)
             require_valid(self._principal)
-            now = await self._shelf.batches.lookup(ask)
+            now = await self._datasets.batches.lookup(ask)
             if np.count_nonzero(now) > np.count_nonzero(resident):
                 quiet_since = loop.time()
             resident = now
@@ -161,7 +166,7 @@ class WarmDataset:
 
         async def fetch(index: int) -> None:
             wanted = Wanted(ask.registration, index, ask.identity, ask.caching)
-            outcome = await self._shelf.batches.fetches.fetch(wanted)
+            outcome = await self._datasets.batches.fetches.fetch(wanted)
             if isinstance(outcome, FailedItem):
                 reasons[index] = _why(outcome)
 

@@ -69,7 +69,12 @@ class WarmPrefix:
         self._capacity = capacity
 
     async def run(self, progress: WarmupProgress) -> None:
-        """See ``warming.Work``."""
+        """Load everything after ``progress.cursor``, keeping ``progress`` up to date.
+
+        Raises:
+            WarmupRefused: it cannot succeed.
+            WarmupFailed: it cannot continue now.
+        """
         if progress.total is None:
             await self._count(progress)
         async for page in self._pages(progress.cursor):

@@ -1,35 +1,34 @@
-"""What all warm-ups have in common: how far one is, where it would go on, and why it may not go on."""
+"""Common to all warm-ups: progress, the position to resume from, and why one cannot continue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 
 EXAMPLES = 20
-"""Failures that are told with their reason; the others are counted."""
+"""Failures that are kept with their reason; the others are only counted."""
 _LONGEST_TEXT = 300
 
 
 class WarmupRefused(LarderError):
-    """It makes no sense to begin, or to go on; the message says why, and what to do."""
+    """The warm-up cannot succeed; the message says why, and what to do."""
 
 
 class WarmupFailed(LarderError):
-    """It cannot go on now; it can be resumed."""
+    """The warm-up cannot continue now; it can be resumed."""
 
 
 @dataclass(slots=True)
 class WarmupProgress:
-    """How far a warm-up is.
+    """The progress of a warm-up.
 
-    ``total`` objects (or items) of ``total_bytes`` are to be there at the end, ``None`` while that is being counted. ``done``
-    of them have been looked at, ``done_bytes`` are in the cache by now, ``there`` were there before; ``failed`` could not be
-    loaded, some of them with the reason in ``examples``. ``cursor`` is where to go on after an interruption, with the counts of
-    ``mark``.
+    ``total`` objects or items of ``total_bytes`` are wanted; ``None`` while they are counted. ``done`` have been processed,
+    ``done_bytes`` are in the cache now, ``there`` were cached before, ``failed`` could not be loaded, some of them with the
+    reason in ``examples``. ``cursor`` is the position to resume from, with the counts of ``mark``.
     """
 
     total: int | None = None
@@ -44,31 +43,31 @@ class WarmupProgress:
     marked_examples: int = 0
 
     def loaded(self, size: int, there: bool) -> None:
-        """One more is in the cache."""
+        """Count one that is in the cache."""
         self.done += 1
         self.done_bytes += size
         self.there += there
 
     def fail(self, what: str, why: str) -> None:
-        """One more could not be loaded."""
+        """Count one that could not be loaded."""
         self.done += 1
         self.failed += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append({"key": what[:_LONGEST_TEXT], "why": why[:_LONGEST_TEXT]})
 
     def mark(self, cursor: str) -> None:
-        """Everything up to ``cursor`` has been looked at."""
+        """Everything up to ``cursor`` was processed."""
         self.cursor = cursor
         self.marked = (self.done, self.done_bytes, self.there, self.failed)
         self.marked_examples = len(self.examples)
 
     def rewind(self) -> None:
-        """Go back to the last mark: what came after it is looked at again."""
+        """Return to the last mark; what came after it is processed again."""
         self.done, self.done_bytes, self.there, self.failed = self.marked
         del self.examples[self.marked_examples :]
 
     def restart(self) -> None:
-        """Forget everything."""
+        """Start over."""
         self.total = self.total_bytes = None
         self.examples.clear()
         self.cursor, self.marked, self.marked_examples = "", (0, 0, 0, 0), 0
@@ -90,10 +89,10 @@ class WarmupProgress:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> WarmupProgress:
-        """Read what ``to_json`` made; nothing done yet, from nothing.
+        """Read ``to_json``; an empty mapping is the beginning.
 
         Raises:
-            ValueError, TypeError, KeyError: it is something else.
+            ValueError, TypeError, KeyError: the document is malformed.
         """
         if not told:
             return cls()
@@ -101,18 +100,6 @@ class WarmupProgress:
         own = {name: told[name] for name in ("total", "total_bytes", "done", "done_bytes", "there", "failed", "cursor")}
         known = [dict(example) for example in told["examples"]]
         return cls(**own, examples=known, marked=(done, size, there, failed), marked_examples=examples)
-
-
-class Work(Protocol):
-    """A warm-up that can be run."""
-
-    async def run(self, progress: WarmupProgress) -> None:
-        """Go on from ``progress.cursor``, keeping ``progress`` up to date.
-
-        Raises:
-            WarmupRefused: it makes no sense.
-            WarmupFailed: it cannot go on now.
-        """
 
 
 PrincipalSource = Callable[[], Principal | None]
