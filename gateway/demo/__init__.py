@@ -1,1 +1,1 @@
-"""`larder-gateway demo`: the gateway at work on one machine, with numbers that were counted while it ran."""
+"""`larder-gateway demo`: a gateway on one machine, with measured numbers."""

@@ -1,4 +1,4 @@
-"""How the demo reaches what it started: keys, plain S3 clients, and the counts at the origin."""
+"""The demo's clients: keys, plain S3 clients, and the counts at the origin."""
 
 from __future__ import annotations
 

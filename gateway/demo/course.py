@@ -1,4 +1,4 @@
-"""The course of the demo: what happens, in order. Importing it takes what the extra ``demo`` installs."""
+"""The steps of the demo, in order. Importing it needs the extra ``demo``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo stores: a small image dataset and one large object, the same bytes on every machine."""
+"""The demo's data: a small image dataset and one large object, the same bytes on every machine."""
 
 from __future__ import annotations
 

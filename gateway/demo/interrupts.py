@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment, without a moment at which it does harm.
+"""Safe handling of Ctrl-C at any moment.
 
 A signal that arrives between the start of a process and the line that remembers it would leave the process behind, and
 one that arrives while things are being removed would leave the rest. So the first signal becomes KeyboardInterrupt

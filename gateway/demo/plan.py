@@ -1,4 +1,4 @@
-"""What the demo and its training process tell one another."""
+"""Messages between the demo and its training process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes that end with the demo, whatever ends it."""
+"""Child processes that always end with the demo."""
 
 from __future__ import annotations
 

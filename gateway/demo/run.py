@@ -1,4 +1,4 @@
-"""The entrance of the demo, which costs nothing to import: `larder-gateway serve` passes here and has no use for scikit-learn."""
+"""The entry point of the demo, cheap to import: `larder-gateway serve` imports it and does not need scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo shows, one function a claim. Each proves its claim with what it read and counted, or fails."""
+"""The demo's claims, one function each. Each checks its claim by reads and counts, or fails."""
 
 from __future__ import annotations
 

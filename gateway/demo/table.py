@@ -1,4 +1,4 @@
-"""How the demo shows what it saw."""
+"""Tables of the demo's results."""
 
 from __future__ import annotations
 

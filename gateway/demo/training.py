@@ -1,4 +1,4 @@
-"""The training part of the demo: one small network, trained on the same images by way of plain boto3 and of Larder's loader.
+"""The training part of the demo: one small network, trained on the same images through boto3 and through Larder's loader.
 
 A process of its own, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
 gateway.demo.training PLAN RESULTS``: PLAN is what `Plan.write` wrote, RESULTS gets a line of JSON for each epoch.

@@ -1,4 +1,4 @@
-"""The two ways by which images come to the training of the demo: plain boto3, and Larder's loader."""
+"""The two readers of the demo's training: plain boto3, and Larder's loader."""
 
 from __future__ import annotations
 

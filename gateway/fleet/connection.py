@@ -1,4 +1,4 @@
-"""Connections to Redis: few, with short time-outs, and no command is repeated behind the caller's back."""
+"""Connections to Redis: few, with short time-outs, and without implicit retries."""
 
 from __future__ import annotations
 

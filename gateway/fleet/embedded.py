@@ -1,4 +1,4 @@
-"""A redis-server of our own, for ``redis.url = "embedded"``: coordination has one code path.
+"""A private redis-server for ``redis.url = "embedded"``, so that coordination has one code path.
 
 It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process. It must not outlive
 the gateway, even one that was killed with SIGKILL: Linux sends it SIGKILL when the thread that started it ends (prctl

@@ -1,4 +1,4 @@
-"""Telling every worker of the fleet that objects were written, and knowing when we may not have been told.
+"""Invalidations: every worker of the fleet learns of writes, and detects when it may have missed some.
 
 Rules. A write is announced before and after it is forwarded. An announcement is answered by every worker that
 received it, after it has forgotten the objects, and the announcer waits for these answers. A worker that cannot be

@@ -1,4 +1,4 @@
-"""The jobs of a zone, in Redis: who trains on what, how far it is, and which order its epochs take.
+"""The jobs of a zone in Redis: datasets, positions, and the orders of their epochs.
 
 A job is known by tenant and name; all its ranks register the same name and send heartbeats of their own. What must be one step
 is one Lua script, because gateways answer ranks of one job at the same moment: the first registration, the first asker of an

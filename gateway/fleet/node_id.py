@@ -1,4 +1,4 @@
-"""What a node calls itself: a name that lasts as long as its cache, a token of its start, and the place where it listens."""
+"""A node's identity: a name that lasts as long as its cache, a token of its start, and its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask at the addresses for other nodes."""
+"""Authentication of requests between nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking other nodes: signed HTTP, kept connections, and no error that a client would see.
+"""Requests to other nodes: signed HTTP over kept connections, with errors hidden from clients.
 
 A node that does not answer, breaks off or refuses the call as such is suspected (gateway/fleet/membership.py), and the caller
 gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. What a node does answer is an answer, whatever its

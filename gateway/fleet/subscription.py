@@ -1,4 +1,4 @@
-"""One Redis subscription that says when it is over.
+"""One Redis subscription that reports its end.
 
 redis-py's PubSub reconnects and subscribes again by itself, and what was published in between is gone without a trace.
 Here a subscription is one connection: it delivers every message published after ``opened`` returned, in Redis's

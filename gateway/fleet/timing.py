@@ -1,4 +1,4 @@
-"""How long the invalidation channel waits for what."""
+"""The time-outs of the invalidation channel."""
 
 from __future__ import annotations
 

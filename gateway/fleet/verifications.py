@@ -1,4 +1,4 @@
-"""Verifications in Redis: which nodes are to read through their caches, how far each is, and what it found.
+"""Verifications in Redis: the nodes to verify, their progress, and their findings.
 
 One hash per verification, with a field ``request`` and one per node; and a list of the newest ids. All of it is soft: it expires
 after a week, and a Redis that was emptied has no verifications.

@@ -1,4 +1,4 @@
-"""The way out of one connection: bytes through the transport, files by sendfile past it.
+"""The sending side of one connection: bytes through the transport, files by sendfile.
 
 Two writers share one socket, so one rule keeps the bytes in order: nothing is sent past the transport while the
 transport still holds bytes. Its buffer limit is zero, hence ``paused`` says exactly that, and a slow reader

@@ -1,4 +1,4 @@
-"""Response heads: from ASGI headers to the bytes on the wire, and what they say about the body that follows.
+"""Response heads: from ASGI headers to bytes on the wire, and the framing of the body.
 
 Response splitting (CWE-113) is made impossible once for the whole head instead of header by header: a head with *n*
 headers contains exactly *n* + 2 line feeds and as many carriage returns, so one more of either means that a name or a

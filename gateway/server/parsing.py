@@ -1,4 +1,4 @@
-"""From bytes to requests: llhttp does the grammar, this module what a gateway needs beyond it.
+"""From bytes to requests: llhttp does the grammar, this module the checks that a gateway needs beyond it.
 
 * A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished; the
   same bound holds for what comes between the pieces of a chunked body, its extensions and trailers.

@@ -1,4 +1,4 @@
-"""What Larder is compared with: no cache, one that never evicts, LRU, and Belady's MIN.
+"""The baselines of the simulator: no cache, one that never evicts, LRU, and Belady's MIN.
 
 All of them serve each job in its own order, which is random and uniform, item by item, as a loader that knows of no cache asks.
 Evictions free a hundredth of the cache at a time, as sorting for every single item would take longest.

@@ -1,4 +1,4 @@
-"""Virtual time: things happen in the order of their times, and those of one time in the order in which they were planned."""
+"""Virtual time: events happen in the order of their times, and those of one time in the order of their planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of each dataset is in the cache, and what is on its way there."""
+"""The items of each dataset: cached, and in flight."""
 
 from __future__ import annotations
 

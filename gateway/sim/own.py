@@ -1,4 +1,4 @@
-"""Ways of caching that are not Larder's: a run whose mode is ``"module:function"`` is served by what that function makes.
+"""Custom ways of caching: the function of a run whose mode is ``"module:function"`` makes them.
 
 So an idea can be compared with the others before a line of Larder is changed (docs/adding-a-policy.md). The module is imported
 as any other, from ``PYTHONPATH``, and runs with the rights of the user who simulates: a scenario is a program, not a document.

@@ -1,4 +1,4 @@
-"""Runs of a scenario, and what is measured of them."""
+"""Runs of a scenario, and their measurements."""
 
 from __future__ import annotations
 

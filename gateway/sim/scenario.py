@@ -1,4 +1,4 @@
-"""What is simulated, as a TOML file says it: datasets, jobs, an origin, a fleet, and the runs that are compared.
+"""Scenarios as TOML files: datasets, jobs, an origin, a fleet, and the runs to compare.
 
 A run is all of it under one way of caching. The first run of the mode ``none`` with the same jobs is what speedups refer to.
 """

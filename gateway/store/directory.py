@@ -1,4 +1,4 @@
-"""The cache directory: its layout, its locks and its plain file operations. Nothing here knows the index.
+"""The cache directory: its layout, its locks and its plain file operations, without the index.
 
     blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
     tmp/             blobs being written; each is locked by its writer, so an unlocked one has none any more

@@ -1,4 +1,4 @@
-"""The disk behind its breaker: every access to directory and index asks here first and reports here afterwards.
+"""The disk behind its breaker: every access to directory and index is checked before and reported after.
 
 Nothing here blocks the event loop: what touches the disk is done by threads, and a wait that the disk does not end is ended by
 the watch (threads.py), which opens the breaker.

@@ -1,4 +1,4 @@
-"""Foreign failures become ours here: errors of the operating system and of SQLite, as the breaker's kinds.
+"""Maps OS and SQLite errors to ``DiskFault``, by the breaker's kinds.
 
 Sources: errno(3); "Result and Error Codes", https://www.sqlite.org/rescode.html.
 """

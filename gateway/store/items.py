@@ -1,4 +1,4 @@
-"""Items of datasets on this node's disk: blobs that are reached by their digest, and what is known of them beforehand.
+"""Items of datasets on this node's disk: blobs by digest, and residency flags.
 
 
 Looking an item up costs no database, and no thread while the kernel has its path in memory. Each dataset that is open in a worker

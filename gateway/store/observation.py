@@ -1,4 +1,4 @@
-"""What clients read, brought from all workers of a node to the one that keeps the cache.
+"""Sends the reads of all workers of a node to the keeper's worker.
 
 ``ObservedReads.note`` is on the path of every S3 read, so it only appends. Four times a second a worker takes what it noted and
 sends it to the keeper's worker: one datagram per 128 reads, on a Unix socket beside the table of generations, never on the cache

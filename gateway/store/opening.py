@@ -1,4 +1,4 @@
-"""The slow way to a blob: open its file and, unless that was done since the start of the node, check what it contains.
+"""The slow path to a blob: open its file and, once per start of the node, verify it.
 
 A file counts as checked while its row says that a file of this modification time was found right under this start.
 So each blob is read through once after each start, by whichever worker needs it first, and once more whenever its

@@ -1,4 +1,4 @@
-"""What the index holds below a prefix, for operators; forgetting it is ``Store.forget_prefix``."""
+"""The objects below a prefix, for operators; ``Store.forget_prefix`` forgets them."""
 
 from __future__ import annotations
 

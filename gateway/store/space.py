@@ -1,4 +1,4 @@
-"""What one worker knows of the node's space: the counts of the index, and what its own fills were promised."""
+"""A worker's view of the node's space: the counts of the index, and reservations of its own fills."""
 
 from __future__ import annotations
 

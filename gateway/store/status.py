@@ -1,4 +1,4 @@
-"""How a store is, for metrics, admin pages and /-/readyz."""
+"""The status of a store, for metrics, admin pages and /-/readyz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``larder-gateway verify``: is every blob what its name says, and does the index say what the disk holds?
+"""``larder-gateway verify``: compares every blob with its digest, and the index with the disk.
 
 Only looks, so it may run beside a gateway: what is younger than a minute is left out, because a blob gets its row a moment after
 its file. Repairing is the store's own work, recovery and the check at first opening, and needs the node lock.

@@ -1,4 +1,4 @@
-"""A blob while it is written: a file that grows, that readers may follow, and that gets its name when it is complete.
+"""A blob in the making: a growing file that readers may follow, renamed when it is complete.
 
 Threads of the disk do what touches the file, one step at a time, and the hashing, which costs more than writing. A step costs
 a thread switch. So the first step creates the file, and a caller that has all bytes of a blob gives them to ``commit``, which

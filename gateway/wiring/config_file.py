@@ -1,4 +1,4 @@
-"""The file that a worker's settings come from, and the variables that name it to the worker."""
+"""A worker's configuration file, and the environment variables that name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker needs to know the fleet's datasets, and to ask for their items where they are at home."""
+"""Wires the fleet's datasets and the requests for their items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker needs to be part of its node, and its node of a fleet."""
+"""Wires a worker's node and its fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can change while a worker runs: rules, credentials and origins, by the file and by the catalog on top of it."""
+"""The settings that change while a worker runs: rules, credentials and origins of the file and the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker needs to take part in managing its zone: jobs and plan in Redis, the manager's loop, the node's chunks."""
+"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, the node's chunks."""
 
 from __future__ import annotations
 

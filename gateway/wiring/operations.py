@@ -1,4 +1,4 @@
-"""What a worker needs for operations: the node's watch, verifications and warm-ups, and the board that the pages are made of."""
+"""Wires operations: the node's watch, verifications, warm-ups, and the fleet snapshot for the pages."""
 
 from __future__ import annotations
 

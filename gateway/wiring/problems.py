@@ -1,4 +1,4 @@
-"""What the parts of a worker know to be wrong, as entries of the list of problems (gateway/policies/troubles.py)."""
+"""The problems that a worker's parts report (gateway/policies/troubles.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker applies the purges that its node has missed: before the gateway answers anybody, and whenever it hears of one."""
+"""Applies the purges that the node has missed, before it serves clients and whenever a new one is announced."""
 
 from __future__ import annotations
 

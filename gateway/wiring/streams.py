@@ -1,4 +1,4 @@
-"""What a worker needs to watch the reads of its clients."""
+"""Wires the observation of clients' reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself as a process."""
+"""Process metrics of a worker."""
 
 from __future__ import annotations
 

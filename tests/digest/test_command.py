@@ -327,7 +327,7 @@ def test_what_is_no_digest_file_exits_with_1(tmp_path, capsys):
     for words in (["show", "f"], ["verify", "f"], ["diff", "f", "f"]):
         words = [str(tmp_path / word) if word == "f" else word for word in words]
         assert cli.main(["digest", *words]) == 1
-        assert "no whole Parquet file" in capsys.readouterr().err
+        assert "not a complete Parquet file" in capsys.readouterr().err
 
 
 def test_a_reader_who_leaves_early_is_no_error_message(filled):

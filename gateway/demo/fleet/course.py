@@ -1,4 +1,4 @@
-"""What happens with the fleet, in order. Importing it takes what the extra ``demo-reads`` and the client's ``digest`` install."""
+"""The steps of the fleet demo, in order. Importing it needs the extra ``demo-reads`` and the client's ``digest``."""
 
 from __future__ import annotations
 

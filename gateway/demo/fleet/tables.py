@@ -1,4 +1,4 @@
-"""How the fleet shows what it saw."""
+"""Tables of the fleet demo's results."""
 
 from __future__ import annotations
 

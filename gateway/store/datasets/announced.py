@@ -1,4 +1,4 @@
-"""Which registrations of this node the fleet was told of: a small file that the node's workers share.
+"""The registrations of this node that were announced to the fleet: a small file that its workers share.
 
 What the fleet's table does not have was removed somewhere if the table had it before, and is news if not. The table itself cannot
 tell, so each node notes what it has seen there, and under which *epoch*: a name of the table that changes when Redis loses it.

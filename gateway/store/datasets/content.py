@@ -1,4 +1,4 @@
-"""What of a dataset depends on its bytes only: digests, lengths, and what is known of them in this node's cache.
+"""The part of a dataset that depends on its bytes only: digests, lengths, and residency on this node.
 
 Everything is mapped, so ten million items cost a worker no memory until they are touched, and what is touched is shared by the
 workers of the node. Two registrations share a ``Content`` when digests *and* lengths agree: lengths are claims,

@@ -1,4 +1,4 @@
-"""Running ``convert`` as a process of its own: what a digest file makes the reader do, it cannot do to the gateway."""
+"""Runs ``convert`` in a separate process, so that a malicious digest file cannot harm the gateway."""
 
 from __future__ import annotations
 

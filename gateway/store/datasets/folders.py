@@ -1,4 +1,4 @@
-"""The folder of datasets: who may change what in it, and what a crash leaves behind.
+"""The folder of datasets: its layout, its locks, and recovery after a crash.
 
     contents/<id>-<16 hex digits>/    index, states: see layout.py; the digits tell apart contents of one id whose lengths differ
     tenants/<32 hex digits>/<name>/   registration.json and the locations file that it names

@@ -1,4 +1,4 @@
-"""A digest file on its way in: written as it arrives, hashed, and bounded in size."""
+"""An incoming digest file: written as it arrives, hashed, and bounded in size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registrations that one worker has open: read from their small files, and looked at again when they may have changed."""
+"""The registrations that one worker has open, reread when their files may have changed."""
 
 from __future__ import annotations
 

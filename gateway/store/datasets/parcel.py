@@ -1,4 +1,4 @@
-"""A registration on its way to another node: a TAR of its document, the content's index and the locations, as they are on disk.
+"""A registration in transit to another node: a TAR of its document, the content's index and the locations, as on disk.
 
 What comes is checked like any file of ours that may be damaged: magic numbers, sizes, that the digests are those of the id and
 the lengths those of the tag, that the sorted order is one, and that every location lies within the keys. The states file does

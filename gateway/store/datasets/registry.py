@@ -1,4 +1,4 @@
-"""Which datasets are registered here: by tenant and name on disk, opened when they are asked for.
+"""The registered datasets of this node, by tenant and name on disk, opened on demand.
 
 Registrations are soft state. What cannot be read, or is not as long as it should be, counts as not registered and is removed;
 the client registers again. Workers tell each other nothing: each looks at a registration's small file, at most once a second

@@ -1,4 +1,4 @@
-"""What registrations take on the disk: of one tenant for its quota, and of all for the cache's space."""
+"""The disk usage of registrations: of a tenant for its quota, of all for the cache's space."""
 
 from __future__ import annotations
 

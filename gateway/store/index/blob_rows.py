@@ -1,4 +1,4 @@
-"""Operations on the rows of blobs: who goes first, what was used, what was verified, what is counted.
+"""Operations on the rows of blobs: eviction order, use, verification, counts.
 
 Files are removed only here, by ``remove_files``, and only while the transaction holds the write lock and the blob has no
 row. ``objects.record`` looks at the files under the same lock. So of an eviction and a new fill of the same bytes one comes

@@ -1,4 +1,4 @@
-"""Operations on pools: which blobs they hold, in which order those leave, and what is counted of them.
+"""Operations on pools: their blobs, the order of eviction, and counts.
 
 Each takes a connection inside a transaction. Ranks are what the pools' eviction orders say (gateway/policies/pools.py); sums are
 kept by triggers (schema.py).

@@ -1,4 +1,4 @@
-"""Which purges of the catalog a node has applied, noted in its index.
+"""The catalog's purges that a node has applied, noted in its index.
 
 In the index, and not beside it: what SQLite loses with the power is what was written last, so where the note has survived, the
 deletions before it have too; and an index that was lost has neither.

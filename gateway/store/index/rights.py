@@ -1,4 +1,4 @@
-"""Grants of a whole bucket, withdrawn at once: what an origin granted there before its rights changed proves nothing."""
+"""Withdrawal of all grants of a bucket after a change of its rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Larder's client, for what S3 has no words for: datasets, and batches of their items.
+"""Larder's client for datasets and batches of their items.
 
 Plain reads and writes need nothing from here: any S3 client uses a gateway by its endpoint setting. Importing this package
 loads nothing; each name loads its module when it is first used, so that a data-loading worker pays only for what it uses.

@@ -25,7 +25,7 @@ def parser() -> ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"larder {larder.__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    digest = commands.add_parser("digest", help="build digest files and look at them", description="Digest files.")
+    digest = commands.add_parser("digest", help="build and inspect digest files", description="Digest files.")
     kinds = digest.add_subparsers(metavar="COMMAND", required=True)
     for add in (_add_build, _add_show, _add_verify, _add_diff):
         add(kinds)
@@ -47,8 +47,8 @@ def _add_build(commands: Any) -> None:
         "larder.commands.digest:build",
         "list and hash the objects below a prefix",
         "Write the digest file of all objects below s3://bucket/prefix, through any S3 endpoint, gateway or not.\n\n"
-        "What was read is kept in FILE.partial, so that the same command goes on after an interruption. If FILE is there\n"
-        "already, only objects whose ETag or size changed since are read. Unchanged input gives an equal file.",
+        "FILE.partial keeps the progress: repeat the command after an interruption. If FILE exists, only objects whose ETag or\n"
+        "size changed since are read. Unchanged input gives an equal file.",
         "examples:\n"
         "  larder digest build s3://photos/train/ -o train.digest --include '*.jpg'\n"
         "  larder digest build s3://shards/ -o shards.digest --include '*.tar' --tar-members\n"
@@ -59,15 +59,15 @@ def _add_build(commands: Any) -> None:
     command.add_argument("source", metavar="s3://BUCKET/PREFIX", help="where the objects are; keys begin with PREFIX")
     command.add_argument("-o", "--output", metavar="FILE", required=True, help="the digest file")
     command.add_argument(
-        "--include", metavar="GLOB", action="append", default=[], help="take only such keys; repeatable"
+        "--include", metavar="GLOB", action="append", default=[], help="include only these keys; repeatable"
     )
     command.add_argument(
-        "--exclude", metavar="GLOB", action="append", default=[], help="leave out such keys; repeatable"
+        "--exclude", metavar="GLOB", action="append", default=[], help="exclude these keys; repeatable"
     )
     inside = command.add_mutually_exclusive_group()
     inside.add_argument("--tar-members", action="store_true", help="the items are the files in TARs, not whole objects")
-    inside.add_argument("--index", metavar="MODULE:FUNCTION", help="a function says where in each object its items are")
-    command.add_argument("--fresh", action="store_true", help="read everything again, whatever is known")
+    inside.add_argument("--index", metavar="MODULE:FUNCTION", help="a function that locates the items of each object")
+    command.add_argument("--fresh", action="store_true", help="read everything again")
     command.add_argument(
         "--no-store-checksums", action="store_true", help="read objects even if the store has their SHA-256"
     )
@@ -76,7 +76,11 @@ def _add_build(commands: Any) -> None:
 
 def _add_show(commands: Any) -> None:
     command = _command(
-        commands, "show", "larder.commands.digest:show", "what is in a digest file", "Numbers of a digest file."
+        commands,
+        "show",
+        "larder.commands.digest:show",
+        "describe a digest file",
+        "Describe a digest file: id, items, sizes, buckets, duplicates.",
     )
     command.add_argument("file", metavar="FILE", help="a digest file")
     command.add_argument(
@@ -95,7 +99,7 @@ def _add_verify(commands: Any) -> None:
     )
     command.add_argument("file", metavar="FILE", help="a digest file")
     share = command.add_mutually_exclusive_group()
-    share.add_argument("--sample", metavar="N", type=_count, default=1000, help="so many items, drawn at random (1000)")
+    share.add_argument("--sample", metavar="N", type=_count, default=1000, help="number of random items (1000)")
     share.add_argument("--all", action="store_true", help="every item")
     command.add_argument("--seed", metavar="N", type=int, help="draw the same sample each time")
     _add_reading(command, several=True)
@@ -106,7 +110,7 @@ def _add_diff(commands: Any) -> None:
         commands,
         "diff",
         "larder.commands.digest:diff",
-        "what differs between two digest files",
+        "compare two digest files",
         "List what was added (+), removed (-) and changed (~) from A to B, by bucket, key and offset; exit status 1 if any.",
     )
     command.add_argument("first", metavar="A", help="a digest file")
@@ -119,7 +123,7 @@ def _add_datasets(commands: Any) -> None:
         commands,
         "register",
         "larder.commands.dataset:register",
-        "tell a gateway of a dataset",
+        "register a dataset",
         "Register a digest file at a gateway, by upload or by its address. Registering again is harmless.",
         "example:\n  larder datasets register imagenet-train imagenet.parquet --caching chunked",
     )
@@ -127,11 +131,9 @@ def _add_datasets(commands: Any) -> None:
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
     register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
     known = _command(
-        commands, "list", "larder.commands.dataset:listing", "all datasets", "The datasets that were registered."
+        commands, "list", "larder.commands.dataset:listing", "all datasets", "List the registered datasets."
     )
-    shown = _command(
-        commands, "show", "larder.commands.dataset:show", "one dataset", "What a gateway knows of a dataset."
-    )
+    shown = _command(commands, "show", "larder.commands.dataset:show", "one dataset", "Describe a dataset.")
     shown.add_argument("name", metavar="NAME|ID", help="as datasets list has it")
     removed = _command(
         commands,
@@ -148,14 +150,18 @@ def _add_datasets(commands: Any) -> None:
 
 def _add_jobs(commands: Any) -> None:
     known = _command(
-        commands, "list", "larder.commands.jobs:listing", "all jobs", "The jobs that registered and are still heard of."
+        commands,
+        "list",
+        "larder.commands.jobs:listing",
+        "all jobs",
+        "List the registered jobs that still send heartbeats.",
     )
     shown = _command(
         commands,
         "show",
         "larder.commands.jobs:show",
         "one job",
-        "What the fleet knows of a job: where it is, and the mean time of its steps with the cache and without.",
+        "Describe a job: its position, and the mean time of its steps with the cache and without.",
     )
     shown.add_argument("job", metavar="JOB", help="its name, as jobs list has it")
     for command in (known, shown):
@@ -169,25 +175,21 @@ def _add_bench(commands: Any) -> None:
         "bench",
         "larder.commands.bench:bench",
         "measure how fast a dataset is read",
-        "Read a dataset in random batches, one after the other, as one loader does that computes nothing, and print items and\n"
-        "bytes per second and the time of a batch. With --compare the same batches are then read by plain S3 GETs, many at\n"
-        "once. Both read what they find: run it twice to see a warm cache. Exit status 1 if an item could not be read.",
+        "Read a dataset in random batches, one after the other, as a loader without a model does, and print items and bytes per\n"
+        "second and the time of a batch. --compare then reads the same batches by concurrent S3 GETs. Run it twice to measure a\n"
+        "warm cache. Exit status 1 if an item could not be read.",
         "examples:\n"
         "  larder bench imagenet-train --seconds 30\n"
         "  larder bench imagenet-train --compare\n"
         "  larder bench imagenet-train --compare --compare-endpoint https://s3.eu-west-1.amazonaws.com --compare-profile store",
     )
-    command.add_argument(
-        "dataset", metavar="NAME|FILE", help="a dataset that is registered, or a digest file, which then is"
-    )
-    command.add_argument("--seconds", metavar="N", type=_seconds, default=10.0, help="for so long (10)")
+    command.add_argument("dataset", metavar="NAME|FILE", help="a registered dataset, or a digest file to register")
+    command.add_argument("--seconds", metavar="N", type=_seconds, default=10.0, help="duration (10)")
     command.add_argument("--batch-size", metavar="N", type=_count, default=256, help="items of a batch (256)")
     command.add_argument(
         "--substitute", metavar="N", type=_count, default=10, help="candidates for each item of a batch (10); 1: none"
     )
-    command.add_argument(
-        "--pool", metavar="N", type=_count, default=100_000, help="only so many items from the beginning on (100000)"
-    )
+    command.add_argument("--pool", metavar="N", type=_count, default=100_000, help="only the first N items (100000)")
     command.add_argument("--seed", metavar="N", type=int, default=0, help="of the order (0)")
     command.add_argument("--compare", action="store_true", help="also by plain S3")
     command.add_argument("--compare-endpoint", metavar="URL", help="of the plain S3 (the gateway)")
@@ -207,7 +209,7 @@ def _command(commands: Any, name: str, run: str, summary: str, description: str,
 
 def _add_reading(command: ArgumentParser, *, several: bool = False) -> None:
     command.add_argument("--jobs", metavar="N", type=_count, default=16, help="objects read at once (16)")
-    command.add_argument("--no-progress", action="store_true", help="say nothing on standard error while working")
+    command.add_argument("--no-progress", action="store_true", help="show no progress on standard error")
     _add_where(command)
     _add_json(command, several=several)
 
@@ -220,13 +222,13 @@ def _add_where(command: ArgumentParser) -> None:
 
 
 def _add_json(command: ArgumentParser, *, several: bool = False) -> None:
-    what = "JSON, a document on each line" if several else "one JSON document, and nothing else"
+    what = "JSON, a document on each line" if several else "one JSON document"
     command.add_argument("--json", action="store_true", help=f"print {what}")
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is no number of things: 1, 2, ...")
+        raise ArgumentTypeError(f"{text!r} must be a positive integer")
     return int(text)
 
 
@@ -236,5 +238,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e6:
-        raise ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise ArgumentTypeError(f"{text!r} must be a positive number of seconds")
     return seconds

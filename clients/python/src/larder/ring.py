@@ -1,4 +1,4 @@
-"""Which node of a fleet is home of what, computed as the gateways compute it: a reader that asks the home saves a hop.
+"""The ring of a fleet, computed as the gateways do, so that a reader can request items from their homes.
 
 Weighted rendezvous hashing: every node draws for every key a number that depends on nothing but the two, exponentially
 distributed with the node's capacity as its rate, and the smallest draw is home. ``GET /-/v1/fleet`` names the nodes, and with

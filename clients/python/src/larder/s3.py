@@ -258,7 +258,7 @@ def _parsed(body: bytes, status: int, bucket: str) -> ElementTree.Element:
             raise ElementTree.ParseError("it has a DOCTYPE")
         return ElementTree.fromstring(body)  # noqa: S314
     except ElementTree.ParseError as error:
-        raise S3Error(status, "MalformedXML", bucket, "", f"the listing is no XML: {error}") from error
+        raise S3Error(status, "MalformedXML", bucket, "", f"the listing is not XML: {error}") from error
 
 
 def _error(response: HTTPResponse, body: bytes, bucket: str, key: str) -> S3Error:

@@ -111,11 +111,11 @@ def _digests(position: int, value: bytes | None) -> pa.Array:
         ({"digest": _digests(2, None)}, "column 'digest', row 2: is null"),
         ({"digest": pa.array([digest[:20] for digest in DIGESTS], pa.binary(20))}, "row 0: is not 32 bytes"),
         ({"digest": pa.array([digest.hex() for digest in DIGESTS])}, "column 'digest' is string.*unhex"),
-        ({"bucket": pa.array(["ok", "ok", "a/b", "ok", "ok"])}, "column 'bucket', row 2: is no bucket's name"),
+        ({"bucket": pa.array(["ok", "ok", "a/b", "ok", "ok"])}, "column 'bucket', row 2: is not a bucket name"),
         ({"bucket": pa.array(["ok", None, "ok", "ok", "ok"])}, "column 'bucket', row 1: is null"),
         ({"bucket": pa.array([1, 2, 3, 4, 5])}, "column 'bucket' is int64, expected text"),
-        ({"key": pa.array(["k"] * 4 + [""])}, "column 'key', row 4: is no key"),
-        ({"key": pa.array(["ü" * 513] + ["k"] * 4)}, "column 'key', row 0: is no key"),
+        ({"key": pa.array(["k"] * 4 + [""])}, "column 'key', row 4: is not a key"),
+        ({"key": pa.array(["ü" * 513] + ["k"] * 4)}, "column 'key', row 0: is not a key"),
         ({"key": pa.array([b"k", b"k", b"\xff", b"k", b"k"]).view(pa.string())}, "column 'key', row 2: is not UTF-8"),
         ({"offset": pa.array([0, 0, -1, 0, 0])}, "column 'offset', row 2: is negative"),
         ({"offset": pa.array([0.5] * N)}, "column 'offset' is double, expected an integer"),
@@ -142,7 +142,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path):
     whole = save(tmp_path / "d").read_bytes()
     for size in range(0, len(whole), 37):
         (tmp_path / "d").write_bytes(whole[:size])
-        with pytest.raises(DigestFileError, match="no whole Parquet file"):
+        with pytest.raises(DigestFileError, match="not a complete Parquet file"):
             read(tmp_path / "d")
 
 
@@ -152,7 +152,7 @@ def test_a_flipped_bit_in_the_data_is_noticed(tmp_path):
     data = bytearray((tmp_path / "d").read_bytes())
     data[data.index(DIGESTS[2]) + 5] ^= 4
     (tmp_path / "d").write_bytes(data)
-    with pytest.raises(DigestFileError, match="no whole Parquet file"):
+    with pytest.raises(DigestFileError, match="not a complete Parquet file"):
         read(tmp_path / "d")
 
 

@@ -1,1 +1,1 @@
-"""What the subcommands of ``larder`` do. Each gives the exit status: 0, or 1 when it found what it was to look for."""
+"""The subcommands of ``larder``. Each returns the exit status: 0, or 1 for a finding or failure."""

@@ -1,4 +1,4 @@
-"""``larder dataset``: the datasets that a gateway knows."""
+"""``larder datasets``: the datasets registered at a gateway."""
 
 from __future__ import annotations
 

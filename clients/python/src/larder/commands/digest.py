@@ -1,4 +1,4 @@
-"""``larder digest``: building digest files, and looking at them."""
+"""``larder digest``: build and inspect digest files."""
 
 from __future__ import annotations
 

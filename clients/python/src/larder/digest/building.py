@@ -148,7 +148,7 @@ def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> R
     bucket, prefix = parse_source(source)
     reader = Reader(s3, bucket, Items.of(options.items), supplied=options.supplied)
     if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is no directory")
+        raise ValueError(f"{path.parent} is not a directory")
     known = previous_objects(path, bucket, reader.items.name) if path.exists() else iter(())
     try:
         with Journal(partial(path), f"{reader.items.name} of s3://{bucket}", fresh=options.fresh) as journal:

@@ -1,4 +1,4 @@
-"""What two digest files have in common, and what not."""
+"""Compares two digest files."""
 
 from __future__ import annotations
 

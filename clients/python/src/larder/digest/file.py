@@ -146,7 +146,7 @@ def opened(path: Path) -> pq.ParquetFile:
 
 def damaged(path: Path, error: Exception) -> DigestFileError:
     """What to say of a file that cannot be read to its end."""
-    return DigestFileError(f"{path} is no whole Parquet file, write or fetch it again: {error}")
+    return DigestFileError(f"{path} is not a complete Parquet file, write or fetch it again: {error}")
 
 
 def _checked_file(path: Path, parquet: pq.ParquetFile) -> DigestFile:
@@ -156,8 +156,8 @@ def _checked_file(path: Path, parquet: pq.ParquetFile) -> DigestFile:
         return _Column(path, name, parquet.read(columns=[name], use_threads=False).column(name))
 
     digests = column("digest").digests()
-    buckets = column("bucket").text(_bad_bucket, "is no bucket's name").dictionary_encode()
-    keys = column("key").text(_bad_key, f"is no key, which has 1 to {LONGEST_KEY} bytes")
+    buckets = column("bucket").text(_bad_bucket, "is not a bucket name").dictionary_encode()
+    keys = column("key").text(_bad_key, f"is not a key of 1 to {LONGEST_KEY} bytes")
     offsets, length = column("offset").numbers(), column("length")
     lengths = length.numbers()
     both = (offsets != NONE) & (lengths != NONE)

@@ -1,4 +1,4 @@
-"""Doing many things at once with threads, a bounded number under way, results as they come."""
+"""Runs tasks in threads: a bounded number in flight, results in order of completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saying how far long work is: one line that is redrawn on a terminal, and now and then a line of its own elsewhere."""
+"""Progress of long work: one redrawn line on a terminal, a line from time to time elsewhere."""
 
 from __future__ import annotations
 

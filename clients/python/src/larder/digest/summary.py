@@ -1,4 +1,4 @@
-"""What there is to say of a digest file without showing a digest."""
+"""Summarises a digest file without showing digests."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _what_it_is(block: bytes) -> str:
     for magic, name in ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
         if block.startswith(magic):
             return f"it is compressed with {name}, and items inside compressed archives have no address: unpack it"
-    return "there is no TAR header"
+    return "no TAR header"
 
 
 def _number(field: bytes, position: int) -> int:

@@ -1,4 +1,4 @@
-"""Reading items again, and comparing them with what a digest file says of them."""
+"""Reads items again and compares them with their digests."""
 
 from __future__ import annotations
 

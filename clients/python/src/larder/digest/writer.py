@@ -1,4 +1,4 @@
-"""Writing digest files: the same rows give the same bytes, and a file is there whole or not at all.
+"""Writes digest files: equal rows give equal bytes, and a file appears only when it is complete.
 
 Beyond the columns that every digest file has (see ``file``) there are ``etag`` and ``size``, of the object that an item is or is
 part of, from which a later build knows what it need not read again, and ``member``, the name of an item inside a TAR.

@@ -1,4 +1,4 @@
-"""Ranks and workers: which share of the data this process serves, and what must hold across the ranks of a training run.
+"""Ranks and workers: the share of this process, and the rules across the ranks of a training run.
 
 Ranks share the items of an epoch, so each must deliver its own share completely, and all must have equally many batches left. Two
 mistakes break this silently: a framework that divides the batches among ranks again, and saved states of different steps, which
