@@ -14,7 +14,7 @@ from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
 from gateway.engine.objects.grants import Grants
-from gateway.engine.objects.reads import Ask, Forward, Found, Reads, Relay
+from gateway.engine.objects.reads import Ask, Found, Reads, Relay
 from gateway.engine.objects.small_ranges import Part
 from gateway.engine.objects.writes import WriteAnswer, Writes
 from gateway.engine.operations.explain import Explainer
@@ -66,12 +66,9 @@ class Engine:
         self.batches = Batches(services, self.fetches, self.lane)
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
         self.owes = services.store.generations.owes
+        self.find = self._reads.find
         self.hot = self._reads.hot
         self.resident = self._reads.resident
-
-    async def find(self, ask: Ask) -> Found | Relay | Forward:
-        """See ``Reads.find``."""
-        return await self._reads.find(ask)
 
     async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int, part: Part | None = None) -> Body:
         """A body whose first byte is certain to come.

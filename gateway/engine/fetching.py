@@ -16,7 +16,6 @@ from gateway.fleet.peers import PeerUnavailable
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.model.objects import BlobRef
 from gateway.net.exchange import StreamedResponse
-from gateway.store.store import Store
 from gateway.store.writer import SMALL, BlobWriter
 
 RESUMES = 2
@@ -138,13 +137,13 @@ class GrowingBlob:
         self._waiters: list[asyncio.Future[None]] = []
         self._users = 1  # who fills it
 
-    async def fill(self, store: Store, stream: ByteStream, digest: bytes | None = None) -> BlobRef:
+    async def fill(self, writer: BlobWriter, stream: ByteStream, digest: bytes | None = None) -> BlobRef:
         """Write the blob; the caller calls ``progress`` when it has noted the reference.
 
         A reader who gets the last bytes and asks again so meets a hit.
 
         Args:
-            store: of the blob; has room for it.
+            writer: of the blob.
             stream: of bytes, the blob's next.
             digest: SHA-256 that the bytes must have; ``None``: any.
 
@@ -153,7 +152,7 @@ class GrowingBlob:
             WrongDigest: the bytes have another digest; nothing is kept.
             LarderError: the stream failed.
         """
-        self.writer = writer = store.begin(self.length)
+        self.writer = writer
         writer.hold()
         while True:
             room = self.length - self.received

@@ -70,7 +70,7 @@ class _Link:
         """Reads have time-outs of their own."""
 
     def url(self, raw_path: str, query: str) -> URL:
-        if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path) or not _is_plain(query):
+        if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path + query):
             raise S3Error("InvalidURI")
         return URL.build(
             scheme=self._scheme, authority=self._authority, path=raw_path, query_string=query, encoded=True
@@ -230,7 +230,7 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
 
 
 def _is_plain(text: str) -> bool:
-    return text.isascii() and (text.isprintable() or not text) and " " not in text and "#" not in text
+    return text.isascii() and text.isprintable() and " " not in text and "#" not in text
 
 
 def _as_sent(pair: Header) -> Header:

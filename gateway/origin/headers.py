@@ -32,7 +32,7 @@ _CHECKSUM = "x-amz-checksum-"
 def relayable(headers: Iterable[Header]) -> list[Header]:
     """The origin's headers that the client may see: all but those of the origin's connection (RFC 9110, 7.6.1)."""
     pairs = list(headers)
-    nominated = _nominated(pairs)
+    nominated = {token for name, value in pairs if name.lower() == "connection" for token in _tokens(value)}
     return [pair for pair in pairs if (lowered := pair[0].lower()) not in HOP_BY_HOP and lowered not in nominated]
 
 
@@ -51,15 +51,19 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
     kept: list[Header] = []
     checksums: list[Header] = []
     found: dict[str, str] = {}
-    nominated = _nominated(headers)
+    nominated: set[str] = set()
     for name, value in headers:
         lowered = name.lower()
         if lowered.startswith(_CHECKSUM):
             checksums.append((name, value))
             continue
         found.setdefault(lowered, value)
-        if lowered not in _NOT_OF_THE_OBJECT and lowered not in nominated and not lowered.startswith("x-larder-"):
+        if lowered == "connection":
+            nominated.update(_tokens(value))
+        elif lowered not in _NOT_OF_THE_OBJECT and not lowered.startswith("x-larder-"):
             kept.append((name, value))
+    if nominated:
+        kept = [pair for pair in kept if pair[0].lower() not in nominated]
     told = checksums_asked and "content-range" not in found
     return ObjectMeta(
         etag=found.get("etag", ""),
@@ -88,8 +92,5 @@ def _size(found: dict[str, str]) -> int:
     return int(length) if length.isascii() and length.isdigit() else -1
 
 
-def _nominated(headers: Iterable[Header]) -> frozenset[str]:
-    names = [value for name, value in headers if name.lower() == "connection"]
-    if not names:
-        return frozenset()
-    return frozenset(token.strip().lower() for value in names for token in value.split(","))
+def _tokens(value: str) -> Iterable[str]:
+    return map(str.strip, value.lower().split(","))

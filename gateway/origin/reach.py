@@ -76,7 +76,7 @@ class Reach:
     def heard(self) -> None:
         """An answer has begun."""
         self._heard_at = self._loop.time()
-        if self.lost:
+        if self._state.lost:
             self._note(Contact.ANSWERS)
             if self._probing is not None:
                 self._probing.cancel()

@@ -76,6 +76,11 @@ def admits(space: Space, wanted: int) -> bool:
     return space.used + taken <= space.capacity and space.free - taken >= space.reserve
 
 
+def fits(space: Space, wanted: int, marks: Watermarks = Watermarks()) -> bool:
+    """Whether ``wanted`` more bytes keep both limits and no watermark asks for an eviction first."""
+    return admits(space, wanted) and not decide_eviction(space, wanted, marks).needed
+
+
 def admits_for_good(space: Space, wanted: int, marks: Watermarks = Watermarks()) -> bool:
     """Whether ``wanted`` more bytes fit below the low watermark, so that no eviction follows from them.
 

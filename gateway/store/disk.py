@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step
 from gateway.store.directory import CacheDirectory
@@ -109,8 +109,6 @@ class Disk:
     def note(self, event: Event) -> None:
         """Tell the breaker how the disk behaved, and the log when that changes its state."""
         before = self.breaker.state
-        if before is BreakerState.NORMAL and isinstance(event, Ok):
-            return
         if self.breaker.handle(event, self.now()) is before:
             return
         state, root, cause = self.breaker.state, self.directory.root, self.breaker.cause
@@ -134,29 +132,29 @@ class Disk:
         if not self.usable():
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
 
-    async def write(self, operation: Operation[T]) -> T:
+    def write(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Do an operation in a transaction and wait for its end.
 
         Raises:
             DiskFault: it was not done.
         """
-        return await self._attempt(self._database.write, operation)
+        return self._attempt(self._database.write, operation)
 
-    async def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Do an operation that only reads.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return await self._attempt(self._database.read, operation)
+        return self._attempt(self._database.read, operation)
 
-    async def look(self, operation: Operation[T]) -> T:
+    def look(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """``read`` for a few rows, which does not wait for longer reads.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return await self._attempt(self._database.look, operation)
+        return self._attempt(self._database.look, operation)
 
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
         """``write`` without waiting; nothing happens while the disk is not in use.
@@ -248,7 +246,8 @@ class Disk:
         except UnicodeEncodeError as error:
             # A key that is no text cannot be in the index; that says nothing about the disk.
             raise DiskFault(FailureKind.IO, str(error)) from error
-        self.note(Ok())
+        if self.breaker.state is not BreakerState.NORMAL:
+            self.note(Ok())
         return result
 
     async def _run_probe(self) -> None:

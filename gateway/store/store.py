@@ -23,8 +23,7 @@ from gateway.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.breaker import Event
-from gateway.policies.watermarks import Watermarks, admits, admits_for_good, decide_eviction
+from gateway.policies.watermarks import Watermarks, admits, admits_for_good, fits
 from gateway.store.accesses import Accesses, Uses
 from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.datasets.registry import DiskWork
@@ -81,6 +80,8 @@ class Store:
         self.prefixes = Prefixes(disk)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
+        self.on_disk = disk.run
+        self.note = disk.note
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
@@ -304,6 +305,20 @@ class Store:
         self._space.filling += expected
         return BlobWriter(self, expected)
 
+    async def create(self, size: int) -> BlobWriter:
+        """``begin``, after evicting for the bytes if need be.
+
+        Raises:
+            DiskUnavailable: as ``begin``.
+        """
+        self._disk.require()
+        if self._space.recent() and fits(self._space.current(), size):
+            self._space.filling += size
+            return BlobWriter(self, size)
+        if not await self.make_room(size):
+            raise DiskUnavailable("no-space", f"no room for {size} bytes")
+        return self.begin(size)
+
     async def make_room(self, size: int) -> bool:
         """Whether capacity and reserve allow ``size`` more bytes, after evicting for them.
 
@@ -312,8 +327,7 @@ class Store:
         try:
             if size > self._space.capacity or not self._disk.usable():
                 return False
-            space = self._space.current()
-            if self._space.recent() and admits(space, size) and not decide_eviction(space, size).needed:
+            if self._space.recent() and fits(self._space.current(), size):
                 return True
             if admits(await self._space.refresh(), size):
                 return True
@@ -412,14 +426,6 @@ class Store:
         return await self._disk.bounded(work)
 
     # --- what writers need and tell (gateway/store/writer.py, WriterHost)
-
-    async def on_disk(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """Do blocking work on the disk in a thread; see ``Disk.run``."""
-        return await self._disk.run(work, abandoned=abandoned)
-
-    def note(self, event: Event) -> None:
-        """Hear how the disk behaved."""
-        self._disk.note(event)
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Hear that a blob got its name: it was hashed while it was written, so it needs no verification."""

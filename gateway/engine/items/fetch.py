@@ -59,7 +59,7 @@ from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
 from gateway.store.failures import disk_faults
 from gateway.store.index.pool_rows import Entering
-from gateway.store.writer import WrongDigest
+from gateway.store.writer import BlobWriter, WrongDigest
 
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2
@@ -317,15 +317,20 @@ class ItemFetches:
             return True
         return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))
 
-    async def _make_room(self, wanted: Wanted, length: int) -> bool:
-        if may_evict_for(wanted.mode):
-            return self._store.usable and await self._store.make_room(length)
-        return self._store.admits(length)
+    async def _writer(self, wanted: Wanted, length: int) -> BlobWriter | None:
+        """Begin a blob; ``None`` when the cache does not take it."""
+        try:
+            if may_evict_for(wanted.mode):
+                return await self._store.create(length)
+            return self._store.begin(length) if self._store.admits(length) else None
+        except DiskUnavailable:
+            return None
 
     async def _take(self, wanted: Wanted, stream: ByteStream, length: int, *, keep: bool) -> Outcome:
         """Read an item into the cache, or into memory, or not at all."""
-        if keep and await self._make_room(wanted, length):
-            return await self._into_store(wanted, stream, length)
+        writer = await self._writer(wanted, length) if keep else None
+        if writer is not None:
+            return await self._into_store(wanted, stream, writer, length)
         if wanted.store_only:
             return _not_taken()
         if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
@@ -336,13 +341,12 @@ class ItemFetches:
             raise _changed()
         return InMemoryItem(data, crc32(data), share)
 
-    async def _into_store(self, wanted: Wanted, stream: ByteStream, length: int) -> StoredItem:
+    async def _into_store(self, wanted: Wanted, stream: ByteStream, writer: BlobWriter, length: int) -> StoredItem:
         growing = GrowingBlob(wanted.index, length)
         try:
-            ref = await growing.fill(self._store, stream, wanted.digest)
-            assert growing.writer is not None
+            ref = await growing.fill(writer, stream, wanted.digest)
             with disk_faults():
-                blob = OpenBlob(os.dup(growing.writer.fd), ref, 0)
+                blob = OpenBlob(os.dup(writer.fd), ref, 0)
         except WrongDigest:
             raise _changed() from None
         finally:

@@ -85,22 +85,21 @@ class Blocks:
             return await self.read_range(entry, identity, start, stop)
 
         parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
-        fill = Fill(self._store, parts, self._ended)
+        fill = Fill(self._store, parts, self)
         self._fills.add(fill)
         FILLS.labels("started").inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
-        self.tasks.start(self._run(fill))
+        self.tasks.start(fill.run())
         return fill
 
-    async def _run(self, fill: Fill) -> None:
-        try:
-            await fill.run()
-        finally:
-            self._fills.discard(fill)
-            FILLS.labels("raced" if fill.race else fill.end).inc()
+    def fill_ended(self, fill: Fill) -> None:
+        """See ``FillOwner``."""
+        self._fills.discard(fill)
+        FILLS.labels("raced" if fill.race else fill.end).inc()
 
-    def _ended(self, fill: Fill, block: GrowingBlob) -> None:
+    def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
+        """See ``FillOwner``."""
         slot = (fill.entry.key, fill.entry.record.meta.etag, block.number)
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gateway.engine.fetching import RESUMES, ByteStream, GrowingBlob
 from gateway.engine.objects.entries import ObjectEntry
@@ -57,10 +58,20 @@ class FillParts:
     started_at: float
 
 
+class FillOwner(Protocol):
+    """What keeps a fill for readers to join."""
+
+    def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
+        """No more readers may join the block."""
+
+    def fill_ended(self, fill: Fill) -> None:
+        """It is over."""
+
+
 class Fill:
     """One origin read in progress."""
 
-    def __init__(self, store: Store, parts: FillParts, on_end: Callable[[Fill, GrowingBlob], None]) -> None:
+    def __init__(self, store: Store, parts: FillParts, owner: FillOwner) -> None:
         self.entry = parts.entry
         self.last = parts.last
         self.current = parts.first
@@ -73,7 +84,7 @@ class Fill:
         self._reopen = parts.reopen
         self._first = parts.first
         self._stream: ByteStream | None = None
-        self._on_end = on_end
+        self._owner = owner
         self._leases = parts.leases
         self._started_at = parts.started_at
         self._ended: set[int] = set()
@@ -103,10 +114,9 @@ class Fill:
         try:
             stream = self._stream = await self._open()
             while True:
-                if not await self._store.make_room(block.length):
-                    raise DiskUnavailable(Reason.NO_SPACE, f"no room for {block.length} bytes")
                 stream.resumes = RESUMES
-                self.entry.blobs[block.number] = await block.fill(self._store, stream)
+                writer = await self._store.create(block.length)
+                self.entry.blobs[block.number] = await block.fill(writer, stream)
                 block.progress()
                 await self._keep(block)
                 if not self._goes_on():
@@ -124,6 +134,7 @@ class Fill:
             raise
         finally:
             self._leases.release(self.entry.key, self.current, self.entry.generation)
+            self._owner.fill_ended(self)
 
     async def _open(self) -> ByteStream:
         start, stop = self._span_from(self._first * self.entry.record.block_size)
@@ -161,7 +172,7 @@ class Fill:
 
     def _end(self, block: GrowingBlob, failure: LarderError | None = None) -> None:
         self._ended.add(block.number)
-        self._on_end(self, block)
+        self._owner.block_ended(self, block)
         block.end(failure)
 
     async def _keep(self, block: GrowingBlob) -> None:

@@ -196,29 +196,29 @@ class Database:
         self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, long=True)
         self._looker = _Lane(_Session(path, check), "larder-index-looker", watch)
 
-    async def write(self, operation: Operation[T]) -> T:
+    def write(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Do ``operation`` in a transaction; returns when it is committed.
 
         Raises:
             DiskFault: the index cannot take it.
         """
-        return await self._writer.submit(operation)
+        return self._writer.submit(operation)
 
-    async def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Do ``operation``, which only reads and may take long, outside of any transaction.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return await self._reader.submit(operation)
+        return self._reader.submit(operation)
 
-    async def look(self, operation: Operation[T]) -> T:
+    def look(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Do a small ``operation``, which only reads, before the long ones.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return await self._looker.submit(operation)
+        return self._looker.submit(operation)
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
         """``write`` without waiting, after everything submitted before it; ``undone`` is called when the disk failed it."""
