@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from gateway.engine.items import peer_items
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.holders import PAGE
-from gateway.engine.items.homes import PeerNodes
+from gateway.engine.items.homes import PAGE, PeerNodes
 from gateway.engine.items.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
 from gateway.fleet.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState

@@ -22,12 +22,10 @@ from cachetools import TTLCache
 from numpy.typing import NDArray
 
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room
-from gateway.engine.items.candidates import Candidates
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.holders import HolderLookup
-from gateway.engine.items.homes import Split, split_of
+from gateway.engine.items.homes import HolderLookup, Split, split_of
 from gateway.engine.items.prefetch import Prefetcher
-from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress
+from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress, Candidates
 from gateway.engine.items.wanted import FailedItem, HolderSource, Outcome, PrefetchCounts, Wanted
 from gateway.engine.lane import Lane
 from gateway.engine.services import Services

@@ -27,8 +27,7 @@ from itertools import count
 from zlib import crc32
 
 from gateway.engine.fetching import ByteStream, GrowingBlob, pause
-from gateway.engine.items.holders import Neighbours
-from gateway.engine.items.homes import Node
+from gateway.engine.items.homes import Neighbours, Node
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,

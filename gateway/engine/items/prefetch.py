@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.holders import HolderLookup
+from gateway.engine.items.homes import HolderLookup
 from gateway.engine.items.wanted import FailedItem, HolderSource, PrefetchCounts, StoredItem, Wanted
 from gateway.engine.lane import Lane
 from gateway.engine.services import Services

@@ -3,7 +3,7 @@
 The order is random, so that several nodes and jobs find different items in the cache. An item that the origin cannot give now is
 tried again, as another job's reader if there is one. One that the origin has not, or refuses to all readers, is left out: a chunk
 is complete when all that can be had is there, or it would hold up the rotation. Nodes that have an item already are asked before
-the origin (gateway/engine/items/holders.py).
+the origin (gateway/engine/items/homes.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.holders import HolderLookup
+from gateway.engine.items.homes import HolderLookup
 from gateway.engine.items.wanted import FailedItem, HolderSource, StoredItem, Wanted
 from gateway.engine.lane import Lane
 from gateway.model.frames import ItemStatus
