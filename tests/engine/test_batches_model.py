@@ -22,6 +22,7 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.store.items import close_files
+from gateway.store.threads import closer
 from gateway.testing.origin_faults import Refuse
 from tests.effort import examples
 from tests.engine.datasets import BUCKET, Batch, Data, Shelf, blobs_open, bodies_of, shelved, until
@@ -218,5 +219,6 @@ def test_a_batch_that_is_left(
     assert room == world.files or not world.files
     world.files = room
     world.loop.run_until_complete(until(lambda: world.shelf.batches.fetches._memory.used == 0))
+    world.loop.run_until_complete(closer.done())  # a writer's descriptor is closed by its thread
     assert blobs_open(world.shelf) <= world.shelf.bench.store.status().open_files
     assert np.count_nonzero(world.data.flags == 3) == 0
