@@ -122,13 +122,14 @@ class Span:
 class GrowingBlob:
     """One blob on its way to the disk: block ``number`` of an object, or an item.
 
-    Readers call ``available`` for the number of bytes they may take by ``part``. It ends *finished* (all bytes are there;
+    Readers call ``available`` for the number of bytes they may take by ``part``. It ends *finished* (all ``received``;
     ``ref`` names the blob once it is committed) or *failed* (no more bytes will come).
     """
 
     def __init__(self, number: int, length: int) -> None:
         self.number = number
         self.length = length
+        self.received = 0
         self.writer: BlobWriter | None = None
         self.gathered = b""
         """What has come of a small blob, which is written in one step when it is whole."""
@@ -161,12 +162,13 @@ class GrowingBlob:
                 if self.gathered:
                     chunk = self.gathered + chunk
                 self.ref = await writer.commit(chunk, digest)
-                self.gathered = b""
+                self.gathered, self.received = b"", self.length
                 return self.ref
             if self.length <= SMALL:
                 self.gathered += chunk
             else:
                 await writer.write(chunk)
+            self.received += len(chunk)
             self.progress()
 
     def join(self) -> None:
@@ -178,11 +180,6 @@ class GrowingBlob:
         self._users -= 1
         if self._users == 0 and self.writer is not None:
             self.writer.release()
-
-    @property
-    def received(self) -> int:
-        """Bytes that can be read now."""
-        return len(self.gathered) + (self.writer.written if self.writer is not None else 0)
 
     def part(self, start: int, stop: int) -> Span | bytes:
         """The bytes [start, stop) of those that are ``available``."""
@@ -200,11 +197,11 @@ class GrowingBlob:
 
     def end(self, failure: LarderError | None = None) -> None:
         """No more bytes will come; readers learn why. To be called once, by who fills it."""
-        if self.writer is not None:
-            self.writer.abort()
-        if failure is not None and self.received < self.length:
+        if self.ref is None:
+            if self.writer is not None:
+                self.writer.abort()
             self.failure = failure
-        self.progress()
+            self.progress()
         self.leave()
 
     async def available(self, beyond: int) -> int:

@@ -74,6 +74,8 @@ class FillLeases:
 
     def release(self, key: ObjectKey, number: int, generation: int) -> None:
         """Let others fill the block, or find it in the index."""
+        if self._fd < 0:
+            return
         position = _position(key, number, generation)
         count = self._held.get(position, 0) - 1
         if count > 0:

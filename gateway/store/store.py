@@ -460,7 +460,8 @@ class Store:
     def _settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
         if counts is not None:
             self._space.learn(counts)
-        self._remove(recorded.loose)
+        if recorded.loose or self._loose:
+            self._remove(recorded.loose)
         return recorded.record
 
     def _remove(self, digests: Sequence[bytes]) -> None:

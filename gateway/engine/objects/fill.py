@@ -124,7 +124,8 @@ class Fill:
                 self.current += 1
                 block = self.blocks[self.current]
             stream.release()
-            self._end_rest(FillEnded("the fill ended before this block"))
+            if len(self._ended) < len(self.blocks):
+                self._end_rest(FillEnded("the fill ended before this block"))
             self.end = "completed"
         except LarderError as failure:
             self.disk_failed = isinstance(failure, DiskUnavailable)
