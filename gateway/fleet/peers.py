@@ -132,7 +132,12 @@ class Peers:
         Raises:
             PeerUnavailable: it does not say so. It has been suspected.
         """
-        (await self._ask(node, "GET", "/-/healthz", (), "", b"", SILENCE)).abort()
+        try:
+            async with asyncio.timeout(SILENCE):  # of the name's resolution too
+                (await self._ask(node, "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
+        except TimeoutError:
+            self.members.suspect(node.id)
+            raise PeerUnavailable(f"node {node.id} at {node.address} hangs") from None
 
     async def _ask(
         self, node: Node, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float

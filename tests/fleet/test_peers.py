@@ -301,3 +301,18 @@ async def test_nobody_is_suspected_because_the_caller_gave_up() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         assert each.members.suspected == []
+
+
+async def test_a_node_whose_name_is_not_resolved_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a node that cannot even be connected to is not waited for any longer than one that is silent."""
+
+    async def unresolved(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(peers, "SILENCE", 0.05)
+    async with asking(None) as each:
+        monkeypatch.setattr(each.peers._connections._session.connector, "_resolve_host", unresolved)
+        async with asyncio.timeout(PATIENT):
+            with pytest.raises(PeerUnavailable, match="hangs"):
+                await each.peers.request(each.node, "GET", "/-/peer/v1/x")
+        assert each.members.suspected == ["other"]
