@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
-from gateway.engine.objects.checks import Checks
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
 from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.handover import Moved
@@ -118,7 +117,7 @@ class Reads:
         self._entries = entries
         self._grants = grants
         self._cold: SingleFlight[tuple[ObjectKey, int], Found | Relay | Forward | None] = SingleFlight()
-        self._checks: Checks[ObjectMeta | Forward | None] = Checks()
+        self._checks: SingleFlight[tuple[ObjectKey, str], ObjectMeta | Forward | None] = SingleFlight()
 
     # -- the path of a repeated hit: no await, no thread, no database
 
@@ -257,12 +256,22 @@ class Reads:
     async def _checked(
         self, ask: Ask, check: Callable[[], Coroutine[Any, Any, ObjectMeta | Forward | None]], *, stale: bool
     ) -> ObjectMeta | Forward | None:
+        """What a check says. It belongs to no reader, and renews the object whenever its answer comes.
+
+        A reader who may have stale bytes waits for ``check_timeout`` of the origin, counted from the start of the check, and not
+        at all while the origin is silent.
+        """
         slot, reach = (ask.key, ask.identity.name), self._services.origin.reach(ask.identity)
         if ask.forced:
             self._checks.forget(slot)
+        if not (stale or ask.hasty):
+            return await self._checks.result(slot, check)
+        if reach.silent or not stale:
+            reach.require()
+        running, within = self._checks.join(slot, check), None
         if stale:
-            return await self._checks.in_time(slot, check, reach)
-        return await (self._checks.hastily(slot, check, reach) if ask.hasty else self._checks.patiently(slot, check))
+            within = max(0.0, self._checks.began(slot) + reach.patience - asyncio.get_running_loop().time())
+        return await reach.result(running, within)
 
     async def hastily(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
         """Do something that needs the origin; a hasty reader does not wait for one that is lost.
