@@ -24,6 +24,7 @@ from gateway.policies.eviction.arc import Arc
 from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.consumed import Consumed
 from gateway.policies.eviction.lfu import LeastFrequentlyUsed
+from gateway.policies.eviction.loop import Loop
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EvictionOrder
 from gateway.policies.eviction.uniform import Uniform
@@ -46,6 +47,7 @@ ORDERS: dict[str, EvictionOrder] = {
         Arc(),
         Uniform(),
         Consumed(),
+        Loop(),
         ChunkOrder(),
     )
 }

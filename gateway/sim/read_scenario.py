@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from gateway.model.errors import ConfigError
 from gateway.sim.reads import RANDOM_ORDERS, SEQUENTIAL_ORDERS, SKEWED_ORDERS, ReadOrder
-from gateway.sim.scenario import Name, OriginSpec, Seconds, Size, Table
+from gateway.sim.scenario import Name, OriginSpec, Seconds, Size, SpecTable
 
 ORDERS_OF_READS: dict[str, ReadOrder] = {**RANDOM_ORDERS, **SKEWED_ORDERS, **SEQUENTIAL_ORDERS}
 BUCKET = "data"
@@ -35,7 +35,7 @@ class StoredObject(NamedTuple):
     blocks: int
 
 
-class PrefixSpec(Table):
+class PrefixSpec(SpecTable):
     """Objects of one size below one prefix: ``name/folder/file``, or ``name/file`` without folders."""
 
     name: Name
@@ -54,7 +54,7 @@ class PrefixSpec(Table):
                 yield StoredObject(f"{self.name}/{inner}", self.size, blocks)
 
 
-class ClientSpec(Table):
+class ClientSpec(SpecTable):
     """A client that reads one prefix."""
 
     name: Name
@@ -77,7 +77,7 @@ class ClientSpec(Table):
         return self
 
 
-class ReadRunSpec(Table):
+class ReadRunSpec(SpecTable):
     """One way of caching."""
 
     name: Name
@@ -89,7 +89,7 @@ class ReadRunSpec(Table):
     without: Annotated[tuple[Parts, ...], Field(description="What is left out")] = ()
 
 
-class ReadScenario(Table):
+class ReadScenario(SpecTable):
     """A whole file."""
 
     title: str

@@ -50,13 +50,13 @@ def _mode(text: object) -> Mode | str:
     raise ValueError(f'must be one of {", ".join(Mode)}, or "module:function" for a way of your own')
 
 
-class Table(BaseModel):
+class SpecTable(BaseModel):
     """A table of a scenario's file; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class OriginSpec(Table):
+class OriginSpec(SpecTable):
     """The store behind the cache."""
 
     bandwidth: Annotated[Size, Field(gt=0, description="Bytes per second of all reads together")]
@@ -70,7 +70,7 @@ class OriginSpec(Table):
     ] = None
 
 
-class FleetSpec(Table):
+class FleetSpec(SpecTable):
     """The cache, all nodes together."""
 
     capacity: Annotated[Size, Field(gt=0, description="Bytes that may be cached")]
@@ -80,7 +80,7 @@ class FleetSpec(Table):
     ] = 0
 
 
-class ManagerSpec(Table):
+class ManagerSpec(SpecTable):
     """The manager's settings, as in the section [manager] of a gateway's configuration."""
 
     interval: Annotated[Seconds, Field(gt=0, description="Seconds between two decisions")] = 1.0
@@ -93,7 +93,7 @@ class ManagerSpec(Table):
     )
 
 
-class DatasetSpec(Table):
+class DatasetSpec(SpecTable):
     """A dataset, all items of one size."""
 
     name: Name
@@ -114,7 +114,7 @@ class DatasetSpec(Table):
         return self
 
 
-class JobSpec(Table):
+class JobSpec(SpecTable):
     """One job, or several of a kind. Times are of one mini-batch."""
 
     name: Name
@@ -141,7 +141,7 @@ class JobSpec(Table):
         return self
 
 
-class RunSpec(Table):
+class RunSpec(SpecTable):
     """One way of caching."""
 
     name: Name
@@ -154,7 +154,7 @@ class RunSpec(Table):
     preload: Annotated[Size | None, Field(description="Instead of the fleet's")] = None
 
 
-class Scenario(Table):
+class Scenario(SpecTable):
     """A whole file."""
 
     title: str

@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gateway.policies.eviction.consumed import Consumed
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EvictionOrder
-from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.pools import order_named
 from gateway.policies.streams.benefit import (
     ROUND,
     StreamNeed,
     StreamUse,
+    eviction_order,
     first_target,
     marginal_benefit,
     seconds_saved,
@@ -37,11 +37,6 @@ from gateway.sim.pooled import CachedBlock, PooledCache, SimulatedPool
 from gateway.sim.read_scenario import BUCKET, Parts
 from gateway.sim.stored import SimulatedStore
 
-STREAM_ORDERS: dict[Pattern, EvictionOrder] = {
-    Pattern.SEQUENTIAL: Consumed(),
-    Pattern.RANDOM: Uniform(),
-    Pattern.SKEWED: LeastRecentlyUsed(),
-}
 SMALLEST_POOL = 100
 """A pool's minimum is at least this part of the cache."""
 _LIFETIME_EVERY = 5.0
@@ -56,7 +51,6 @@ class _Pooled:
 
     stream: Stream
     pool: SimulatedPool
-    pattern: Pattern
     keys: list[str]
     size: int
     items: int
@@ -115,7 +109,7 @@ class StreamRuntime:
 
     def patterns(self) -> dict[str, Pattern]:
         """Of all streams that have pools."""
-        return {name: pooled.pattern for name, pooled in self._pooled.items()}
+        return {name: one.stream.pattern for name, one in self._pooled.items() if one.stream.pattern is not None}
 
     def read(self, item: CachedBlock, client: int, hit: bool, size: int) -> SimulatedPool:
         """A client reads a block; the pool that it belongs to."""
@@ -132,11 +126,10 @@ class StreamRuntime:
             return self._cache.default
         pooled = self._pooled.get(stream.name)
         if pooled is None or pooled.stream is not stream:
-            pooled = self._begin(stream, stream.pattern)
-        if pooled.pattern is not stream.pattern:
-            pooled.pattern = stream.pattern
-            if Parts.EVICTION not in self._without:
-                pooled.pool.reorder(STREAM_ORDERS[stream.pattern])
+            pooled = self._begin(stream)
+        order = self._order_of(stream)
+        if order is not pooled.pool.order:
+            pooled.pool.reorder(order)
         pooled.reads += 1
         pooled.reads_bytes += size
         if not hit:
@@ -152,15 +145,14 @@ class StreamRuntime:
         if pooled is not None:
             pooled.ahead.dropped(_child(pooled.stream, item))
 
-    def _begin(self, stream: Stream, pattern: Pattern) -> _Pooled:
+    def _begin(self, stream: Stream) -> _Pooled:
         keys = self._store.below(stream)
         stored = [self._store.objects[key] for key in keys]
         size = sum(each.size for each in stored)
         items = sum(each.blocks for each in stored)
-        order = LeastRecentlyUsed() if Parts.EVICTION in self._without else STREAM_ORDERS[pattern]
         pool = self._cache.pools.get(stream.name)
         if pool is None:
-            pool = self._cache.pools[stream.name] = SimulatedPool(order, 0)
+            pool = self._cache.pools[stream.name] = SimulatedPool(self._order_of(stream), 0)
             held = [CachedBlock(key, block) for key in keys for block in range(self._store.objects[key].blocks)]
             deepest = [
                 item for item in held if item in self._cache and self.tree.stream_of(BUCKET, item.path) is stream
@@ -168,7 +160,7 @@ class StreamRuntime:
             self._cache.charge(deepest, pool)
         pool.target = first_target(pool.size, self._minimum(size), size)
         ahead = AheadOf(max(self._minimum(size), DEPTH * size // max(items, 1)))
-        pooled = _Pooled(stream, pool, pattern, keys, size, items, ahead)
+        pooled = _Pooled(stream, pool, keys, size, items, ahead)
         self._pooled[stream.name] = pooled
         if not stream.blocks:
             pooled.children = sorted({key[len(stream.prefix) :].partition("/")[0] for key in keys})
@@ -180,16 +172,21 @@ class StreamRuntime:
             self._cache.default.target = 0
         return pooled
 
+    def _order_of(self, stream: Stream) -> EvictionOrder:
+        if stream.pattern is None or Parts.EVICTION in self._without:
+            return order_named(LeastRecentlyUsed.name)
+        return order_named(eviction_order(stream.pattern, stream.repeated))
+
     def _minimum(self, size: int) -> int:
         return min(size, self._cache.capacity // SMALLEST_POOL)
 
     # --- prefetch
 
     def _prefetch(self, pooled: _Pooled, item: CachedBlock) -> None:
-        if pooled.pattern is Pattern.SEQUENTIAL:
+        if pooled.stream.pattern is Pattern.SEQUENTIAL:
             for wanted in self._ahead(pooled, item):
                 self._load(wanted, pooled.pool)
-        elif whole_stream(pooled.pattern, pooled.pool.target, pooled.size):
+        elif whole_stream(pooled.stream.pattern, pooled.pool.target, pooled.size):
             allowed = whole_allowance(pooled.pool.target, pooled.pool.size, pooled.reads_bytes, pooled.loaded)
             for wanted in self._unread(pooled):
                 size = self._store.size_of(wanted)
@@ -257,7 +254,7 @@ class StreamRuntime:
         if Parts.LIFETIME in self._without:
             return
         for name, pooled in list(self._pooled.items()):
-            lifetime = time_to_live(pooled.pattern, pooled.stream.gaps)
+            lifetime = time_to_live(pooled.stream.pattern, pooled.stream.gaps)
             if lifetime is not None and self._clock.now - pooled.stream.last_access > lifetime:
                 self.released += pooled.pool.size
                 pooled.pool.target = 0
@@ -270,7 +267,9 @@ class StreamRuntime:
             default = self._cache.default
             used = StreamUse(Pattern.SKEWED, ROUND, self._default_reads, len(default), default.ghosts.hits)
             value = self._value(used, default.size / max(len(default), 1))
-            needs.append(StreamNeed("", default.size, self._minimum(default.size), self._cache.capacity, value))
+            needs.append(
+                StreamNeed("", default.size, self._minimum(default.size), self._cache.capacity, value, read=False)
+            )
             targets = shifted(needs, self._cache.capacity)
             default.target = targets.pop("")
             for name, target in targets.items():
@@ -280,10 +279,13 @@ class StreamRuntime:
         self._default_reads = self._cache.default.ghosts.hits = 0
 
     def _need(self, name: str, pooled: _Pooled) -> StreamNeed:
-        use = StreamUse(pooled.pattern, ROUND, pooled.reads, pooled.items, pooled.pool.ghosts.hits)
-        most = self._minimum(pooled.size) if pooled.pattern is Pattern.SEQUENTIAL else pooled.size
+        stream, ghosts = pooled.stream, pooled.pool.ghosts.hits
+        pattern = stream.pattern or Pattern.SKEWED
+        use = StreamUse(pattern, ROUND, pooled.reads, pooled.items, ghosts, repeated=stream.repeated)
+        once = pattern is Pattern.SEQUENTIAL and not stream.repeated
+        most = self._minimum(pooled.size) if once else pooled.size
         value = self._value(use, pooled.size / max(pooled.items, 1))
-        return StreamNeed(name, pooled.pool.target, self._minimum(pooled.size), most, value)
+        return StreamNeed(name, pooled.pool.target, self._minimum(pooled.size), most, value, pooled.reads > 0)
 
     def _value(self, use: StreamUse, item_size: float) -> float:
         return seconds_saved(marginal_benefit(use), item_size, self.latencies.miss, self.latencies.hit)

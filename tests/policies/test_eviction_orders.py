@@ -57,6 +57,13 @@ def test_consumed_gives_what_was_read_first() -> None:
     assert ranks("consumed", (3.0, 1))[0] < consumed
 
 
+def test_loop_gives_what_was_read_last() -> None:
+    """Rule: the latest read leaves first; what was loaded ahead and not read yet leaves after all that were."""
+    ahead, read_once, read_again = ranks("loop", (9.0, 0), (10.0, 1), (20.0, 1))
+    assert read_again < read_once < 0 < ahead
+    assert ranks("loop", (3.0, 1), (2.0, 1)) == [-3.0, -3.0]
+
+
 def test_chunk_gives_what_was_loaded_first() -> None:
     """Rule: the order of loading is the order of leaving; reads change nothing."""
     assert ranks("chunk", (5.0, 0), (9.0, 3)) == [5.0, 5.0]

@@ -16,8 +16,8 @@ from gateway.policies.streams.pattern import Evidence, Pattern
 from gateway.policies.streams.zone import PoolReport, StreamReport, ZoneStream
 
 ROOM = 1_000_000
-STEP = 18_000
-"""A fiftieth of the nine tenths that streams may have."""
+STEP = 45_000
+"""A twentieth of the nine tenths that streams may have."""
 
 
 def stream(
@@ -54,6 +54,16 @@ def test_the_order_follows_the_pattern(pattern: Pattern, order: str) -> None:
     """Rule: each pattern has its eviction order; a stream whose pattern is not known yet is no pool."""
     orders = Leader().decide(stream("b/p/", pattern), stream("b/q/", None))
     assert {name: one.eviction for name, one in orders.items()} == {"stream:b/p/": order}
+
+
+def test_a_scan_that_begins_again_has_space_and_its_order() -> None:
+    """Rule: a sequential stream has little space, one that is read again and again what a random one has."""
+    leader = Leader()
+    streams = stream("b/once/", Pattern.SEQUENTIAL), stream("b/again/", Pattern.SEQUENTIAL, repeated=True)
+    leader.decide(*streams)
+    orders = leader.decide(*streams, after=ROUND)
+    assert orders["stream:b/again/"].eviction == "loop"
+    assert orders["stream:b/again/"].target > 2 * orders["stream:b/once/"].target
 
 
 def test_a_new_pool_has_what_the_cache_holds() -> None:

@@ -11,6 +11,7 @@ from gateway.policies.streams.benefit import (
     GhostWindow,
     StreamNeed,
     StreamUse,
+    eviction_order,
     first_target,
     marginal_benefit,
     seconds_saved,
@@ -73,6 +74,19 @@ def test_random_streams_gain_one_hit_per_epoch_and_item():
     assert marginal_benefit(StreamUse(Pattern.RANDOM, 60.0, 6000, 1000)) == pytest.approx(0.1)
 
 
+def test_scans_that_begin_again_gain_as_random_streams_do():
+    """Rule: each item is read once per round, in order or not."""
+    assert marginal_benefit(StreamUse(Pattern.SEQUENTIAL, 60.0, 6000, 1000, repeated=True)) == pytest.approx(0.1)
+
+
+def test_the_order_of_a_pool_follows_from_the_pattern():
+    """Rule: sequential streams consume, or loop; random ones are uniform, skewed ones least recently used."""
+    assert eviction_order(Pattern.SEQUENTIAL, repeated=False) == "consumed"
+    assert eviction_order(Pattern.SEQUENTIAL, repeated=True) == "loop"
+    assert eviction_order(Pattern.RANDOM, repeated=True) == "uniform"
+    assert eviction_order(Pattern.SKEWED, repeated=True) == "lru"
+
+
 def test_skewed_streams_gain_what_their_ghosts_were_asked_for():
     """Rule: lambda f / w: 60 ghost hits in 60 s in a window of 100."""
     assert marginal_benefit(StreamUse(Pattern.SKEWED, 60.0, 6000, 1000, ghost_hits=60)) == pytest.approx(0.01)
@@ -115,8 +129,9 @@ def test_space_moves_from_the_least_to_the_most_valuable():
 
 
 def test_free_space_is_given_at_once():
-    """Rule: what no pool has goes in equal parts to those that gain by it, whatever a step is."""
-    needs = [need("a", 10 * GB, 1.05, most=30 * GB), need("b", 10 * GB, 1.0), need("c", 10 * GB, 0.0, minimum=10 * GB)]
+    """Rule: what no pool has goes in equal parts to those that are read, whatever a step is."""
+    idle = StreamNeed("c", 10 * GB, 10 * GB, 100 * GB, 0.0, read=False)
+    needs = [need("a", 10 * GB, 1.05, most=30 * GB), need("b", 10 * GB, 1.0), idle]
     assert shifted(needs, 100 * GB) == {"a": 30 * GB, "b": 60 * GB, "c": 10 * GB}
 
 

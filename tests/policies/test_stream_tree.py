@@ -120,6 +120,15 @@ def test_the_gaps_between_reads_are_known():
     assert (gaps.mean, gaps.deviation, gaps.longest) == (1.0, 0.0, 851.0)
 
 
+def test_a_scan_that_begins_again_is_repeated():
+    """Rule: more than one and a half reads of each child by each client; several clients with one round each do not repeat."""
+    tree = AccessStreamTree()
+    read(tree, [key for key in files(300) for _ in range(4)], clients=4)
+    assert not tree.streams()[0].repeated
+    read(tree, [key for key in files(300) for _ in range(4)], clients=4, start=2000.0)
+    assert tree.streams()[0].repeated
+
+
 def test_a_late_record_does_not_set_the_time_back():
     """Rule: workers hand over reads out of order; the latest time counts."""
     tree = AccessStreamTree()

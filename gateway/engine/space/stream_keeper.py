@@ -130,6 +130,7 @@ class StreamKeeper:
             stream.bytes,
             max(0.0, self._now() - stream.last_access),
             stream.draws,
+            repeated=stream.repeated,
         )
         bucket = stream.bucket.rpartition(":")[2]
         child = "" if stream.blocks else stream.latest

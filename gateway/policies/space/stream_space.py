@@ -1,9 +1,9 @@
 """The pools of access streams in the plan: order by pattern, target by marginal benefit, release when a stream has ended.
 
-A stream whose pattern is known is a pool. Its order is what its pattern calls for: ``consumed`` for sequential reads, ``uniform``
-for random ones, ``lru`` for skewed ones. Its first target is what the cache holds of it, so that recognition evicts nothing. Then
-space moves once a minute to where a byte saves most (``streams/benefit.py``). Datasets are decided on before; streams share what
-those leave, but for a tenth, which stays with ``default``: reads that are no streams yet.
+A stream whose pattern is known is a pool. Its order is what its pattern calls for. Its first target is what the cache holds of
+it, so that recognition evicts nothing. Then space moves once a minute to where a byte saves most (``streams/benefit.py``).
+Datasets are decided on before; streams share what those leave, but for a tenth, which stays with ``default``: reads that are no
+streams yet.
 
 A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again. Nodes evict it
 at once if others need the room. One of another pattern that was idle for an hour is no pool any more. What must be remembered is
@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.eviction.consumed import Consumed
 from gateway.policies.eviction.lru import LeastRecentlyUsed
-from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.pools import GHOSTS, STREAM
 from gateway.policies.space.plan import PoolOrder, WhyCaching
 from gateway.policies.streams.benefit import (
     ROUND,
     StreamNeed,
     StreamUse,
+    eviction_order,
     first_target,
     marginal_benefit,
     seconds_saved,
@@ -36,11 +35,6 @@ from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import MOST_DEPTH
 from gateway.policies.streams.zone import StreamReport, ZoneStream
 
-ORDERS: Mapping[Pattern, str] = {
-    Pattern.SEQUENTIAL: Consumed.name,
-    Pattern.RANDOM: Uniform.name,
-    Pattern.SKEWED: LeastRecentlyUsed.name,
-}
 SHARE = 0.9
 """Part of the space that datasets leave which streams may have."""
 MOST_POOLS = 64
@@ -108,7 +102,7 @@ def stream_orders(
     needs, orders = [], {}
     for name, one in known.items():
         last, stream = before.get(f"{STREAM}{name}"), zone.get(name, ZoneStream(name))
-        order = _order(last, stream.seen.pattern)
+        order = _order(last, stream.seen)
         if one.ended(now):
             if stream.pool.bytes:
                 orders[f"{STREAM}{name}"] = replace(order, caching=CachingMode.NONE, target=0)
@@ -158,10 +152,10 @@ def _round(known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream]
     )
 
 
-def _order(last: PoolOrder | None, pattern: Pattern | None) -> PoolOrder:
+def _order(last: PoolOrder | None, seen: StreamReport) -> PoolOrder:
     if last is None:
         last = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT)
-    order = last.order if pattern is None else ORDERS[pattern]
+    order = last.order if seen.pattern is None else eviction_order(seen.pattern, seen.repeated)
     return replace(last, caching=CachingMode.FULL, order=order or LeastRecentlyUsed.name)
 
 
@@ -169,7 +163,7 @@ def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: i
     seen, minimum = stream.seen, step_size(room)
     size, items = item_size(seen), item_count(seen)
     most = room
-    if seen.pattern is Pattern.SEQUENTIAL:
+    if seen.pattern is Pattern.SEQUENTIAL and not seen.repeated:
         most = min(room, max(minimum, int(2 * MOST_DEPTH * size)))
     elif items:
         most = min(room, max(minimum, int(1.1 * size * items)))
@@ -189,6 +183,7 @@ def value_of(stream: ZoneStream, known: RememberedStream, seconds: float) -> flo
         item_count(seen),
         max(0, stream.pool.ghost_hits - known.ghost_hits),
         GHOSTS * max(1, stream.held_by),
+        seen.repeated,
     )
     return seconds_saved(marginal_benefit(use), item_size(seen), 1.0, 0.0)
 

@@ -1,10 +1,10 @@
 """Space by marginal benefit: what one more byte of cache saves a stream, and how space moves (IGTCache, section 3.3).
 
 The paper's benefit is reads per second that would hit for each item more that the pool holds: 0 for a sequential stream; the
-reads per second over the number of items for a random one; for a skewed one the hits per second in a window of what was evicted
-last, over the size of that window. Times what a miss costs more than a hit, over the bytes of an item, that is *seconds of
-waiting saved per second and byte*. So is a job's gain per byte (``space/allocation.py``, with GPUs as the weight). Pools of
-streams and of datasets stand in one ledger.
+reads per second over the number of items for a random one, and for a scan that begins again and again; for a skewed one the hits
+per second in a window of what was evicted last, over the size of that window. Times what a miss costs more than a hit, over the
+bytes of an item, that is *seconds of waiting saved per second and byte*. So is a job's gain per byte (``space/allocation.py``,
+with GPUs as the weight). Pools of streams and of datasets stand in one ledger.
 
 Every round one step moves from the pools that lose least to those that gain most. Each keeps a minimum; none gets more than it
 can use; a difference of less than a tenth moves nothing. Space that no pool has is given at once.
@@ -17,6 +17,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from gateway.policies.eviction.consumed import Consumed
+from gateway.policies.eviction.loop import Loop
+from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.streams.pattern import Pattern
 
 K = TypeVar("K", bound=Hashable)
@@ -65,7 +69,7 @@ class GhostWindow(Generic[K]):
 class StreamUse:
     """What was measured of a stream in ``seconds``.
 
-    ``reads`` of ``items`` in all; ``ghost_hits`` in a window of ``ghosts`` items.
+    ``reads`` of ``items`` in all; ``ghost_hits`` in a window of ``ghosts`` items; ``repeated``: it is a scan that begins again.
     """
 
     pattern: Pattern
@@ -74,6 +78,7 @@ class StreamUse:
     items: int
     ghost_hits: int = 0
     ghosts: int = GHOSTS
+    repeated: bool = False
 
 
 def marginal_benefit(use: StreamUse) -> float:
@@ -86,7 +91,7 @@ def marginal_benefit(use: StreamUse) -> float:
         case Pattern.SKEWED:
             return use.ghost_hits / use.seconds / max(use.ghosts, 1)
         case Pattern.SEQUENTIAL:
-            return 0.0
+            return use.reads / use.seconds / max(use.items, 1) if use.repeated else 0.0
 
 
 def seconds_saved(benefit: float, item_size: float, miss: float, hit: float) -> float:
@@ -103,13 +108,24 @@ def seconds_saved(benefit: float, item_size: float, miss: float, hit: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class StreamNeed:
-    """A pool in the ledger. ``target``, ``minimum`` and ``most`` (what it can use) in bytes; ``value`` as ``seconds_saved``."""
+    """A pool in the ledger.
+
+    ``target``, ``minimum`` and ``most`` (what it can use) in bytes; ``value`` is of ``seconds_saved``; ``read`` lately.
+    """
 
     name: str
     target: int
     minimum: int
     most: int
     value: float
+    read: bool = True
+
+
+def eviction_order(pattern: Pattern, repeated: bool) -> str:
+    """The name of the order of a stream's pool; ``repeated``: a scan that begins again and again."""
+    if pattern is Pattern.SEQUENTIAL:
+        return Loop.name if repeated else Consumed.name
+    return Uniform.name if pattern is Pattern.RANDOM else LeastRecentlyUsed.name
 
 
 def step_size(capacity: int) -> int:
@@ -120,20 +136,21 @@ def step_size(capacity: int) -> int:
 def shifted(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
     """The targets after one round.
 
-    What no pool has is given at once, in equal parts to all that gain by it: nothing is lost by that, and a first estimate of a
-    benefit is a poor one. Then one step moves. A pool whose target is above what it can use gives the rest away at once; one
-    below its minimum gets that first.
+    What no pool has is given at once, in equal parts to all that are read: nothing is lost by that, and while nothing was evicted
+    no benefit is known. Then one step moves. A pool whose target is above what it can use gives the rest away at once; one below
+    its minimum gets that first.
     """
     targets = _within(needs, capacity)
     free = max(0, capacity - sum(targets.values()))
     left = step_size(capacity)
-    gaining_pools = [need for need in needs if need.value > 0]
-    by_want = sorted(gaining_pools, key=lambda need: (need.most - targets[need.name], need.name))
+    by_want = sorted(
+        (need for need in needs if need.read), key=lambda need: (need.most - targets[need.name], need.name)
+    )
     for place, wanting in enumerate(by_want):
         given = min(free // (len(by_want) - place), max(0, wanting.most - targets[wanting.name]))
         free -= given
         targets[wanting.name] += given
-    for gaining in sorted(gaining_pools, key=lambda need: (-need.value, need.name)):
+    for gaining in sorted(needs, key=lambda need: (-need.value, need.name)):
         wanted = min(left, max(0, gaining.most - targets[gaining.name]))
         for losing in sorted(needs, key=lambda need: (need.value, need.name)):
             if not wanted or gaining.value <= MARGIN * losing.value:

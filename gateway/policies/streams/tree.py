@@ -38,6 +38,8 @@ Tail = tuple[Segment, ...]
 """The segments below a child, relative to it; empty for a small object."""
 
 MOST_NODES = 10_000
+REREAD = 1.5
+"""Reads of each client for each child from which on a scan counts as one that begins again and again."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
 _LOOKED_AT = 8
@@ -59,6 +61,7 @@ class Stream:
         draws: accesses without those of a client that stays at one child.
         gaps: between its reads, of the last window.
         names: of its children.
+        clients: that read it lately.
         latest: the child that was read last.
         next_look: ``draws`` at which the pattern is recognised anew.
     """
@@ -75,6 +78,7 @@ class Stream:
     hits: int = 0
     bytes: int = 0
     draws: int = 0
+    clients: int = 1
     latest: Segment = ""
     next_look: int = 0
     gaps: ReadGaps = field(default_factory=ReadGaps)
@@ -88,6 +92,11 @@ class Stream:
     def pattern(self) -> Pattern | None:
         """What is believed at present; a stream has a pattern from its first window on."""
         return self.recognition.pattern
+
+    @property
+    def repeated(self) -> bool:
+        """Whether its clients read all of it more than once. A scan that begins again gains by what stays of it."""
+        return self.draws > REREAD * max(self.clients, 1) * (self.blocks or self.names.seen)
 
     def count(self, hit: bool, size: int, time: float) -> None:
         """Count one read of ``size`` bytes; ``time`` is the latest that is known."""
@@ -314,6 +323,7 @@ class AccessStreamTree:
             sightings = [Sighting(places[str(name)], time, client) for name, time, client in reads]
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)
+        stream.clients = len(node.last)
         stream.gaps = gaps_of((time for _, time, _ in node.window[-self._window - 1 :]), stream.gaps.longest)
 
     # --- the shape

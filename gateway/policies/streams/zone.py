@@ -21,7 +21,7 @@ class StreamReport:
     """What a node saw of one stream since it learned of it.
 
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
-    long the stream may be idle before it has ended; ``None`` for any time.
+    long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
     """
 
     pattern: Pattern | None = None
@@ -32,6 +32,7 @@ class StreamReport:
     idle: float = 0.0
     draws: int = 0
     lifetime: float | None = None
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
         min(one.idle for one in known),
         sum(one.draws for one in known),
         max((one.lifetime for one in known if one.lifetime is not None), default=None),
+        any(one.repeated for one in known),
     )
 
 

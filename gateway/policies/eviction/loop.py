@@ -1,0 +1,22 @@
+"""Loop: what was read last leaves first.
+
+For data that is read in order again and again: what was just read is needed last. As much of it as the pool holds stays from one
+round to the next; LRU evicts each item before it is needed again. What was loaded ahead stays until it is read.
+"""
+
+from __future__ import annotations
+
+from gateway.model.access import Access
+from gateway.policies.eviction.order import BlobFacts, EvictionOrder
+
+
+class Loop(EvictionOrder):
+    """Read blobs have ranks below 0, the latest read leaving first; unread ones leave after them, in the order of loading."""
+
+    name = "loop"
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """The time of loading while unread, the time of the last read negated afterwards."""
+        if facts.reads:
+            return -access.time if facts.rank is None or facts.rank >= 0 else min(facts.rank, -access.time)
+        return access.time if facts.rank is None else facts.rank
