@@ -67,7 +67,7 @@ def test_bad_chunks_are_refused_and_never_stored(target: World, form: str, story
     """Rule: an aws-chunked body whose framing is wrong is an error of the client, and the origin stores nothing of it."""
     key = f"framing/{story}/{form}"
     head, frames = chunks_of(target, key, BODY, form, 20_000)
-    answer = target.send([raw(head, b"".join(FRAMINGS[story](frames)))])
+    answer = target.send([raw(head, b"".join(FRAMINGS[story](frames)))], complete=True)
     assert target.judge(answer)[-1:] in ([400], [403])
     assert key not in target.origin.buckets.objects[BUCKET]
 
@@ -77,7 +77,7 @@ def test_moved_chunks_are_refused(target: World, form: str) -> None:
     """Rule: each chunk's signature covers the one before, so chunks cannot change places."""
     key = f"moved/{form}"
     head, frames = chunks_of(target, key, BODY, form, 20_000)
-    answer = target.send([raw(head, b"".join(_swapped(frames)))])
+    answer = target.send([raw(head, b"".join(_swapped(frames)))], complete=True)
     assert b"<Code>SignatureDoesNotMatch</Code>" in answer
     assert key not in target.origin.buckets.objects[BUCKET]
 
@@ -100,7 +100,7 @@ def test_bad_trailers_are_refused_and_never_stored(target: World, form: str, sto
     """Rule: a trailer that is not the announced one, or not right, is an error of the client; nothing is stored."""
     key = f"trailer/{story}/{form}"
     head, frames = chunks_of(target, key, BODY, form, 20_000)
-    answer = target.send([raw(head, b"".join([*frames[:-2], TRAILERS[story], frames[-1]]))])
+    answer = target.send([raw(head, b"".join([*frames[:-2], TRAILERS[story], frames[-1]]))], complete=True)
     assert target.judge(answer)[-1:] in ([400], [403])
     assert key not in target.origin.buckets.objects[BUCKET]
 
@@ -109,7 +109,7 @@ def test_bad_trailers_are_refused_and_never_stored(target: World, form: str, sto
 def test_good_chunks_are_stored(target: World, form: str) -> None:
     """Rule: the refusals above are for what was broken: the same request unbroken is accepted."""
     head, frames = chunks_of(target, f"good/{form}", BODY, form, 20_000)
-    assert target.judge(target.send([raw(head, b"".join(frames))])) == [200]
+    assert target.judge(target.send([raw(head, b"".join(frames))], complete=True)) == [200]
     assert target.origin.buckets.objects[BUCKET][f"good/{form}"].body == BODY
 
 
@@ -150,7 +150,7 @@ def test_whatever_is_signed_gets_an_answer(
     """Rule: a request that is signed and well-formed HTTP gets an answer that is no fault of ours."""
     if method not in ("PUT", "POST"):
         body = b""
-    answer = target.send([raw(sign(target, method, path, query, headers), body)])
+    answer = target.send([raw(sign(target, method, path, query, headers), body)], complete=True)
     assert target.judge(answer), answer
 
 
@@ -169,4 +169,6 @@ def test_broken_connections_leave_nothing_behind(target: World) -> None:
     wait_until(lambda: target.descriptors() <= before + 4, 60, "the return of the descriptors")
     assert list(tmp.iterdir()) == []
     assert target.memory() - memory < 64 * 1024**2
-    assert target.judge(target.send([raw(target.signer.header("GET", url(target, "plain.bin")))])) == [200]
+    assert target.judge(target.send([raw(target.signer.header("GET", url(target, "plain.bin")))], complete=True)) == [
+        200
+    ]
