@@ -108,10 +108,11 @@ async def test_a_small_disk_without_reserve_runs_full_and_goes_on(open_store: Op
     with block_device(tmp_path / "disk", "24M") as disk:
         store = await open_store(dir=str(disk / "cache"), capacity=10**9)
         assert await store.try_lock()
-        for number in range(400):
+        for number in range(250):
             assert await store.make_room(150_000)
             await put(store, str(number), os.urandom(4000) * 37)
             await store.sweep()
+            await closer.done()
             assert store.status().state is BreakerState.NORMAL
         assert store.status().evicted_blobs > 0
         await store.close()
