@@ -15,8 +15,8 @@ from tests.origins.processes import wait_until
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A fleet that stays as it is."""
-    with fleet_of(tmp_path_factory.mktemp("digests")) as made:
+    """A fleet that stays as it is, however late a heartbeat is on a busy machine."""
+    with fleet_of(tmp_path_factory.mktemp("digests"), fleet={"expire": "60s"}) as made:
         yield made
 
 

@@ -25,7 +25,8 @@ CREDENTIALS = (
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three nodes, two tenants."""
-    with fleet_of(tmp_path_factory.mktemp("registrations"), credentials=CREDENTIALS) as made:
+    how = {"credentials": CREDENTIALS, "fleet": {"expire": "4s"}}
+    with fleet_of(tmp_path_factory.mktemp("registrations"), **how) as made:
         yield made
 
 
