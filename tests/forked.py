@@ -27,6 +27,9 @@ import uvicorn._subprocess
 from prometheus_client import REGISTRY, values
 from prometheus_client.metrics import MetricWrapperBase
 
+from gateway.store.datasets.registry import Registry
+from tests.near import convert_near
+
 _FORKING = multiprocessing.get_context("forkserver")
 _AUTHORITY = os.environ.get("SSL_CERT_FILE")
 """Whom aiohttp, which reads it when it is imported, believes in the process that forks."""
@@ -46,6 +49,7 @@ class Forked:
         *,
         files: int = 0,
         module: str = "gateway",
+        isolated: bool = False,
     ) -> None:
         """Start it.
 
@@ -55,9 +59,10 @@ class Forked:
             log: the file that takes its standard error.
             files: descriptors that each of its processes may have; 0 leaves the limit as it is.
             module: that is run.
+            isolated: digest files are read in processes of their own, as in production.
         """
         reader, writer = _FORKING.Pipe(duplex=False)
-        command = (os.getcwd(), list(arguments), dict(environ), writer, log, files, module)
+        command = (os.getcwd(), list(arguments), dict(environ), writer, log, files, module, isolated)
         self._process = _FORKING.Process(target=_become_gateway, args=command)
         self._process.start()
         writer.close()
@@ -111,7 +116,14 @@ def _count_in_files(metric: MetricWrapperBase) -> None:
 
 
 def _become_gateway(
-    folder: str, arguments: list[str], environ: dict[str, str], stdout: Connection, log: Path, files: int, module: str
+    folder: str,
+    arguments: list[str],
+    environ: dict[str, str],
+    stdout: Connection,
+    log: Path,
+    files: int,
+    module: str,
+    isolated: bool,
 ) -> None:
     """Do what ``python -m gateway`` does, and end with the process of the tests."""
     os.chdir(folder)
@@ -128,6 +140,8 @@ def _become_gateway(
     sys.stderr = os.fdopen(2, "w", 1, closefd=False)
     threading.Thread(target=_end_with_tests, daemon=True).start()
     uvicorn._subprocess.spawn = SimpleNamespace(Process=_Worker)
+    if not isolated:
+        Registry._convert = convert_near
     sys.argv[:] = ["gateway", *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -152,17 +152,26 @@ def s3_client(endpoint: str, key: str, secret: str, **config: Any) -> Any:
     )
 
 
-def start(settings: Settings, home: Path, *, unready: bool = False, files: int = 0, module: str = "gateway") -> Running:
+def start(
+    settings: Settings,
+    home: Path,
+    *,
+    unready: bool = False,
+    files: int = 0,
+    module: str = "gateway",
+    isolated: bool = False,
+) -> Running:
     """Start ``larder-gateway serve`` and wait until it is ready, or answers that it is not; the caller stops it.
 
     ``files`` is how many descriptors each of its processes may have; 0 leaves that as it is. ``module`` is run for it.
+    ``isolated`` has it read digest files in processes of their own, as in production.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "larder.toml"
     config.write_text(settings.toml())
     log = home / f"gateway-{time.monotonic_ns()}.log"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))}
-    process = Forked(["serve", "--config", str(config)], environ, log, files=files, module=module)
+    process = Forked(["serve", "--config", str(config)], environ, log, files=files, module=module, isolated=isolated)
     line = process.stdout.readline()
     if "listening on " not in line:
         process.wait(STOP_WITHIN)

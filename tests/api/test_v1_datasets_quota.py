@@ -28,7 +28,7 @@ def file_of(tmp_path: Path, rows: list[Row]) -> bytes:
 def test_a_name_by_content(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: on request the name holds the dataset's id, so that a file that was rebuilt displaces nothing; another dataset cannot
     have that name."""
-    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path / "home") as running:
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path / "home", isolated=True) as running:
         old, new = file_of(tmp_path, rows_of(3, seed=1)), file_of(tmp_path, rows_of(4, seed=2))
         replies = [register(running, "train", file, query="?by_content=true") for file in (old, new, old)]
         assert [reply.status for reply in replies] == [201, 201, 200]
@@ -43,11 +43,11 @@ def test_a_quota_names_its_setting(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: what exceeds a tenant's quota is refused by the setting's name, with what to do; and it holds after a restart."""
     extra = "[datasets]\ntenant_registrations = 1\ntenant_items = 5\n"
     settings = Settings(origin.endpoint, tmp_path / "cache", extra=extra)
-    with gateway(settings, tmp_path / "first") as first:
+    with gateway(settings, tmp_path / "first", isolated=True) as first:
         too_many = register(first, "many", file_of(tmp_path, rows_of(6)))
         assert (too_many.status, too_many.code, too_many.json["limit"]) == (413, "TooLarge", "datasets.tenant_items")
         assert register(first, "one", file_of(tmp_path, rows_of(5))).status == 201
-    with gateway(settings, tmp_path / "second") as second:
+    with gateway(settings, tmp_path / "second", isolated=True) as second:
         reply = register(second, "two", file_of(tmp_path, rows_of(1)))
         assert (reply.status, reply.json["limit"]) == (413, "datasets.tenant_registrations")
         assert "Remove registrations that are no longer used" in reply.json["detail"]

@@ -19,17 +19,14 @@ from gateway.engine.items.batch import Batches
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, LargeItem, StoredItem
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.batch import BatchMode
-from gateway.policies.dataset_quota import Limit
 from gateway.policies.datasets import CachingMode
-from gateway.store.datasets.columns import BadFile
 from gateway.store.datasets.content import RESIDENT, VERIFIED
-from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded
-from gateway.store.datasets.convert import ConversionJob, convert
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.items import ItemFile
 from tests.digests import Row, write
 from tests.engine.conftest import Bench, benched
+from tests.near import NearRegistry
 from tests.origins.processes import open_files
 
 BUCKET = "b"
@@ -180,16 +177,6 @@ class Shelf:
         came = [_came(ask, arrival) async for arrival in answer.arrivals]
         await answer.aclose()
         return Batch("frames", came, answer.status)
-
-
-class NearRegistry(Registry):
-    """Reads digest files in this process, which these tests trust: starting another one takes longer than most of them."""
-
-    async def _convert(self, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
-        try:
-            return Converted(**convert(parquet, draft, ConversionJob(grant.allow, 0, grant.items, grant.output)))
-        except BadFile as bad:
-            raise GrantExceeded(Limit(bad.code)) if bad.code in (Limit.ITEMS, Limit.BYTES) else bad from None
 
 
 def _came(ask: BatchAsk, arrival: Arrival) -> Came:

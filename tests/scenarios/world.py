@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Self, TypeVar
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_faults import Fault, Hang
 from gateway.testing.stores import assert_index_equals_disk
+from tests.forked import Forked
 from tests.gateways import Running, Settings, start
 from tests.origins.processes import wait_until
 
@@ -142,10 +142,12 @@ def await_index_equals_disk(cache: Path) -> None:
 
 def verify(running: Running) -> str:
     """What ``larder-gateway verify`` says; it must be content."""
-    command = [sys.executable, "-m", "gateway", "verify", "--config", str(running.config)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    errors = running.config.with_name("verify.log")
+    process = Forked(["verify", "--config", str(running.config)], os.environ, errors)
+    with process.stdout:
+        said = process.stdout.read()
+    assert process.wait(SOON) == 0, said + errors.read_text()
+    return said
 
 
 @contextmanager

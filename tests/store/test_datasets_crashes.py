@@ -15,7 +15,7 @@ import pytest
 
 from gateway.store.datasets.registry import DigestSource, Registry
 from tests.digests import files_below, id_of, rows_of, write
-from tests.engine.datasets import NearRegistry
+from tests.near import NearRegistry
 from tests.origins.processes import descendants, spawn
 
 BOOT = 11

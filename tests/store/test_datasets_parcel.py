@@ -19,7 +19,7 @@ from gateway.store.datasets.folders import read_document
 from gateway.store.datasets.parcel import Unfit
 from gateway.store.datasets.registry import Registry
 from tests.digests import Row, sha, write
-from tests.engine.datasets import NearRegistry
+from tests.near import NearRegistry
 
 OUTPUT = 1 << 24
 Files = dict[str, bytearray]

@@ -18,7 +18,7 @@ from gateway.store.datasets.convert import ConversionJob, convert
 from gateway.store.datasets.registry import DigestSource, RegistrationRules, Registry
 from gateway.store.datasets.usage import disk_bytes, usage_of
 from tests.digests import files_below, rows_of, sha, write
-from tests.engine.datasets import NearRegistry
+from tests.near import NearRegistry
 
 A, B = "tenant a", "tenant b"
 LARGE = 1 << 40

@@ -19,7 +19,7 @@ from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import DigestSource, Registry
 from gateway.store.failures import DiskFault
 from tests.digests import Row, files_below, id_of, rows_of, sha, write
-from tests.engine.datasets import NearRegistry
+from tests.near import NearRegistry
 from tests.origins.processes import open_files
 
 T = TypeVar("T")
@@ -56,12 +56,6 @@ def clock() -> Clock:
 async def registry(directory: Path, clock: Clock) -> Registry:
     """One worker's registry."""
     return NearRegistry(directory, BOOT, clock=clock)
-
-
-@pytest.fixture
-async def isolated(directory: Path, clock: Clock) -> Registry:
-    """A registry that reads digest files in processes of their own, as a gateway does."""
-    return Registry(directory, BOOT, clock=clock)
 
 
 @pytest.fixture
@@ -143,12 +137,12 @@ async def test_registering_again_changes_nothing(registry: Registry, tmp_path: P
     assert (new, other.caching, other.content is first.content) == (False, "static", True)
 
 
-async def test_a_known_file_is_read_again_for_another_allow_list(isolated: Registry, tmp_path: Path) -> None:
+async def test_a_known_file_is_read_again_for_another_allow_list(registry: Registry, tmp_path: Path) -> None:
     """Rule: who may touch less than the one who registered the file before is refused all the same."""
     path = write(tmp_path / "f", rows_of(5))
-    await isolated.register(A, "d", path, "auto", DigestSource("print"))
+    await registry.register(A, "d", path, "auto", DigestSource("print"))
     with pytest.raises(ApiError, match="AccessDenied: Row 0"):
-        await isolated.register(A, "d", path, "auto", DigestSource("print", ("elsewhere/**",)))
+        await registry.register(A, "d", path, "auto", DigestSource("print", ("elsewhere/**",)))
 
 
 async def test_a_name_is_given_to_another_dataset(
@@ -429,14 +423,14 @@ async def test_a_siblings_draft_is_left_alone(registry: Registry, directory: Pat
     assert not draft.exists()
 
 
-async def test_a_document_survives_a_failed_write(directory: Path, isolated: Registry, tmp_path: Path) -> None:
+async def test_a_document_survives_a_failed_write(directory: Path, registry: Registry, tmp_path: Path) -> None:
     """Rule: a refused replacement leaves the registration as it was."""
     rows = rows_of(3)
-    await isolated.register(A, "d", write(tmp_path / "f", rows), "auto")
+    await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
     (tmp_path / "g").write_bytes(b"no Parquet")
     with pytest.raises(ApiError, match="InvalidDigestFile"):
-        await isolated.register(A, "d", tmp_path / "g", "auto")
-    registration = isolated.find(A, "d")
+        await registry.register(A, "d", tmp_path / "g", "auto")
+    registration = registry.find(A, "d")
     assert registration is not None
     assert registration.content.id == id_of(rows)
     assert list((directory / "tmp").iterdir()) == []

@@ -15,7 +15,7 @@ from gateway.store.items import ItemFile, close_files, stamp_of
 from gateway.store.store import Store
 from gateway.testing.stores import FakeClock, entering
 from tests.digests import Row, sha, write
-from tests.engine.datasets import NearRegistry
+from tests.near import NearRegistry
 
 Open = Callable[..., Awaitable[Store]]
 BODIES = [b"first", b"second", b"third", b"second"]

@@ -1,0 +1,27 @@
+"""Digest files read in the process that registers them: another one costs more than most tests that need a dataset.
+
+tests/store/test_datasets_convert.py and tests/api/test_v1_datasets*.py read them as a gateway does, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from gateway.store.datasets.conversion import Converted, Grant, _judge
+from gateway.store.datasets.convert import ConversionJob, _attempt
+from gateway.store.datasets.registry import Registry
+
+
+async def convert_near(registry: Registry, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
+    """What ``Registry._convert`` gives and raises, without its limits of memory and time."""
+    job = ConversionJob(grant.allow, 0, grant.items, grant.output, registry.limits.reserve)
+    result = await asyncio.to_thread(_attempt, parquet, draft, job)
+    return _judge(0 if "id" in result else 1, json.dumps(result).encode(), b"", registry.limits)
+
+
+class NearRegistry(Registry):
+    """A registry that reads digest files in this process."""
+
+    _convert = convert_near
