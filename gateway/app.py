@@ -9,10 +9,9 @@ import asyncio
 import gc
 import json
 import logging
-import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -44,6 +43,7 @@ from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.jobs import JobService, add_jobs
 from gateway.config import Settings, load_settings
+from gateway.edge.asgi import Router
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.objects.handover import Moves
@@ -54,13 +54,14 @@ from gateway.engine.space.chunk_keeper import OpenDatasets
 from gateway.engine.space.keeper import SweepLoop
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
-from gateway.fleet.invalidations import Invalidations
+from gateway.fleet.invalidations import HeardWrites, Invalidations
 from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
+from gateway.server.refusals import Receive, Scope, Send
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
@@ -81,15 +82,11 @@ from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 _RECOVERY_PATIENCE = 2.0
 _REFRESH = 0.5
 
 
-class Larder:
+class Larder(Router):
     """One worker's ASGI application: S3 at ``/``, everything else under ``/-/``; its lifespan owns the services."""
 
     def __init__(self, settings: Settings, start: Start, file: ConfigFile | None = None) -> None:
@@ -102,21 +99,17 @@ class Larder:
         self._data: Any = None
         self._peer: PeerApp | None = None
         self._admin: Administration
-        self._s3: S3App | None = None
-        self._trusted_since = math.inf
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Route by the bucket: none can be called "-". At a bucket's own host, "/-/x" is the object "-/x"."""
+    async def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is not about objects, and what only looks so: at a bucket's own host, "/-/x" is the object "-/x"."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-            return
-        if scope["raw_path"].startswith(b"/-") and self._is_ops(scope):
+        elif self._is_ops(scope):
             inner = {**scope, "path": scope["path"][2:] or "/"}
             await self._app_of(inner["path"])(inner, receive, send)
         else:
-            assert self._s3 is not None
-            await self._s3(scope, receive, send)
+            await self.objects(scope, receive, send)
 
     def _app_of(self, path: str) -> Any:
         if self._peer is not None and path.startswith(PEER):
@@ -125,10 +118,12 @@ class Larder:
             return self._admin.app
         return self._data if DataApp.handles(path) else self._ops
 
-    def _is_ops(self, scope: Message) -> bool:
+    def _is_ops(self, scope: Scope) -> bool:
         raw_path: bytes = scope["raw_path"]
         if not raw_path.startswith(b"/-/") and raw_path != b"/-":
             return False
+        if not self._settings.server.domain:
+            return True
         request = WireRequest(scope["method"], raw_path, b"", scope["headers"])
         return split_address(request, self._settings.server.domain)[0] == "-"
 
@@ -166,7 +161,7 @@ class Larder:
         await engine.settle_origins(endpoints_of(settings))
         await channel.start()
         # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
-        self._trusted_since = time.time()
+        channel.heard.since = time.time()
         stack.push_async_callback(channel.stop)
         keeper = SweepLoop(store, engine.blocks)
         self._loop(keeper.run())
@@ -178,7 +173,7 @@ class Larder:
         reads = ObjectReads(engine)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
-        self._s3 = S3App(
+        self.objects = s3 = S3App(
             authenticator,
             ReadPaths(
                 reads, HotReads(engine, fleet.membership), relayed, watch_streams(settings, management, engine, stack)
@@ -195,7 +190,7 @@ class Larder:
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
-        refresh = partial(self._refresh, watch, self._s3, keeper, channel)
+        refresh = partial(self._refresh, watch, s3, keeper, channel)
         add_monitoring(self._ops, self._lifecycle, watch.problems, refresh)
         add_fleet(self._ops, FleetService(identities, fleet.membership))
         add_pages(self._ops)
@@ -217,7 +212,9 @@ class Larder:
             settings.cache.capacity,
             settings.cache.block_size,
             leases,
-            trusted_since=self._trust(store, channel),
+            # The embedded Redis has no clients on other machines, and the workers of this one share the store's generations: no
+            # write can be missed.
+            heard=channel.heard if self._shared else HeardWrites(),
             fleet=others_of(fleet),
             moved=Moves(fleet.membership, fleet.peers),
             keeps=management.planned.keeps,
@@ -317,34 +314,24 @@ class Larder:
         """Hear of the fleet's writes."""
 
         async def gap() -> None:
-            self._trusted_since = time.time()
+            channel.heard.since = time.time()
 
         async def forget(keys: Sequence[ObjectKey]) -> None:
             await self._heard(keys)
 
-        return Invalidations(
+        channel = Invalidations(
             self._start.redis,
             on_forget=forget,
             on_gap=gap,
             others=Delegation(fleet.membership, fleet.peers) if fleet.gate is not None else nobody,
             debts=store.generations if self._shared else None,
         )
-
-    def _trust(self, store: Store, channel: Invalidations) -> Callable[[], float]:
-        """Since when no write was missed; while writes may be missed, nothing is trusted without asking the origin.
-
-        The embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so no
-        write can be missed there. What those do not vouch for, because the machine was restarted, is not trusted either.
-        """
-        kept = store.generations
-        if not self._shared:
-            return lambda: kept.since
-        return lambda: max(self._trusted_since, kept.since) if channel.healthy else math.inf
+        return channel
 
     def _refresh(self, watch: NodeWatch, s3: S3App, keeper: SweepLoop, channel: Invalidations) -> None:
         """Bring the gauges of this worker up to date."""
         # With a clock that was set back, all that is learned from now on would be from before.
-        self._trusted_since = min(self._trusted_since, time.time())
+        channel.heard.since = min(channel.heard.since, time.time())
         metrics.IN_FLIGHT.set(s3.in_flight)
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
         metrics.READY.set(self._lifecycle.ready(watch.problems()))

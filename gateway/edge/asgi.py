@@ -1,11 +1,11 @@
-"""The one wrapper around every ASGI application that answers requests: S3, ``/-/v1``, other nodes, ``/-/admin``."""
+"""What is around every ASGI application that answers requests: the choice of the application, and one wrapper for all."""
 
 from __future__ import annotations
 
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from pydantic_core import to_json
 
@@ -13,9 +13,28 @@ from gateway import metrics
 from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
-from gateway.server.refusals import Message, Receive, Scope, Send
+from gateway.server.refusals import Application, Message, Receive, Scope, Send
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Router(ABC):
+    """Sends a request to the application of its path.
+
+    ``objects`` answers for S3; ``elsewhere`` has the lifespan, and what begins with "/-", as no bucket's name can.
+    """
+
+    objects: Application
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["raw_path"].startswith(b"/-"):
+            return self.elsewhere(scope, receive, send)
+        return self.objects(scope, receive, send)
+
+    @abstractmethod
+    async def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what may be no request for an object."""
 
 
 class Edge(ABC):

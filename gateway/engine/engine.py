@@ -14,6 +14,7 @@ from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
 from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Ask, Found, Reads, Relay
 from gateway.engine.objects.small_ranges import Part
 from gateway.engine.objects.writes import WriteAnswer, Writes
@@ -67,7 +68,7 @@ class Engine:
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
         self.owes = services.store.generations.owes
         self.find = self._reads.find
-        self.hot = self._reads.hot
+        self.hot = Hits(services, self._entries, self._grants).find
         self.resident = self._reads.resident
 
     async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int, part: Part | None = None) -> Body:

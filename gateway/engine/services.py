@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from gateway.engine.items.homes import PeerNodes
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.recently_invalidated import RecentlyInvalidated
+from gateway.fleet.invalidations import HeardWrites
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import Rules
@@ -29,8 +31,8 @@ async def _not_moved(_key: ObjectKey, _identity: OriginIdentity) -> Moved | None
 class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
-    ``trusted_since`` gives the time since when every write elsewhere in the fleet was heard of: ``inf`` while the invalidation
-    channel is broken, so that every object is checked. ``fleet`` is how other nodes are reached; ``None`` when there can be none.
+    ``heard`` says which writes elsewhere in the fleet this worker knows of. ``fleet`` is how other nodes are
+    reached; ``None`` when there can be none.
     ``moved`` takes objects over from their former homes, but not those that were ``forgotten`` lately.
     ``keeps`` says whether the plan has a place for an item of a dataset.
     """
@@ -42,8 +44,16 @@ class Services:
     block_size: int
     leases: FillLeases = field(default_factory=FillLeases)
     now: Callable[[], float] = time.time
-    trusted_since: Callable[[], float] = lambda: 0.0
+    heard: HeardWrites = field(default_factory=HeardWrites)
     fleet: PeerNodes | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
     forgotten: RecentlyInvalidated = field(default_factory=RecentlyInvalidated)
     keeps: Callable[[Content, int], bool] = _everything
+
+    def trusted_since(self) -> float:
+        """When the origin must have confirmed an object, at the earliest, for it to be served without a check.
+
+        Seconds since the epoch; ``inf`` while writes may be missed. ``Hits.find`` compares by itself.
+        """
+        heard = self.heard
+        return max(heard.since, self.store.generations.since) if time.monotonic() < heard.until else math.inf

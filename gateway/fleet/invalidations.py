@@ -32,11 +32,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer, Debts, Others, nobody
@@ -52,13 +54,17 @@ OnForget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 OnGap = Callable[[], Awaitable[None]]
 
 
+@dataclass(slots=True)
+class HeardWrites:
+    """Which writes of the fleet this worker knows of: all since ``since``, seconds since the epoch, as long as the monotonic
+    clock is before ``until``. The default is every write."""
+
+    since: float = 0.0
+    until: float = math.inf
+
+
 class InvalidationChannel(Protocol):
     """What the engine needs of the fleet on a write."""
-
-    @property
-    def healthy(self) -> bool:
-        """Whether every write of the fleet is known here; when not, each path read must be checked with the origin."""
-        ...
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell the fleet that these objects are being, or have been, written."""
@@ -113,7 +119,7 @@ class Invalidations:
         self._me = uuid.uuid4().hex
         self._redis = commands(url, timing.connect)
         self._subscribed = False
-        self._heard = float("-inf")
+        self.heard = HeardWrites(math.inf, -math.inf)
         self._tried = asyncio.Event()
         self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.unreachable = NOT_REACHABLE
@@ -125,7 +131,7 @@ class Invalidations:
     @property
     def healthy(self) -> bool:
         """Whether every write of the fleet is known here. False, not an error, when Redis is down, slow or unknown."""
-        return self._subscribed and time.monotonic() - self._heard < self._timing.silence
+        return time.monotonic() < self.heard.until
 
     @property
     def unannounced(self) -> int:
@@ -157,7 +163,6 @@ class Invalidations:
     async def stop(self) -> None:
         """Stop listening. Works the same with Redis down."""
         await self._tasks.stop()
-        self._subscribed = False
         await self._redis.aclose()
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
@@ -204,7 +209,7 @@ class Invalidations:
         finally:
             self._missed = True
             self._subscribed = False
-            self._heard = float("-inf")
+            self.heard.until = -math.inf
             self._tried.set()
 
     async def _follow(self, subscription: Subscription) -> None:
@@ -214,7 +219,7 @@ class Invalidations:
             if channel == FORGET:
                 await self._handle_forget(message)
             elif "beat" in message:
-                self._heard = message["beat"]
+                self.heard.until = message["beat"] + self._timing.silence
                 self._tried.set()
             else:
                 self._announcer.answered(message["answer"])

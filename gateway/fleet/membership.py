@@ -125,20 +125,14 @@ class Membership:
         self._complained: dict[tuple[str, str], float] = {}
         self._doubts: dict[str, int] = {}
         self._refusals: dict[str, tuple[str, float]] = {}
-        self._ring = Ring({})
+        self.ring = Ring({})
+        """The ring over the READY nodes, without suspects; empty while this node may not join. Another object when it changes."""
         self._wide: Ring | None = None
         self._moving_until = float("-inf")
         self._lost = False
         self._beating = asyncio.Lock()
         self._tasks = Tasks()
         self._speak_for_me()
-
-    @property
-    def ring(self) -> Ring:
-        """The ring over the READY nodes, without suspects; empty while this node may not join."""
-        if self._suspects and min(self._suspects.values()) <= time.monotonic():
-            self._forgive()
-        return self._ring
 
     @property
     def alone(self) -> bool:
@@ -176,13 +170,13 @@ class Membership:
 
     def home(self, key: int, without: Collection[str] = ()) -> Node | None:
         """The home of a key, or whose it would be without some nodes; ``None``: here."""
-        return None if self.alone else self._other(self._ring.ranked(key, 1, without))
+        return None if self.alone else self._other(self.ring.ranked(key, 1, without))
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """For each key the number of its home among the nodes returned with them; -1: here."""
         if self.alone:
             return np.full(len(keys), -1, dtype=np.int16), ()
-        ring = self._ring
+        ring = self.ring
         homes = ring.homes(keys)
         if self.me in ring.ids:
             homes[homes == ring.ids.index(self.me)] = -1
@@ -196,12 +190,12 @@ class Membership:
         now = time.monotonic()
         if self.alone or now >= self._moving_until:
             return None
-        home = self._ring.ranked(key, 1)
+        home = self.ring.ranked(key, 1)
         since = self._known[home[0]].ready_since
         if now - since >= _MOVING:
             return None
         later = {name for name, known in self._known.items() if known.ready_since >= since}
-        return self._other(self._ring.ranked(key, 1, without=later))
+        return self._other(self.ring.ranked(key, 1, without=later))
 
     def formers(self, key: int) -> list[Node]:
         """Nodes that may have this node's keys: leaving nodes that would be home of them, the best first; ``before``.
@@ -211,7 +205,7 @@ class Membership:
         found = []
         if self._wide is not None:
             for name in self._wide.ranked(key, _MOST_FORMERS):
-                if name in self._ring.weights:
+                if name in self.ring.weights:
                     break
                 found.append(self.nodes[name])
         earlier = self.before(key)
@@ -243,6 +237,7 @@ class Membership:
         if refused or self._known[node_id].node.state is not NodeState.LEAVING:
             metrics.SUSPECTS.labels("refused" if refused else "silent").inc()
         self._suspects[node_id] = now + _SUSPECTED
+        asyncio.get_running_loop().call_later(_SUSPECTED, self._rebuild)
         self._rebuild()
 
     def ready(self) -> None:
@@ -415,6 +410,8 @@ class Membership:
             metrics.FLEET_NODES.labels(state.value).set(states.count(state))
 
     def _rebuild(self) -> None:
+        now = time.monotonic()
+        self._suspects = {name: until for name, until in self._suspects.items() if until > now}
         weights = {
             name: node.capacity
             for name, node in self.nodes.items()
@@ -422,8 +419,8 @@ class Membership:
         }
         if self.conflict:
             weights = {}
-        if self._ring.weights != weights:
-            self._ring = Ring(weights)
+        if self.ring.weights != weights:
+            self.ring = Ring(weights)
             metrics.RING_CHANGES.inc()
         leaving = {
             name: node.capacity
@@ -433,11 +430,6 @@ class Membership:
         wanted = {**weights, **leaving} if leaving and not self.conflict else {}
         if wanted != (self._wide.weights if self._wide is not None else {}):
             self._wide = Ring(wanted) if wanted else None
-
-    def _forgive(self) -> None:
-        now = time.monotonic()
-        self._suspects = {name: until for name, until in self._suspects.items() if until > now}
-        self._rebuild()
 
     def _turn(self, state: NodeState) -> None:
         if state is not self._state:

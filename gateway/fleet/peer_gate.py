@@ -10,7 +10,7 @@ from typing import Any
 from gateway import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.peer_auth import PeerRefused, Verified, verify
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 
 REFUSED = "x-larder-peer-refused"
 """The header of a refusal that is about the call between nodes, not about what was asked for; its value is the reason."""

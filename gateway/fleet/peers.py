@@ -25,7 +25,7 @@ from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.objects import Header
 from gateway.model.peer_auth import PeerSigner
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse
 
 SILENCE = 2.0

@@ -53,9 +53,10 @@ class PayloadForm(Enum):
         """Whether header lines follow the last chunk."""
 
 
-_WORDS = {form.value: form for form in PayloadForm if form is not PayloadForm.HASHED} | {
+FORMS = {form.value: form for form in PayloadForm if form is not PayloadForm.HASHED} | {
     EMPTY_SHA256: PayloadForm.HASHED
 }
+"""What ``payload_form`` says of the words, and of the hash that most requests without a body have."""
 
 
 def payload_form(content_sha256: str) -> PayloadForm:
@@ -64,7 +65,7 @@ def payload_form(content_sha256: str) -> PayloadForm:
     Raises:
         S3Error: NotImplemented for SigV4A chunks, InvalidArgument for anything unknown.
     """
-    form = _WORDS.get(content_sha256)
+    form = FORMS.get(content_sha256)
     if form is not None:
         return form
     if len(content_sha256) == 64 and not content_sha256.encode("utf-8", "replace").translate(None, _HEX):

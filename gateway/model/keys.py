@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 from re import Pattern
@@ -50,11 +50,11 @@ class OriginIdentity:
 
     origin: str
     access_key_id: str
+    name: str = field(init=False, repr=False, compare=False)
+    """Stable text form, used as the key of grants."""
 
-    @property
-    def name(self) -> str:
-        """Stable text form, used as the key of grants."""
-        return f"{self.origin}/{self.access_key_id}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{self.origin}/{self.access_key_id}")
 
 
 @dataclass(frozen=True, slots=True)

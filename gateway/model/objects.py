@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Header = tuple[str, str]
 
@@ -50,11 +50,11 @@ class ObjectRecord:
     meta: ObjectMeta
     block_size: int
     confirmed_at: float
+    block_count: int = field(init=False, repr=False, compare=False)
+    """How many blocks the object is cut into; an empty object is one empty block."""
 
-    @property
-    def block_count(self) -> int:
-        """How many blocks the object is cut into; an empty object is one empty block."""
-        return max(1, -(-self.meta.size // self.block_size))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block_count", max(1, -(-self.meta.size // self.block_size)))
 
     def block_length(self, number: int) -> int:
         """The length of block ``number`` in bytes: the last one is short."""

@@ -20,7 +20,7 @@ from typing import Any
 from gateway.model.errors import LarderError
 from gateway.model.fleet import PROTOCOL, is_node_name
 from gateway.model.objects import Header
-from gateway.model.wire import RawHeader, WireRequest
+from gateway.model.sigv4 import RawHeader, WireRequest
 
 PEER = "x-larder-peer"
 PEER_PROTOCOL = "x-larder-protocol"

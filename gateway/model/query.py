@@ -16,7 +16,6 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from gateway.model.errors import S3Error
 from gateway.model.request_headers import is_forwarded
-from gateway.model.sigv4 import Pair, query_pairs
 
 SUB_RESOURCES = frozenset(
     b"abac accelerate acl analytics annotation attributes cors defaultObjectAcl delete encryption intelligent-tiering "
@@ -41,6 +40,18 @@ _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _NAME = re.compile(rb"[A-Za-z0-9!#$'*.^_`|~-]+")
 _AMZ = b"x-amz-"
 _MOVED = frozenset({b"content-md5", b"content-type", b"x-amz-api-version", b"x-amz-user-agent"})
+
+Pair = tuple[bytes, bytes]
+
+
+def query_pairs(query: bytes) -> list[Pair]:
+    """The decoded parameters in the order sent; without "=" a value is empty, empty pieces are dropped."""
+    pairs = []
+    for piece in query.replace(b"+", b"%20").split(b"&"):
+        if piece:
+            name, _, value = piece.partition(b"=")
+            pairs.append((unquote_to_bytes(name), unquote_to_bytes(value)))
+    return pairs
 
 
 class Query(NamedTuple):

@@ -69,6 +69,8 @@ _PLAIN = _MEANING | _COMMON
 _FOLDED = bytes(
     byte if chr(byte).isascii() and (chr(byte).isdigit() or chr(byte).islower()) else ord("-") for byte in range(256)
 )
+ORDINARY = _PLAIN - {b"connection"}
+"""Headers that ``require_unambiguous`` has nothing against, if each has one line."""
 _ORDINARY_CONNECTIONS = frozenset((b"keep-alive", b"Keep-Alive", b"close", b"Close"))
 
 

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gateway.model.errors import S3Error
-from gateway.model.query import PAGING, SUB_RESOURCES, Query
-from gateway.model.sigv4 import Pair
+from gateway.model.query import PAGING, SUB_RESOURCES, Pair, Query
 
 QUERY_PARAMETERS = frozenset({"AWSAccessKeyId", "Expires", "Signature", "x-amz-security-token"})
 """Names of the query parameters that belong to the signature, not to what the request asks for."""

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 in its S3 flavour: canonical form, keys and signatures.
+"""AWS Signature Version 4 in its S3 flavour: the request as it arrived, its canonical form, keys and signatures.
 
 Pure: no clock and no credentials of its own. gateway/api/s3/auth.py verifies with it, gateway/origin signs with it.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -26,16 +27,62 @@ from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from gateway.model.errors import S3Error
+from gateway.model.query import Pair, Query, query_pairs
 
 ALGORITHM = b"AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = sha256(b"").hexdigest()
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-_PATH_BYTES = _UNRESERVED + b"/"
+PLAIN_PATH = _UNRESERVED + b"/"
+"""The bytes of a path that is signed as it was sent."""
 _NOT_SIGNED = frozenset({"authorization", "connection", "content-length", "expect", "transfer-encoding", "user-agent"})
 _AMZ_DATE = "%Y%m%dT%H%M%SZ"
 
-Pair = tuple[bytes, bytes]
+RawHeader = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class WireRequest:
+    """The raw parts of one HTTP request, before anything has rewritten them: what signatures are verified over.
+
+    ``raw_path`` and ``query`` are percent-encoded as sent, without "?"; header names are lower-cased, values untouched,
+    order and repetitions kept. ``scheme`` is "http" or "https".
+    """
+
+    method: str
+    raw_path: bytes
+    query: bytes
+    headers: list[RawHeader]
+    scheme: str = "http"
+    fields: dict[bytes, bytes] = field(init=False, repr=False)
+    """The value of each header, by lower-case name; several lines of one name are joined by "," (RFC 9110, 5.3)."""
+    _parameters: Query | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        fields = dict(self.headers)
+        self.fields = fields if len(fields) == len(self.headers) else _combined(self.headers)
+
+    @property
+    def parameters(self) -> Query:
+        """The query, decoded.
+
+        Raises:
+            S3Error: as ``Query.read``.
+        """
+        if self._parameters is None:
+            self._parameters = Query.read(self.query)
+        return self._parameters
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a header (lower-case name), or ``None``."""
+        return self.fields.get(name)
+
+
+def _combined(headers: Iterable[RawHeader]) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        fields[name] = fields[name].strip() + b"," + value.strip() if name in fields else value
+    return fields
 
 
 def signing_key(secret_access_key: str, date: str, region: str, service: str = "s3") -> bytes:
@@ -48,19 +95,9 @@ def signing_key(secret_access_key: str, date: str, region: str, service: str = "
 
 def canonical_path(raw_path: bytes) -> bytes:
     """The path as it is signed: every byte but unreserved ones and "/" percent-encoded, upper-case, not normalised."""
-    if not raw_path.translate(None, _PATH_BYTES):
+    if not raw_path.translate(None, PLAIN_PATH):
         return raw_path or b"/"
     return quote_from_bytes(unquote_to_bytes(raw_path), safe="/").encode()
-
-
-def query_pairs(query: bytes) -> list[Pair]:
-    """The decoded parameters in the order sent; without "=" a value is empty, empty pieces are dropped."""
-    pairs = []
-    for piece in query.replace(b"+", b"%20").split(b"&"):
-        if piece:
-            name, _, value = piece.partition(b"=")
-            pairs.append((unquote_to_bytes(name), unquote_to_bytes(value)))
-    return pairs
 
 
 def _encoded(text: bytes) -> bytes:
@@ -156,8 +193,9 @@ def format_amz_date(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime(_AMZ_DATE)
 
 
-def amz_date_of(headers: Mapping[bytes, bytes]) -> str:
-    """The time a request was signed, in x-amz-date's form; a Date header counts when there is no x-amz-date.
+def signing_time(headers: Mapping[bytes, bytes]) -> tuple[str, float]:
+    """When a request was signed, in x-amz-date's form and in seconds since the epoch; a Date header counts when there is no
+    x-amz-date.
 
     Raises:
         S3Error: AccessDenied when neither is there or can be read.
@@ -167,13 +205,14 @@ def amz_date_of(headers: Mapping[bytes, bytes]) -> str:
         text = headers.get(b"date", b"").decode("latin-1").strip()
         if parse_amz_date(text) is None:
             try:
-                moment = parsedate_to_datetime(text)
-                text = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).strftime(_AMZ_DATE)
+                date = parsedate_to_datetime(text)
+                text = (date if date.tzinfo else date.replace(tzinfo=UTC)).astimezone(UTC).strftime(_AMZ_DATE)
             except (ValueError, OverflowError):
                 text = ""
-    if parse_amz_date(text) is None:
+    moment = parse_amz_date(text)
+    if moment is None:
         raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header")
-    return text
+    return text, moment
 
 
 def sign(

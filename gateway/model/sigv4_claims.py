@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gateway.model.errors import S3Error
-from gateway.model.sigv4 import ALGORITHM, Pair, parse_amz_date
+from gateway.model.query import Pair
+from gateway.model.sigv4 import ALGORITHM, parse_amz_date
 
 MAX_EXPIRES = 604_800
 """Longest life of a presigned request, in seconds: a week."""
@@ -24,7 +25,7 @@ SCHEME_NOT_SUPPORTED = "The authorization mechanism you have provided is not sup
 
 X_AMZ_DATE_FORM = "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\""
 
-_LONGEST_CACHED_CLAIM = 2048
+LONGEST_CACHED_CLAIM = 2048
 QUERY_PARAMETERS = frozenset(
     {
         "X-Amz-Algorithm",
@@ -76,15 +77,15 @@ def parse_authorization(value: bytes) -> tuple[Claim, bytes]:
         S3Error: AuthorizationHeaderMalformed; InvalidRequest for SigV2, InvalidArgument for other schemes;
             NotImplemented for SigV4A.
     """
-    head, _, claimed = value.rpartition(b"Signature=")
-    if len(claimed) == 64 and len(head) <= _LONGEST_CACHED_CLAIM:
-        return _cached_claim(head), claimed
     fields = _authorization_fields(value)
     return _claim_of(fields), fields.get(b"Signature", b"")
 
 
 @lru_cache(maxsize=1024)
-def _cached_claim(head: bytes) -> Claim:
+def claim_before(head: bytes) -> Claim:
+    """The claim of an Authorization header that ends in ``Signature=`` and 64 digits; ``head`` is what is before. To be called
+    with at most ``LONGEST_CACHED_CLAIM`` bytes; raises as ``parse_authorization``.
+    """
     return _claim_of(_authorization_fields(head + b"Signature=-"))
 
 

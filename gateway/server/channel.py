@@ -21,22 +21,28 @@ import errno
 import os
 import socket
 import struct
+from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
-from gateway.server.files import in_memory, read_at_once, read_slowly
+from gateway.server.files import SEEN, in_memory, read_at_once, read_slowly
 
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""
 TURN = 8 * 1024**2
 """A connection that can take more than this many bytes at once lets the others have a turn."""
 _PIECE = 2 * 1024**2
+_UNSEEN = (0.0, 0, 0)
 _COLD = 1024**2
 """Bytes that are read at once from a file that is not in memory."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _FILE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODATA, errno.EUCLEAN, errno.EREMOTEIO, errno.EBADF}
 )
+
+FileSpan = tuple[int, int, int]
+"""Bytes of an open file: descriptor, offset, count."""
 
 
 class Channel:
@@ -48,11 +54,9 @@ class Channel:
     __slots__ = (
         "_cold",
         "_done",
-        "_fd",
-        "_left",
         "_loop",
-        "_offset",
         "_out",
+        "_spans",
         "_writable",
         "lost",
         "paused",
@@ -69,7 +73,7 @@ class Channel:
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
         self._done: asyncio.Future[None] | None = None
-        self._fd = self._offset = self._left = 0
+        self._spans: deque[FileSpan] = deque()
         self._cold = False
         if self.zero_copy:
             transport.set_write_buffer_limits(high=0)
@@ -96,32 +100,36 @@ class Channel:
         if self.lost or self.transport.is_closing():
             raise ClientGone("the client has gone")
 
-    async def send_file(self, head: bytes, fd: int, offset: int, count: int) -> None:
-        """Send ``head`` and then ``count`` bytes of a file from ``offset``; returns when the kernel has them all.
+    async def send_files(self, head: bytes, spans: Sequence[FileSpan]) -> None:
+        """Send ``head`` and then spans of files; returns when the kernel has them all.
 
         Raises:
             ClientGone: the connection was lost, now or before.
-            BlobGone: the file ended before ``count`` bytes.
-            DiskUnavailable: the file could not be read.
+            BlobGone: a file ended before the end of its span.
+            DiskUnavailable: a file could not be read.
         """
         if self.paused or self.lost or self.transport.is_closing():
             await self.drain()
-        if count <= SMALL:
+        if len(spans) == 1 and spans[0][2] <= SMALL:
+            fd, offset, count = spans[0]
             data = read_at_once(fd, count, offset) or await read_slowly(fd, count, offset)
             self.transport.write(head + data)
             return
         try:
             out = self._out or self._duplicate()
-            if head:
-                await self._send_head(out, head)
-            self._fd, self._offset, self._left = fd, offset, count
+            try:
+                sent = out.send(head, socket.MSG_MORE) if head else 0
+            except BlockingIOError:
+                sent = 0
+            if sent < len(head):
+                self.transport.write(head[sent:])
+                await self.drain()
+            self._spans = deque(spans)
             while not self._push():
                 if self._cold:
                     await self._send_cold()
                 else:
                     await self._wait_for_reader(out)
-                if not self._left:
-                    return
         except OSError as error:
             raise self._explained(error) from None
 
@@ -163,48 +171,42 @@ class Channel:
         self._out.setblocking(False)
         return self._out
 
-    async def _send_head(self, out: socket.socket, head: bytes) -> None:
-        try:
-            sent = out.send(head, socket.MSG_MORE)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(head):
-            self.transport.write(head[sent:])
-            await self.drain()
-
     def _push(self) -> bool:
-        """Send until the file is sent (true), or the socket is full, it is another connection's turn, or ``_cold`` (false)."""
+        """Send until everything is sent (true), or the socket is full, it is another connection's turn, or ``_cold`` (false)."""
         self._cold = False
-        now = self._loop.time()
+        now, spans = self._loop.time(), self._spans
         out = cast(socket.socket, self._out).fileno()
         turn = TURN
-        while turn > 0:
-            wanted = min(self._left, _PIECE)
-            if not in_memory(self._fd, self._offset, wanted, now):
+        while spans and turn > 0:
+            fd, offset, left = spans[0]
+            count = min(left, _PIECE)
+            until, start, stop = SEEN.get(fd, _UNSEEN)
+            if (now >= until or offset < start or offset + count > stop) and not in_memory(fd, offset, count, now):
                 self._cold = True
                 return False
             try:
-                sent = os.sendfile(out, self._fd, self._offset, wanted)
+                sent = os.sendfile(out, fd, offset, count)
             except BlockingIOError:
                 return False
             if not sent:
-                raise BlobGone(f"a file ended {self._left} bytes early")
-            self._offset += sent
-            self._left -= sent
+                raise BlobGone(f"a file ended {left} bytes early")
             turn -= sent
-            if not self._left:
-                return True
-            if sent < wanted:
+            if sent == left:
+                spans.popleft()
+                continue
+            spans[0] = (fd, offset + sent, left - sent)
+            if sent < count:
                 return False
-        return False
+        return not spans
 
     async def _send_cold(self) -> None:
-        data = await read_slowly(self._fd, min(self._left, _COLD), self._offset)
+        fd, offset, left = self._spans.popleft()
+        data = await read_slowly(fd, min(left, _COLD), offset)
         await self.drain()
         self.transport.write(data)
         await self.drain()
-        self._offset += len(data)
-        self._left -= len(data)
+        if left > len(data):
+            self._spans.appendleft((fd, offset + len(data), left - len(data)))
 
     async def _wait_for_reader(self, out: socket.socket) -> None:
         self._done = self._loop.create_future()

@@ -5,6 +5,10 @@ raising; ``BrokenBody`` and every other ``LarderError`` are expected and logged 
 traceback. After the client has left, ``receive`` says ``http.disconnect`` and ``send`` raises ``ClientGone`` (an
 ``OSError``, as ASGI 2.4 asks), so an application that streams stops at its next piece.
 
+A connection takes another request only if this one was read whole and needed no 100 Continue, or got it. What is left of a
+body would be taken for the next request. A client that waits for its 100 Continue may be confused: botocore up to 1.43.11
+misreads the answer to its next upload over the same connection, and waits for more.
+
 The head is held back until the first piece of the body, as ASGI allows: both leave in one packet.
 """
 
@@ -18,7 +22,7 @@ from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.redaction import redact_path
-from gateway.server.channel import SMALL, Channel
+from gateway.server.channel import SMALL, Channel, FileSpan
 from gateway.server.files import read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
@@ -31,7 +35,7 @@ HIGH_WATER = 256 * 1024
 """Bytes of a request body that wait for the application before reading pauses."""
 
 logger = logging.getLogger("gateway.server")
-Piece = bytes | tuple[int, int, int]
+Piece = bytes | FileSpan
 
 
 class Connection(Protocol):
@@ -132,7 +136,7 @@ class Cycle:
         if self._expects:
             self._expects = False
             # The first call says that the body is wanted (RFC 9110 section 10.1.1); it may have come unasked. An empty body
-            # is asked for as well: see ``_stays``.
+            # is asked for as well: see above.
             if not self._body and not self.started and not self.gone:
                 self._channel.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not self.gone and not self.complete:
@@ -205,22 +209,12 @@ class Cycle:
         if self.gone:
             raise ClientGone("the client has gone")
         self.started = True
-        self.keep_alive = self._stays
+        if self.more_body or self._expects:
+            self.keep_alive = False
         ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         data = STATUS_LINES[200] + message["head"] + ending
-        for fd, offset, count in message["files"]:
-            await self._channel.send_file(data, fd, offset, count)
-            data = b""
+        await self._channel.send_files(data, message["files"])
         self._finish()
-
-    @property
-    def _stays(self) -> bool:
-        """Whether the connection can take another request.
-
-        What is left of an unread body would be taken for the next request. A client that never got its 100 Continue may be
-        confused: botocore up to 1.43.11 misreads the answer to its next upload over the same connection, and waits for more.
-        """
-        return self.keep_alive and not self.more_body and not self._expects
 
     def _begin(self, message: Message) -> None:
         scope = self.scope
@@ -229,7 +223,7 @@ class Cycle:
             message.get("headers", ()),
             method=scope["method"],
             http_10=scope["http_version"] == "1.0",
-            keep_alive=self._stays,
+            keep_alive=self.keep_alive and not self.more_body and not self._expects,
         )
         self._head = head
         self.started = True
@@ -267,9 +261,9 @@ class Cycle:
         self._account(head, count)
         data, self._held = self._held, b""
         if not head.chunked:
-            await self._channel.send_file(data, fd, offset, count)
+            await self._channel.send_files(data, [(fd, offset, count)])
             return
-        await self._channel.send_file(data + b"%x\r\n" % count, fd, offset, count)
+        await self._channel.send_files(data + b"%x\r\n" % count, [(fd, offset, count)])
         self._channel.transport.write(b"\r\n" if more else b"\r\n0\r\n\r\n")
 
     async def _send_pieces(self, head: Head, pieces: Sequence[Piece], more: bool) -> None:
@@ -278,7 +272,7 @@ class Cycle:
         Readers of chunked bodies lose most of their speed to small chunks, and sendfile is not worth its system calls for
         small files.
         """
-        count = sum(len(piece) if isinstance(piece, bytes) else piece[2] for piece in pieces)
+        count = sum([len(piece) if isinstance(piece, bytes) else piece[2] for piece in pieces])
         if head.bodiless or not count:
             await self._send_bytes(head, b"", more)
             return
@@ -294,11 +288,14 @@ class Cycle:
     async def _send_each(self, waiting: list[bytes], pieces: Sequence[Piece]) -> list[bytes]:
         """Send what waits and the pieces; what is left, because it is little, is returned."""
         size = 0
+        spans: list[FileSpan] = []
         for piece in pieces:
             if not isinstance(piece, bytes) and piece[2] > SMALL:
-                await self._channel.send_file(b"".join(waiting), *piece)
-                waiting, size = [], 0
+                spans.append(piece)
                 continue
+            if spans:
+                await self._channel.send_files(b"".join(waiting), spans)
+                waiting, size, spans = [], 0, []
             if isinstance(piece, bytes) and len(piece) > HIGH_WATER:
                 await self._write_slowly(b"".join(waiting), piece)
                 waiting, size = [], 0
@@ -308,6 +305,9 @@ class Cycle:
             if size >= HIGH_WATER:
                 await self._write(b"".join(waiting))
                 waiting, size = [], 0
+        if spans:
+            await self._channel.send_files(b"".join(waiting), spans)
+            return []
         return waiting
 
     async def _write_slowly(self, head: bytes, body: bytes) -> None:
@@ -326,5 +326,6 @@ class Cycle:
 
     def _finish(self) -> None:
         self.complete = True
-        self.wake()
+        if self._event is not None:
+            self._event.set()
         self._protocol.on_response_complete(self)

@@ -33,7 +33,8 @@ _span_at, _counts_at = ctypes.addressof(_span), ctypes.addressof(_counts)
 _call = _libc.syscall
 _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
 _byte = [bytearray(1)]
-_seen: dict[int, tuple[float, int, int]] = {}
+SEEN: dict[int, tuple[float, int, int]] = {}
+"""Spans that were in memory a moment ago, by descriptor: until when that is believed, on the loop's clock, start and stop."""
 
 
 async def _in_default_thread(fd: int, count: int, offset: int) -> bytes:
@@ -50,10 +51,7 @@ def read_cold_by(reader: ReadCold) -> None:
 
 
 def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
-    """Whether a span of a file can be read without its disk; ``now`` is in seconds of the loop's clock."""
-    seen = _seen.get(fd)
-    if seen is not None and now < seen[0] and seen[1] <= offset and offset + count <= seen[2]:
-        return True
+    """Whether a span of a file can be read without its disk, for which ``SEEN`` does not vouch; ``now``: the loop's clock."""
     _span[0], _span[1] = offset, count
     last = offset + count - 1
     if _call(_CACHESTAT, fd, _span_at, _counts_at, 0) == 0:
@@ -64,9 +62,9 @@ def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
     # Pages that are on their way from the disk count as there; they arrive in order.
     if not _readable(fd, last):
         return False
-    if len(_seen) >= _MOST_REMEMBERED:
-        _seen.clear()
-    _seen[fd] = (now + _MEMORY_FOR, offset, last + 1)
+    if len(SEEN) >= _MOST_REMEMBERED:
+        SEEN.clear()
+    SEEN[fd] = (now + _MEMORY_FOR, offset, last + 1)
     return True
 
 

@@ -69,6 +69,9 @@ class RequestParser:
     def __init__(self, listener: Listener) -> None:
         self.in_head = False
         self._listener = listener
+        self._target: list[bytes] = []
+        self.on_url = self._target.append
+        """A piece of the request target."""
         self._llhttp: Any = self._new()
         self._unfinished = 0
         self._advanced = self._measure = False
@@ -134,15 +137,11 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         """A request line begins."""
-        self._url = b""
+        self._target.clear()
         self._headers = []
         self._hosts = []
         self._expects = False
         self.in_head = True
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
-        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -159,10 +158,8 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         """A head is complete, unless it has to be parsed again."""
         llhttp = self._llhttp
-        if (
-            self._measure
-            and len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD
-        ):
+        self._url = url = b"".join(self._target)
+        if self._measure and len(url) + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD:
             raise BadRequest("RequestHeaderSectionTooLarge")
         method = llhttp.get_method()
         if llhttp.should_upgrade():
@@ -178,7 +175,7 @@ class RequestParser:
             headers, self._as_sent = self._as_sent, None
         if len(self._hosts) != 1 and (self._hosts or version == "1.1"):
             raise BadRequest("InvalidRequest", "A request must have one Host header.")
-        target = self._url if self._url.startswith(b"/") else _origin_form(self._url, self._hosts)
+        target = url if url.startswith(b"/") else _origin_form(url, self._hosts)
         raw_path, _, query = target.partition(b"?")
         name = _METHODS.get(method) or method.decode("ascii")
         keep_alive = version == "1.1" and llhttp.should_keep_alive()

@@ -152,14 +152,8 @@ class GatewayProtocol(asyncio.Protocol):
     def on_request(self, head: RequestHead) -> None:
         """Line the request up."""
         self.deadline = NEVER
-        self._parsing = Cycle(self, self._scope(head), keep_alive=head.keep_alive, expects=head.expects)
-        self._pipeline.append(self._parsing)
-        if self._active is not None:
-            self._pause_reading()
-
-    def _scope(self, head: RequestHead) -> Scope:
         path = head.raw_path.decode("ascii")
-        return {
+        scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": head.version,
@@ -174,8 +168,13 @@ class GatewayProtocol(asyncio.Protocol):
             "server": self._server,
             "extensions": self._extensions,
             "state": self._app_state.copy(),
-            **({AUTHENTICATED: self._authenticated} if self._stranger else {}),
         }
+        if self._stranger:
+            scope[AUTHENTICATED] = self._authenticated
+        self._parsing = Cycle(self, scope, keep_alive=head.keep_alive, expects=head.expects)
+        self._pipeline.append(self._parsing)
+        if self._active is not None:
+            self._pause_reading()
 
     def on_piece(self, piece: bytes) -> None:
         """A piece of a request body."""
@@ -238,8 +237,10 @@ class GatewayProtocol(asyncio.Protocol):
         elif self._refused is not None:
             self._send_refusal(self._refused)
         else:
-            self.deadline = self.loop.time() + (self.head_timeout if self._in_head() else self._keep_alive)
-            self.resume_reading()
+            in_head = self._parser is not None and self._parser.in_head
+            self.deadline = self.loop.time() + (self.head_timeout if in_head else self._keep_alive)
+            if not self._reading:
+                self.resume_reading()
 
     def _begin_linger(self) -> None:
         self._pipeline.clear()
@@ -288,13 +289,11 @@ class GatewayProtocol(asyncio.Protocol):
         self.deadline = NEVER
         if self._active is not None and not self._active.waiting:
             return
-        if self._active is not None or (self._in_head() and self._linger is None):
+        in_head = self._parser is not None and self._parser.in_head
+        if self._active is not None or (in_head and self._linger is None):
             self._refuse(BadRequest("RequestTimeout"))
         else:
             self.hang_up()
-
-    def _in_head(self) -> bool:
-        return self._parser is not None and self._parser.in_head
 
     def shutdown(self) -> None:
         """The server stops: end the connection now, or after the response that is under way."""

@@ -3,23 +3,33 @@
 ``Accesses.record`` is on the path of every hit, so it only appends. Consumers get batches in the order of time, in the event
 loop, and must not wait. ``Uses`` is what the index's eviction order is kept up to date with: it folds the reads of a blob into
 one entry, so that a blob read a thousand times costs one row.
+
+``ObservedReads.note`` is on the path of every S3 read, and only appends too: what a client asked of an object, for the
+recognition of streams (``observation.py``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
+from zlib import crc32
 
-from gateway.model.access import Access
+from gateway.model.access import Access, ObjectRead
 from gateway.model.keys import ObjectKey
 
 Consumer = Callable[[Sequence[Access]], None]
+Peer = tuple[str, int] | None
+Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer], None]
+_Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer]
 
 BATCH = 1024
 """Records that are handed out together at the latest."""
 DISTINCT = 4096
 """Blobs whose uses are kept in memory before they are written to the index; and objects that were missed."""
+MOST = 512
+"""Reads of clients that a worker keeps until the next hand-over."""
 
 
 class Accesses:
@@ -36,6 +46,12 @@ class Accesses:
     def record(self, access: Access) -> None:
         """Record one read."""
         self._records.append(access)
+        if len(self._records) >= BATCH:
+            self.hand_out()
+
+    def record_all(self, accesses: Iterable[Access]) -> None:
+        """Record several reads."""
+        self._records.extend(accesses)
         if len(self._records) >= BATCH:
             self.hand_out()
 
@@ -108,3 +124,31 @@ class Uses:
         folded = Folded(uses, dict(self._missed))
         self._reads, self._last, self._missed = {}, {}, Counter()
         return folded if folded.uses or folded.misses else None
+
+
+class ObservedReads:
+    """The reads of one worker that were not handed over yet."""
+
+    def __init__(self) -> None:
+        self._noted: list[_Noted] = []
+        self._dropped = 0
+
+    def note(
+        self, key: ObjectKey, start: int, stop: int, size: int, hit: bool, time: float, principal: str, peer: Peer
+    ) -> None:
+        """Note one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
+        if len(self._noted) < MOST:
+            self._noted.append((key, start, stop, size, hit, time, principal, peer))
+        else:
+            self._dropped += 1
+
+    def take(self) -> tuple[list[ObjectRead], int]:
+        """What was noted since the last call, and how many reads were dropped."""
+        noted, self._noted = self._noted, []
+        dropped, self._dropped = self._dropped, 0
+        return [ObjectRead(*read[:7], _client(read[6], read[7])) for read in noted], dropped
+
+
+@lru_cache(maxsize=4096)
+def _client(principal: str, peer: Peer) -> int:
+    return crc32(f"{principal} {peer}".encode())

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 from zlib import crc32
 
 from gateway.model.objects import BlobRef
@@ -51,29 +53,48 @@ class OpenBlob:
         return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
 
     def __del__(self) -> None:
-        closer.close_file(self.fd)
+        closer.close_files((self.fd,))
+
+
+class ReadableDisk(Protocol):
+    """The disk under the blobs."""
+
+    readable: bool
+    """Whether files that are open may be read."""
 
 
 class OpenBlobs:
     """The most recently used open blobs of one worker, at most ``limit``."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, disk: ReadableDisk) -> None:
         self._limit = limit
+        self._disk = disk
         self._open: OrderedDict[bytes, OpenBlob] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def get(self, ref: BlobRef) -> OpenBlob | None:
-        """The open blob, if its file is still what was verified."""
+        """The open blob, if its file is still what was verified, and the disk is not failing. No I/O but one fstat."""
         blob = self._open.get(ref.digest)
-        if blob is None:
+        if blob is None or not self._disk.readable:
             return None
         if not blob.intact() or blob.size != ref.size:
             del self._open[ref.digest]
             return None
         self._open.move_to_end(ref.digest)
         return blob
+
+    def residents(self, refs: Iterable[BlobRef | None]) -> list[OpenBlob] | None:
+        """``get`` for all of them; ``None`` unless it finds every one."""
+        found = []
+        for ref in refs if self._disk.readable else (None,):
+            blob = None if ref is None else self._open.get(ref.digest)
+            if ref is None or blob is None or blob.size != ref.size or not blob.intact():
+                return None
+            self._open.move_to_end(ref.digest)
+            found.append(blob)
+        return found
 
     def has(self, ref: BlobRef) -> bool:
         """Whether ``get`` would find it; changes nothing, so that any thread may ask."""

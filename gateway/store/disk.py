@@ -41,6 +41,8 @@ class Disk:
         self.directory = directory
         self.generations = Generations()
         self.breaker = Breaker()
+        self.readable = True
+        """Whether files that are open may be read: a disk that only cannot be written still serves what it has."""
         self.now = now
         self.audit_due = False
         """Whether the keeper must compare everything: after the index was made anew, blobs of before have no rows."""
@@ -95,11 +97,6 @@ class Disk:
             self._probe = asyncio.get_running_loop().create_task(self._run_probe())
         return step is Step.USE
 
-    def readable(self) -> bool:
-        """Whether files that are open may be read: a disk that only cannot be written still serves what it has."""
-        breaker = self.breaker
-        return breaker.state is not BreakerState.DOWN or breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
-
     async def try_again(self) -> bool:
         """``usable``, after the probe that is due or under way, unless that hangs."""
         if not self.usable() and self._probe is not None:
@@ -109,9 +106,13 @@ class Disk:
     def note(self, event: Event) -> None:
         """Tell the breaker how the disk behaved, and the log when that changes its state."""
         before = self.breaker.state
-        if self.breaker.handle(event, self.now()) is before:
+        if before is BreakerState.NORMAL and isinstance(event, Ok):
             return
-        state, root, cause = self.breaker.state, self.directory.root, self.breaker.cause
+        state = self.breaker.handle(event, self.now())
+        self.readable = state is not BreakerState.DOWN or self.breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
+        if state is before:
+            return
+        root, cause = self.directory.root, self.breaker.cause
         if state is BreakerState.DOWN:
             log.error("cache disk down (%s): %s is not used, reads go to the origin", cause, root)
         elif before is BreakerState.DOWN:
@@ -218,7 +219,7 @@ class Disk:
             DiskFault: the disk hangs, or cannot be read.
             OSError: the work raised it.
         """
-        if not self.readable():
+        if not self.readable:
             raise DiskFault(self.breaker.cause or FailureKind.HUNG, "the cache disk is not in use")
         return await self._glances.submit(work)
 

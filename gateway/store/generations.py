@@ -128,18 +128,20 @@ class Generations:
         self.detach()
 
     def _use(self, table: mmap.mmap) -> None:
-        self._slots = memoryview(table)[:_SLOT_BYTES].cast("Q")
+        self.numbers = memoryview(table)[:_SLOT_BYTES].cast("Q")
+        """By slot; the generation of a key is the sum of the numbers of its slot and its bucket's."""
         self._marks = memoryview(table)[_SLOT_BYTES:_MARKS_END]
         self._debts = memoryview(table)[_MARKS_END:_DEBTS_END]
         self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
         self._since = memoryview(table)[_DEBTS_END + 8 : _BOOT_END].cast("d")
         self.ranges = memoryview(table)[_BOOT_END:_TABLE_BYTES].cast("I")
         """See ``granularity.Table``."""
+        self._learn_since()
 
-    @property
-    def since(self) -> float:
-        """Rows confirmed before this moment, in seconds since the epoch, are not vouched for; 0 when all are."""
-        return self._since[0]
+    def _learn_since(self) -> None:
+        self.since = self._since[0]
+        """Rows confirmed before this moment, in seconds since the epoch, are not vouched for; 0 when all are. Only the start of
+        a directory changes it, before this worker has joined it."""
 
     def vouches(self, boot: int) -> bool:
         """Whether the table belongs to this start of the directory."""
@@ -158,6 +160,7 @@ class Generations:
             self.bump_all()
             if before and not clean:
                 self._since[0] = now
+                self._learn_since()
         self._boot[0] = boot
 
     def of(self, key: ObjectKey) -> int:
@@ -166,19 +169,19 @@ class Generations:
 
     def at(self, slot: int, bucket: int) -> int:
         """The same for callers that have kept ``slots_of(key)``."""
-        return self._slots[slot] + self._slots[bucket]
+        return self.numbers[slot] + self.numbers[bucket]
 
     def bump(self, key: ObjectKey) -> None:
         """Invalidate what every worker holds of this key in memory, and fence the fills of it that are under way.
 
         With ``rights_in(key)``, the same for all keys of the bucket.
         """
-        self._slots[slot_of(key)] = int.from_bytes(os.urandom(8), "little")
+        self.numbers[slot_of(key)] = int.from_bytes(os.urandom(8), "little")
 
     def bump_all(self) -> None:
         """``bump`` for every key."""
         for slot, number in enumerate(memoryview(os.urandom(_SLOT_BYTES)).cast("Q")):
-            self._slots[slot] = number
+            self.numbers[slot] = number
 
     def trusts(self, key: ObjectKey) -> bool:
         """Whether the index may be believed about this key."""
@@ -260,6 +263,7 @@ class Generations:
         try:
             found = path.stat()
             if (found.st_dev, found.st_ino) == self._identity:
+                self._learn_since()
                 return False
         except FileNotFoundError:
             pass

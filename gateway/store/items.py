@@ -35,7 +35,9 @@ from gateway.store.threads import closer
 
 _PAGE = 500
 _INLINE = 2_000
-_MISSING, _FAILED = -1, -2
+_MISSING, _FAILED = -2, -3
+"""In the place of a descriptor: the file does not exist, or cannot be opened. -1 says that the disk must be asked."""
+_STAMP = 0xFFFFFFFF
 
 
 class ItemFile(NamedTuple):
@@ -48,7 +50,7 @@ class ItemFile(NamedTuple):
 
 def stamp_of(mtime_ns: int) -> int:
     """A modification time in 32 bits: enough to notice that a file is another one."""
-    return (mtime_ns ^ (mtime_ns >> 32)) & 0xFFFFFFFF
+    return (mtime_ns ^ (mtime_ns >> 32)) & _STAMP
 
 
 class ItemBlobs:
@@ -140,49 +142,57 @@ class ItemBlobs:
 
     # --- reading
 
-    def open(self, content: Content, index: int) -> ItemFile | None:
-        """The item's file, if it is known to be right, has not changed since, and is opened without asking the disk."""
-        if content.states.flags[index] != VERIFIED or not self._disk.readable():
-            return None
-        fd = self._disk.directory.open_at_once(content.digest(index))
-        return None if fd is None else self._unchanged(content, index, fd)
+    async def open_all(
+        self, content: Content, indices: Sequence[int], digests: Sequence[bytes]
+    ) -> list[ItemFile | None]:
+        """The items' files that are known to be right and have not changed since.
 
-    async def open_all(self, content: Content, indices: Sequence[int]) -> list[ItemFile | None]:
-        """``open`` for several items; a thread opens those for which the disk has to be asked, all in one go."""
-        files = [self.open(content, index) for index in indices]
-        flags, at = content.states.flags, range(len(files))
-        slow = [place for place in at if files[place] is None and flags[indices[place]] == VERIFIED]
-        if slow and self._disk.readable():
-            digests = [content.digest(indices[place]) for place in slow]
+        A thread opens those for which the disk has to be asked, all in one go.
+        """
+        files: list[ItemFile | None] = [None] * len(indices)
+        verified = np.flatnonzero(content.states.flags[indices] == VERIFIED).tolist()
+        if not verified or not self._disk.readable:
+            return files
+        directory = self._disk.directory
+        opened = directory.open_at_once([digests[place] for place in verified])
+        self._check(content, indices, files, zip(verified, opened, strict=True))
+        slow = [place for place, fd in zip(verified, opened, strict=True) if fd < 0]
+        if slow:
+            wanted = [digests[place] for place in slow]
             try:
-                opened = await self._disk.read_file(partial(_open_each, self._disk.directory, digests), _close_each)
+                opened = await self._disk.read_file(partial(_open_each, directory, wanted), _close_each)
             except DiskFault:
                 return files
             except BaseException:
                 close_files([file for file in files if file is not None])
                 raise
-            for place, fd in zip(slow, opened, strict=True):
-                if fd == _MISSING:
-                    flags[indices[place]] = NOT_KNOWN
-                elif fd >= 0:
-                    files[place] = self._unchanged(content, indices[place], fd)
+            self._check(content, indices, files, zip(slow, opened, strict=True))
         return files
 
     @staticmethod
-    def _unchanged(content: Content, index: int, fd: int) -> ItemFile | None:
-        """The open file, if it is still the one that was verified; else it is closed."""
-        states, status = content.states, os.fstat(fd)
-        if stamp_of(status.st_mtime_ns) != states.stamp[index]:
-            closer.close_file(fd)
-            states.flags[index] = RESIDENT
-            return None
-        return ItemFile(fd, status.st_size, int(states.crc32[index]))
+    def _check(
+        content: Content, indices: Sequence[int], files: list[ItemFile | None], opened: Iterable[tuple[int, int]]
+    ) -> None:
+        """Put each open file that is still the one that was verified into its place; the others are closed."""
+        flags, stamps, crcs = content.states.flags, content.states.stamp, content.states.crc32
+        for place, fd in opened:
+            index = indices[place]
+            if fd == _MISSING:
+                flags[index] = NOT_KNOWN
+            if fd < 0:
+                continue
+            status = os.fstat(fd)
+            if (status.st_mtime_ns ^ (status.st_mtime_ns >> 32)) & _STAMP == stamps[index]:
+                files[place] = ItemFile(fd, status.st_size, int(crcs[index]))
+            else:
+                closer.close_files([fd])
+                flags[index] = RESIDENT
 
     async def look(self, content: Content, index: int) -> ItemFile | None:
         """``open_all``, or else what the index knows, verified if it was not since the start of the node."""
-        if (file := (await self.open_all(content, [index]))[0]) is not None:
-            return file
         digest = content.digest(index)
+        if (file := (await self.open_all(content, [index], [digest]))[0]) is not None:
+            return file
         try:
             row = await self._disk.look(lambda connection: blob_rows.find(connection, digest))
         except DiskFault:
@@ -244,6 +254,5 @@ def _close_each(descriptors: Sequence[int]) -> None:
 
 
 def close_files(files: Sequence[ItemFile]) -> None:
-    """Close what ``open`` and ``look`` gave."""
-    for file in files:
-        closer.close_file(file.fd)
+    """Close what ``open_all`` and ``look`` gave."""
+    closer.close_files([file.fd for file in files])

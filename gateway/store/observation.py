@@ -1,10 +1,10 @@
 """Sends the reads of all workers of a node to the keeper's worker.
 
-``ObservedReads.note`` is on the path of every S3 read, so it only appends. Four times a second a worker takes what it noted and
-sends it to the keeper's worker: one datagram per 128 reads, on a Unix socket beside the table of generations, never on the cache
-disk (docs/decisions/0019). The kernel bounds the queue. Nothing waits: what finds the queue full, or no receiver, is dropped and
-counted, as is what a worker reads beyond 512 objects between two hand-overs. So observation takes a bounded share of a core, and
-views of streams may be thinned: recognition expects that (gateway/policies/streams).
+Four times a second a worker takes what it noted (``accesses.ObservedReads``) and sends it to the keeper's worker: one datagram
+per 128 reads, on a Unix socket beside the table of generations, never on the cache disk (docs/decisions/0019). The kernel
+bounds the queue. Nothing waits: what finds the queue full, or no receiver, is dropped and counted, as is what a worker reads
+beyond 512 objects between two hand-overs. So observation takes a bounded share of a core, and views of streams may be thinned:
+recognition expects that (gateway/policies/streams).
 
 The receiver binds under another name and renames its socket to the one that senders use. A worker that becomes the keeper takes
 the name over that way, whatever ended the one before.
@@ -15,53 +15,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
-from zlib import crc32
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 
-MOST = 512
-"""Reads that a worker keeps until the next hand-over."""
 _PAGE = 128
 """Reads in one datagram; with keys of usual length some 15 KB, of 200 KB that a socket may have queued."""
 _LONGEST = 1 << 18
 """Bytes of a datagram at most: more than Linux lets a socket send by default."""
-
-Peer = tuple[str, int] | None
-Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer], None]
-_Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer]
-
-
-class ObservedReads:
-    """The reads of one worker that were not handed over yet."""
-
-    def __init__(self) -> None:
-        self._noted: list[_Noted] = []
-        self._dropped = 0
-
-    def note(
-        self, key: ObjectKey, start: int, stop: int, size: int, hit: bool, time: float, principal: str, peer: Peer
-    ) -> None:
-        """Note one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
-        if len(self._noted) < MOST:
-            self._noted.append((key, start, stop, size, hit, time, principal, peer))
-        else:
-            self._dropped += 1
-
-    def take(self) -> tuple[list[ObjectRead], int]:
-        """What was noted since the last call, and how many reads were dropped."""
-        noted, self._noted = self._noted, []
-        dropped, self._dropped = self._dropped, 0
-        return [ObjectRead(*read[:7], _client(read[6], read[7])) for read in noted], dropped
-
-
-@lru_cache(maxsize=4096)
-def _client(principal: str, peer: Peer) -> int:
-    return crc32(f"{principal} {peer}".encode())
 
 
 class ReadChannel:

@@ -72,8 +72,10 @@ class Store:
         self._uses = Uses(self.accesses, self._flush)
         self.expect = self._uses.expect
         # With more, connections would find no descriptor while every blob is in use or recent.
-        self._open = OpenBlobs(min(settings.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
-        self._opener = Opener(disk, self._open)
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.opened = OpenBlobs(min(settings.open_files, descriptors // _SHARE), disk)
+        self.resident = self.opened.get
+        self._opener = Opener(disk, self.opened)
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone)
         self.pools = Pools(disk, self._keeper)
@@ -119,7 +121,7 @@ class Store:
         await self.items.close()
         await self._opener.close()
         self._flush()
-        self._open.clear()
+        self.opened.clear()
         await self._disk.close()
 
     # --- index
@@ -243,10 +245,6 @@ class Store:
 
     # --- blobs
 
-    def resident(self, ref: BlobRef) -> OpenBlob | None:
-        """The blob, if its file is open here, was verified since the start, and has not changed. No I/O but one fstat."""
-        return self._open.get(ref) if self._disk.readable() else None
-
     async def open_blob(self, ref: BlobRef) -> OpenBlob:
         """The blob, opened and if need be verified in a thread.
 
@@ -334,7 +332,7 @@ class Store:
             if not self.directory.locked:
                 return await self._wait_for_keeper(size)
             await self._keeper.free(size)
-            self._open.trim()
+            self.opened.trim()
             # What an unlinked file takes is free when it is closed.
             with suppress(TimeoutError):
                 async with asyncio.timeout(HUNG_AFTER):
@@ -356,7 +354,7 @@ class Store:
             filling=self._space.filling,
             state=breaker.state,
             cause=breaker.cause or "",
-            open_files=len(self._open),
+            open_files=len(self.opened),
             corrupt_dropped=opener.corrupt_dropped,
             missing_dropped=opener.missing_dropped,
             evicted_blobs=keeper.evicted_blobs,
@@ -385,12 +383,12 @@ class Store:
             if not await self._disk.try_again():
                 return
             self._flush()
-            self._open.trim()
+            self.opened.trim()
             if self.directory.locked:
                 evicted = self._keeper.evicted_blobs
                 await self._keeper.sweep()
                 if self._keeper.evicted_blobs != evicted:
-                    self._open.trim()
+                    self.opened.trim()
             else:
                 await self._space.refresh()
         except DiskFault:
@@ -429,7 +427,7 @@ class Store:
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Hear that a blob got its name: it was hashed while it was written, so it needs no verification."""
-        self._open.add(ref.digest, blob)
+        self.opened.add(ref.digest, blob)
         self.items.stored(ref, blob.mtime_ns)
         self._fresh[ref.digest] = blob.mtime_ns
         if len(self._fresh) > _FRESH:
@@ -437,7 +435,7 @@ class Store:
 
     def is_open(self, ref: BlobRef) -> bool:
         """Whether verified bytes of this blob are open here; any thread may ask."""
-        return self._open.has(ref)
+        return self.opened.has(ref)
 
     def create_temporary(self) -> tuple[int, str]:
         """A file for a writer, if what was promised to it still fits into the file system. Runs in a thread."""
@@ -453,7 +451,7 @@ class Store:
     # ---
 
     def _kept(self, ref: BlobRef) -> Kept:
-        blob = self._open.get(ref)
+        blob = self.opened.get(ref)
         mtime_ns = self._fresh.pop(ref.digest, 0)
         return Kept(ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot)
 
@@ -494,5 +492,5 @@ class Store:
         if self._disk.usable():
             self._flush()
             self._remove(())
-            self._open.trim()
+            self.opened.trim()
         self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)

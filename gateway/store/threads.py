@@ -15,8 +15,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -255,12 +256,13 @@ class Closer:
             self._thread.start()
         self._work.put(work)
 
-    def close_file(self, descriptor: int) -> None:
-        """Close a descriptor: here if that cannot block, because the file still has a name, else by the thread."""
-        if os.fstat(descriptor).st_nlink:
-            os.close(descriptor)
-        else:
-            self.submit(lambda: os.close(descriptor))
+    def close_files(self, descriptors: Iterable[int]) -> None:
+        """Close descriptors: here if that cannot block, because the file still has a name, else by the thread."""
+        for descriptor in descriptors:
+            if os.fstat(descriptor).st_nlink:
+                os.close(descriptor)
+            else:
+                self.submit(partial(os.close, descriptor))
 
     async def done(self) -> None:
         """Wait until everything submitted so far is done."""

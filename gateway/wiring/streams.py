@@ -8,7 +8,8 @@ from functools import partial
 from gateway.config import Settings
 from gateway.engine.engine import Engine
 from gateway.engine.space.stream_keeper import HAND_OVER, StreamKeeper, StreamLinks
-from gateway.store.observation import Note, ObservedReads, ReadChannel
+from gateway.store.accesses import Note, ObservedReads
+from gateway.store.observation import ReadChannel
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 

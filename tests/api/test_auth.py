@@ -13,7 +13,7 @@ from gateway.model import sigv4
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import ConfigError, S3Error
 from gateway.model.keys import OriginIdentity, Principal
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b%2Bc"

@@ -17,7 +17,7 @@ from gateway.config import Credential, Origin, ServerSettings, Settings
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b"

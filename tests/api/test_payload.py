@@ -27,7 +27,7 @@ from gateway.model import sigv4
 from gateway.model.aws_chunked import ChunkSigner, PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
-from gateway.model.wire import RawHeader, WireRequest
+from gateway.model.sigv4 import RawHeader, WireRequest
 from gateway.store.threads import closer
 from tests.origins.processes import open_files
 

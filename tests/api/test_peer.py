@@ -20,7 +20,7 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.testing.origin import ALICE
 from tests.batches import decoded, packed, taken
 from tests.engine.datasets import Data, Shelf, bodies_of, shelved

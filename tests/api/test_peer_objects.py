@@ -17,7 +17,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_objects import object_path, read_error
 from gateway.model.peer_principal import principal_header
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.policies.rules import Caching, Rules
 from gateway.testing.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, benched

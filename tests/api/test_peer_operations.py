@@ -17,7 +17,7 @@ from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.testing.origin import ALICE
 from tests.engine.conftest import Bench, benched
 

@@ -23,7 +23,7 @@ from gateway.model.errors import LarderError
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.ring import Ring
 from gateway.testing.origin_faults import DieAfter

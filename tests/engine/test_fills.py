@@ -187,7 +187,7 @@ async def test_an_object_that_was_read_to_its_end_is_a_hit(bench: Bench, size: i
         bench.origin.put("b", "k", os.urandom(size))
         await bench.engine.changed([ask.key])
         await bench.read("k")
-        assert bench.engine.hot(ask.key, bench.identity.name, bench.now[0]) is not None, turn
+        assert bench.engine.hot(ask.key, bench.identity, bench.now[0]) is not None, turn
         body = await bench.open("k")
         assert (body.missed, body.joined) == (False, False)
         body.close()

@@ -11,7 +11,7 @@ from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.payload import PayloadForm
 from gateway.model.keys import ObjectKey, Principal
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.store import blobs
 from tests.engine.conftest import Bench, alone
 
@@ -34,8 +34,6 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
         hot.learn(made_up, members.ring)
         hit = hot.find(made_up.request, made_up.auth, bench.now[0])
         assert (hit is not None) is remembered
-        if hit is not None:
-            hit.release()
 
 
 async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> None:
@@ -83,4 +81,3 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
     hot.learn(asked, members.ring)
     hit = hot.find(asked.request, asked.auth, bench.now[0])
     assert hit is not None
-    hit.release()

@@ -30,15 +30,13 @@ async def test_an_answer_proves_nothing_about_the_time_after_the_question(
 ) -> None:
     """Before an answer comes, a write may have been accepted elsewhere that was not heard of here: it is checked again."""
     bench.origin.put("b", "k", b"x" * 5000)
-    since = 0.0
-    bench.engine.services.trusted_since = lambda: since
     if known:
         await bench.read("k")
         bench.now[0] += 601
     gate = bench.origin.inject(Hang()).gate
     finding = asyncio.create_task(bench.engine.find(bench.ask("k", metadata_first=metadata_first)))
     await gate.reached()
-    since = bench.now[0] + 1
+    bench.engine.services.heard.since = bench.now[0] + 1
     bench.now[0] += 2
     gate.open()
     assert isinstance(await finding, Found)

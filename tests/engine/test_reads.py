@@ -6,6 +6,7 @@ import asyncio
 
 from gateway.engine.objects.reads import Forward, Found
 from gateway.model.access import Access
+from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.testing.origin_faults import DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench
@@ -81,21 +82,21 @@ async def test_an_unreachable_origin_gives_stale_bytes_within_the_rule(bench: Be
 async def test_a_hot_read_needs_bytes_freshness_and_grant(bench: Bench) -> None:
     """The short path serves nothing that the long one would ask the origin about."""
     bench.origin.put("b", "k", b"x" * 100)
-    key, name = bench.ask("k").key, bench.identity.name
-    assert bench.engine.hot(key, name, bench.now[0]) is None
+    key, client = bench.ask("k").key, bench.identity
+    assert bench.engine.hot(key, client, bench.now[0]) is None
     await bench.read("k")
-    assert bench.engine.hot(key, name, bench.now[0]) is not None
-    assert bench.engine.hot(key, "default/other", bench.now[0]) is None
-    assert bench.engine.hot(key, name, bench.now[0] + 600) is None
+    assert bench.engine.hot(key, client, bench.now[0]) is not None
+    assert bench.engine.hot(key, OriginIdentity("default", "other"), bench.now[0]) is None
+    assert bench.engine.hot(key, client, bench.now[0] + 600) is None
     await bench.engine._writes.forget_here([key])
-    assert bench.engine.hot(key, name, bench.now[0]) is None
+    assert bench.engine.hot(key, client, bench.now[0]) is None
 
 
 async def test_metadata_alone_answers_nothing(bench: Bench) -> None:
     """A header that was asked for is remembered to plan ranges, yet an entry without bytes is no hit."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.engine.find(bench.ask("k", metadata_first=True))
-    assert bench.engine.hot(bench.ask("k").key, bench.identity.name, bench.now[0]) is None
+    assert bench.engine.hot(bench.ask("k").key, bench.identity, bench.now[0]) is None
 
 
 async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Bench) -> None:

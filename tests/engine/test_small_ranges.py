@@ -20,7 +20,7 @@ from gateway.engine.objects.reads import Forward, Found
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.ranges import parse_range
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.testing.origin import ALICE, BOB
 from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
 from tests.engine.conftest import Bench, benched, take
@@ -258,13 +258,13 @@ async def test_checksums_of_an_object_that_ranges_filled_are_asked_for(large: Be
     large.origin.buckets.objects["b"]["tiny"] = replace(stored, checksums=(CHECKSUM,))
     await got(large, 0, 5, "tiny")
     key = ObjectKey("default", "b", "tiny")
-    assert large.engine.hot(key, large.identity.name, large.now[0]) is None
+    assert large.engine.hot(key, large.identity, large.now[0]) is None
     for _ in range(2):
         answer = await ask(large, "tiny", x_amz_checksum_mode="ENABLED")
         assert isinstance(answer.content, Body)
         assert await take(answer.content) == b"12345"
         assert dict(answer.headers)[b"x-amz-checksum-crc32"] == b"AAAAAA=="
-    assert large.engine.hot(key, large.identity.name, large.now[0]) is not None
+    assert large.engine.hot(key, large.identity, large.now[0]) is not None
     assert asked(large) == [("GET", "bytes=0-4"), ("HEAD", "")]
 
 

@@ -15,7 +15,8 @@ from gateway.model.keys import ObjectKey
 from gateway.policies.rules import Caching, Rules
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.zone import NodeStreams
-from gateway.store.observation import ObservedReads, ReadChannel
+from gateway.store.accesses import ObservedReads
+from gateway.store.observation import ReadChannel
 from gateway.store.store import Store
 from tests.engine.conftest import BLOCK, Bench
 

@@ -17,7 +17,7 @@ from gateway.engine.objects import fill
 from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.policies.rules import Caching, Rules
 from tests.engine.conftest import BLOCK, Bench
 

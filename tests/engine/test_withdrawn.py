@@ -54,7 +54,7 @@ async def test_rights_withdrawn_in_a_bucket_end_its_grants(tmp_path, by_prefix, 
         await bench.settle()
         await withdraw(bench)
         bench.origin.deny(bench.identity.access_key_id, "b/*")
-        assert bench.engine.hot(bench.ask("k").key, bench.identity.name, bench.now[0]) is None
+        assert bench.engine.hot(bench.ask("k").key, bench.identity, bench.now[0]) is None
         if not restarted:
             assert await bench.engine.find(bench.ask("k")) == Forward(Reason.REFUSED, miss=True)
             assert await bench.engine.find(bench.ask("other")) == Forward(Reason.REFUSED, miss=True)
@@ -118,7 +118,7 @@ async def test_an_object_that_may_no_longer_be_kept_is_dropped(bench: Bench, fre
     bench.origin.put("b", "k", b"x", [("Cache-Control", directive)])
     bench.now[0] += 601
     assert await bench.engine.find(bench.ask("k")) == Forward(Reason.CACHE_CONTROL)
-    assert bench.engine.hot(bench.ask("k").key, bench.identity.name, bench.now[0]) is None
+    assert bench.engine.hot(bench.ask("k").key, bench.identity, bench.now[0]) is None
     assert await bench.store.lookup(bench.ask("k").key) is None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from tests.fleet.seen import WITHIN, await_problems, problems, sees
 from tests.gateways import (
     FLEET_SECRET,

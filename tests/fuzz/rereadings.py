@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gateway.model.query import SUB_RESOURCES
 from gateway.model.request_headers import FORWARDED
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from tests.fuzz.corpus import raw, url
 from tests.fuzz.world import Broken, World
 

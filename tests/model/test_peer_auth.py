@@ -19,7 +19,7 @@ from gateway.model.peer_auth import (
     PeerSigner,
     verify,
 )
-from gateway.model.wire import RawHeader, WireRequest
+from gateway.model.sigv4 import RawHeader, WireRequest
 
 SECRET = "a secret of sixteen characters and more"
 NOW = 1_790_000_000.0

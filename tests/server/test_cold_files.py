@@ -42,7 +42,7 @@ async def reader() -> Iterator[Reader]:
     """Reads what is cold."""
     before, reader = files._read_cold, Reader()
     files.read_cold_by(reader)
-    files._seen.clear()
+    files.SEEN.clear()
     yield reader
     files.read_cold_by(before)
 
@@ -66,7 +66,7 @@ async def sent(fd: int, size: int) -> bytes:
     transport, protocol = await loop.create_connection(_Protocol, sock=ours)
     channel = Channel(transport, loop)
     protocol.channel = channel
-    sending = asyncio.create_task(channel.send_file(b"head", fd, 0, size))
+    sending = asyncio.create_task(channel.send_files(b"head", [(fd, 0, size)]))
     received = b""
     try:
         while len(received) < size + 4 and not (sending.done() and sending.exception()):

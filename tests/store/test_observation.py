@@ -10,8 +10,9 @@ import pytest
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
+from gateway.store.accesses import MOST, ObservedReads
 from gateway.store.directory import CacheDirectory
-from gateway.store.observation import MOST, ObservedReads, ReadChannel
+from gateway.store.observation import ReadChannel
 
 KEY = ObjectKey("default", "bucket", "train/ä b\n.jpg")
 ALL = 1000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -135,6 +136,7 @@ class Announcements:
         self._channel = channel
         self._secret = secret
         self._place = f"{channel}:withdrawn"
+        self._me = uuid.uuid4().hex.encode()
         self._pending: dict[str, None] = {}
         self._redis = commands(url, _PATIENCE)
         self._keep: Any = self._redis.register_script(_KEEP)
@@ -144,7 +146,7 @@ class Announcements:
         self._pending.update((each.to_text(self._secret, self._place), None) for each in withdrawn)
         with suppress(*_DOWN):
             await self._flush()
-            await self._redis.publish(self._channel, "changed")
+            await self._redis.publish(self._channel, self._me)
 
     async def hear(self, wake: Callable[[], None], withdraw: Withdraw) -> None:
         """Listen to the other workers until cancelled.
@@ -160,8 +162,9 @@ class Announcements:
                 await self._flush()
                 await self._hear_once(wake, withdraw)
                 while True:
-                    await subscription.next(_SILENCE)
-                    await self._hear_once(wake, withdraw)
+                    # The worker that made a change has looked by itself.
+                    if (await subscription.next(_SILENCE))[1] != self._me:
+                        await self._hear_once(wake, withdraw)
 
         await repeat("catalog announcements", listen, PAUSE, _DOWN)
 

@@ -38,7 +38,7 @@ from gateway.model.peer_objects import (
     error_document,
     object_of,
 )
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 
 _NOT_THE_ORIGINS = (502, 504)
 """Statuses by which something on the way says that it did not reach the origin (RFC 9110, 15.6.3 and 15.6.5)."""

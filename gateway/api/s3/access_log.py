@@ -80,6 +80,8 @@ class AccessLog:
     def __init__(self, target: str) -> None:
         self._path = Path(target) if target not in ("", "-") else None
         self._stream: TextIO | None = sys.stdout if target == "-" else None
+        self.enabled = bool(target)
+        """Whether lines go anywhere."""
         self._looked = time.monotonic()
         if self._path is not None:
             try:
@@ -87,11 +89,6 @@ class AccessLog:
                 self._stream = _appending(self._path)
             except OSError as error:
                 raise ConfigError(f"log.access: {target} cannot be written: {error.strerror}") from None
-
-    @property
-    def enabled(self) -> bool:
-        """Whether lines go anywhere."""
-        return self._path is not None or self._stream is not None
 
     def write(self, line: AccessLine) -> None:
         """Append one line."""

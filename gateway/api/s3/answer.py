@@ -6,11 +6,11 @@ with its counters, so that header, metric and log cannot differ.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 from gateway.engine.fetching import Span
@@ -58,20 +58,10 @@ def cache_status(outcome: Outcome, reason: Reason | None) -> tuple[bytes, bytes]
     return header
 
 
-class DateHeader:
-    """The Date header, made once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._header = (b"date", b"")
-
-    def date(self) -> tuple[bytes, bytes]:
-        """The current ``Date`` header."""
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            self._header = (b"date", formatdate(second, usegmt=True).encode())
-        return self._header
+@lru_cache(maxsize=1)
+def date_header(second: int) -> tuple[bytes, bytes]:
+    """The ``Date`` header of a second since the epoch."""
+    return b"date", formatdate(second, usegmt=True).encode()
 
 
 async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:

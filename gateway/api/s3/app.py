@@ -7,10 +7,14 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
+from prometheus_client import Counter, Histogram
+
+from gateway import metrics
 from gateway.api.s3 import permissions
 from gateway.api.s3.access_log import AccessLine, AccessLog
-from gateway.api.s3.answer import SERVER, Answer, DateHeader, RawHeaders, Scope, Send, cache_status, complete
+from gateway.api.s3.answer import SERVER, Answer, RawHeaders, Scope, Send, cache_status, complete, date_header
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.claims import ClaimedSigner, form_signer, signer_of
 from gateway.api.s3.classify import not_cacheable
@@ -22,20 +26,19 @@ from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
-from gateway.api.s3.tally import Tally
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
-from gateway.model.outcomes import Outcome
+from gateway.model.outcomes import Outcome, Reason
 from gateway.model.redaction import redact_path
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
 from gateway.server.refusals import HOST_ID
 from gateway.server.strangers import AUTHENTICATED, authenticated
-from gateway.store.observation import Note
+from gateway.store.accesses import Note
 
 log = logging.getLogger("larder.s3")
 _TRACE = "larder.trace"
@@ -69,6 +72,26 @@ class Trace:
     signer: ClaimedSigner | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The metrics of one kind of answer."""
+
+    requests: Counter
+    seconds: Histogram
+    sent: Counter
+
+
+@cache  # as many as there are series
+def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None) -> _Series:
+    """The metrics of answers by method, class of the status, outcome and reason, looked up once for each kind."""
+    labels = (method, f"{hundreds}xx", outcome.value, "" if reason is None else reason.value)
+    return _Series(
+        metrics.REQUESTS.labels(*labels),
+        metrics.LATENCY.labels(outcome.value),
+        metrics.SENT_BYTES.labels(outcome.value),
+    )
+
+
 class S3App(Edge):
     """Answers every request that is not under ``/-/``."""
 
@@ -92,9 +115,7 @@ class S3App(Edge):
         self._note = reads.note
         self._relayed = reads.relayed
         self._posts = PostObjects(authenticator, forwarder)
-        self._tally = Tally()
         self._domain = domain
-        self._clock = DateHeader()
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +137,7 @@ class S3App(Edge):
             await self._send(scope, send, trace, answer)
         else:
             self._note(hit.key, 0, hit.size, hit.size, True, now, auth.principal.access_key_id, scope.get("client"))
-            await self._send_hit(scope, send, trace, hit)
+            await self._send_hit(scope, send, trace, hit, now)
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
         """Answer with S3's error document."""
@@ -131,15 +152,15 @@ class S3App(Edge):
         trace = scope[_TRACE] = Trace(time.perf_counter(), f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}", request)
         return trace
 
-    async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
+    async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit, now: float) -> None:
         trace.bucket, trace.key = hit.key.bucket, hit.key
-        head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), self._clock.date()[1])
+        date = date_header(int(now))[1]
+        head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), date)
         try:
             await send({"type": FILES, "head": head, "files": hit.files})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:
-            hit.release()
             self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=hit.size), trace.started)
 
     async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive) -> Answer:
@@ -225,7 +246,12 @@ class S3App(Edge):
     def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
         """Count a request and log it; ``answer`` says the same here as in the header that the client got."""
         seconds = time.perf_counter() - trace.started
-        self._tally.note(trace.request.method, answer, seconds)
+        method, length = trace.request.method, answer.length
+        series = _series(method if method in _METHODS else "OTHER", answer.status // 100, answer.outcome, answer.reason)
+        series.requests.inc()
+        series.seconds.observe(seconds)
+        if length and method == "GET":
+            series.sent.inc(length)
         if self._access.enabled:
             self._access.write(self._line(scope, trace, answer, seconds, turned_around - trace.started))
 
@@ -238,7 +264,7 @@ class S3App(Edge):
         if b"x-amz-request-id" not in names:
             headers.append((b"x-amz-request-id", trace.request_id.encode()))
         if b"date" not in names:
-            headers.append(self._clock.date())
+            headers.append(date_header(int(time.time())))
         if b"server" not in names:
             headers.append(SERVER)
 

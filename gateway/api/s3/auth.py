@@ -30,15 +30,20 @@ from gateway.api.s3.accounts import Account, accounts_of
 from gateway.api.s3.errors import NobodyKnown
 from gateway.config import Settings
 from gateway.model import sigv2, sigv4, sigv4_claims
-from gateway.model.aws_chunked import ChunkSigner, PayloadForm, payload_form
+from gateway.model.aws_chunked import FORMS, ChunkSigner, PayloadForm, payload_form
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.post_policy import PostPolicy, parse_policy
-from gateway.model.query import Query
-from gateway.model.request_headers import require_unambiguous
-from gateway.model.sigv4 import Pair
-from gateway.model.sigv4_claims import SCHEME_NOT_SUPPORTED, X_AMZ_DATE_FORM, Claim
-from gateway.model.wire import WireRequest
+from gateway.model.query import Pair, Query
+from gateway.model.request_headers import ORDINARY, require_unambiguous
+from gateway.model.sigv4 import WireRequest
+from gateway.model.sigv4_claims import (
+    LONGEST_CACHED_CLAIM,
+    SCHEME_NOT_SUPPORTED,
+    X_AMZ_DATE_FORM,
+    Claim,
+    claim_before,
+)
 from gateway.origin.credentials import identity_of
 
 MAX_SKEW = 900.0
@@ -119,7 +124,8 @@ class Authenticator:
         if self.closed:
             raise NobodyKnown(self.closed)
         fields = request.fields
-        require_unambiguous(request.headers, fields)
+        if len(fields) != len(request.headers) or not fields.keys() <= ORDINARY:
+            require_unambiguous(request.headers, fields)
         authorization = fields.get(b"authorization")
         if not request.query:
             if authorization is None:
@@ -191,7 +197,7 @@ class Authenticator:
         if claim.date != fields["x-amz-date"][:8]:
             raise _other_day(claim, fields["x-amz-date"], "AuthorizationQueryParametersError")
         for secret in account.secrets(now):
-            key = self._signing_key(secret, claim.date, claim.region)
+            key = self._signing_key(secret, claim)
             if hmac.compare_digest(hmac.digest(key, policy.encode(), "sha256").hex().encode(), claimed):
                 return account
         raise _mismatch(claim.access_key_id)
@@ -215,15 +221,21 @@ class Authenticator:
     def _by_header(
         self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], authorization: bytes, now: float
     ) -> Authenticated:
-        claim, claimed = sigv4_claims.parse_authorization(authorization)
+        head, _, claimed = authorization.rpartition(b"Signature=")
+        if len(claimed) == 64 and len(head) <= LONGEST_CACHED_CLAIM:
+            claim = claim_before(head)
+        else:
+            claim, claimed = sigv4_claims.parse_authorization(authorization)
         account = self._accounts.get(claim.access_key_id) or self._known(claim.access_key_id)
         content = fields.get(_CONTENT_SHA256)
         if not content:
             raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
-        amz_date = sigv4.amz_date_of(fields)
+        amz_date = fields.get(b"x-amz-date", b"").decode("latin-1")
+        signed_at = sigv4.parse_amz_date(amz_date)
+        if signed_at is None:
+            amz_date, signed_at = sigv4.signing_time(fields)
         if claim.date != amz_date[:8]:
             raise _other_day(claim, amz_date, "AuthorizationHeaderMalformed")
-        signed_at = sigv4.parse_amz_date(amz_date) or 0.0
         if not -MAX_SKEW <= now - signed_at <= MAX_SKEW:
             raise S3Error(
                 "RequestTimeTooSkewed",
@@ -233,10 +245,10 @@ class Authenticator:
                     "MaxAllowedSkewMilliseconds": str(int(MAX_SKEW * 1000)),
                 },
             )
-        key = self._verify(request, fields, pairs, (claim, amz_date, content, claimed), account.secrets(now))
+        key = self._verify(request, pairs, (claim, amz_date, content, claimed), account, now)
         _check_token(account, fields.get(_TOKEN, b""), now)
         stated = content.decode("latin-1")
-        form = payload_form(stated)
+        form = FORMS.get(stated) or payload_form(stated)
         signer = ChunkSigner(key, amz_date, claim.scope, claimed) if form.signed else None
         return Authenticated(account.principal, form, stated, signer)
 
@@ -259,7 +271,7 @@ class Authenticator:
         header = fields.get(_CONTENT_SHA256, b"")
         covered = header if _CONTENT_SHA256 in claim.signed else b""
         content = parsed.payload_hash or covered or sigv4.UNSIGNED_PAYLOAD.encode()
-        key = self._verify(request, fields, pairs, (claim, amz_date, content, parsed.signature), account.secrets(now))
+        key = self._verify(request, pairs, (claim, amz_date, content, parsed.signature), account, now)
         _check_token(account, parsed.session_token or fields.get(_TOKEN, b""), now)
         stated = (header or content).decode("latin-1")
         form = payload_form(stated)
@@ -301,12 +313,14 @@ class Authenticator:
     def _verify(
         self,
         request: WireRequest,
-        fields: Fields,
         pairs: Sequence[Pair],
         statement: tuple[Claim, str, bytes, bytes],
-        secrets: Sequence[str],
+        account: Account,
+        now: float,
     ) -> bytes:
+        """The key that a request was signed with."""
         claim, amz_date, content, claimed = statement
+        fields = request.fields
         for name in fields.keys() - claim.signed:
             if name.startswith(b"x-amz-") and name != _CONTENT_SHA256:
                 raise S3Error(
@@ -315,30 +329,33 @@ class Authenticator:
                     extra={"HeadersNotSigned": name.decode("latin-1")},
                 )
         method = request.method.encode()
-        path = sigv4.canonical_path(request.raw_path)
+        path = request.raw_path
+        if path.translate(None, sigv4.PLAIN_PATH):
+            path = sigv4.canonical_path(path)
         query = sigv4.canonical_query(pairs) if pairs else b""
         canonical = sigv4.canonical_request(method, path, query, fields, claim.names, content)
+        secrets = (account.secret_access_key,) if account.previous is None else account.secrets(now)
         for secret in secrets:
-            key = self._signing_key(secret, claim.date, claim.region)
+            key = self._signing_keys.get((secret, claim.date, claim.region)) or self._signing_key(secret, claim)
             if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, canonical), claimed):
                 return key
         as_sent = sigv4.canonical_request(
             method, request.raw_path, sigv4.raw_canonical_query(request.query), fields, claim.names, content
         )
         for secret in secrets:
-            key = self._signing_key(secret, claim.date, claim.region)
+            key = self._signing_key(secret, claim)
             if hmac.compare_digest(sigv4.signature(key, amz_date, claim.scope, as_sent), claimed):
                 return key
         raise _mismatch(claim.access_key_id)
 
-    def _signing_key(self, secret: str, date: str, region: str) -> bytes:
+    def _signing_key(self, secret: str, claim: Claim) -> bytes:
         # By the secret, not by the access key: a rotated secret must not verify under the old key.
-        name = (secret, date, region)
+        name = (secret, claim.date, claim.region)
         key = self._signing_keys.get(name)
         if key is None:
             if len(self._signing_keys) >= _MAX_SIGNING_KEYS:
                 self._signing_keys.clear()
-            key = self._signing_keys[name] = sigv4.signing_key(secret, date, region)
+            key = self._signing_keys[name] = sigv4.signing_key(secret, claim.date, claim.region)
         return key
 
 

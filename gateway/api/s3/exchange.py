@@ -9,7 +9,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.model.query import require_valid_escapes
-from gateway.model.wire import WireRequest
+from gateway.model.sigv4 import WireRequest
 
 MAX_KEY_BYTES = 1024
 

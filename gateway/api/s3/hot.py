@@ -13,17 +13,16 @@ from the time when this node was home, or could not reach the home, is right by 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
-from gateway.api.s3.objects import entity_head
+from gateway.api.s3.objects import whole_head
 from gateway.engine.engine import Engine
-from gateway.engine.objects.entries import ObjectEntry
 from gateway.fleet.membership import Membership
-from gateway.model.access import Access
-from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.wire import WireRequest
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import ObjectMeta
+from gateway.model.sigv4 import WireRequest
 from gateway.policies.ring import Ring
 from gateway.store.blobs import OpenBlob
 
@@ -36,26 +35,31 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 _LONGEST_HOST = 255
 """Bytes. A client may call itself at any Host where buckets are not told by it, and the memo keeps each."""
-_MOST_BLOCKS = 16
 
 Address = tuple[str, bytes, bytes]
 
 
 @dataclass(slots=True)
 class Hit:
-    """A whole object, ready to be sent: ``head`` are its header lines; ``blobs`` are held until ``release``;
-    ``files`` are descriptor, offset and count of each, in order."""
+    """A whole object, ready to be sent: ``head`` are its header lines, ``files`` descriptor, offset and count of each part.
+
+    The descriptors are open as long as the hit exists: it refers to the ``blobs`` that own them.
+    """
 
     key: ObjectKey
     head: bytes
-    blobs: list[OpenBlob]
     size: int
     files: list[tuple[int, int, int]]
+    blobs: list[OpenBlob]
 
-    def release(self) -> None:
-        """Let go of the blobs."""
-        for blob in self.blobs:
-            blob.release()
+
+@dataclass(slots=True)
+class _KnownAddress:
+    """What an address leads to, and the heads made of ``meta`` for answers with checksums and without."""
+
+    key: ObjectKey
+    meta: ObjectMeta | None = None
+    heads: dict[bool, bytes] = field(default_factory=dict)
 
 
 class HotReads:
@@ -63,11 +67,9 @@ class HotReads:
 
     def __init__(self, engine: Engine, membership: Membership) -> None:
         self._engine = engine
-        self._store = engine.services.store
-        self._record = engine.services.store.accesses.record
         self._membership = membership
         self._ring = membership.ring
-        self._addresses: OrderedDict[Address, ObjectKey] = OrderedDict()
+        self._addresses: OrderedDict[Address, _KnownAddress] = OrderedDict()
         # An address is of use only while the engine has an entry of its object.
         self._most = engine.entries_kept
 
@@ -85,38 +87,22 @@ class HotReads:
             return None
         if self._membership.ring is not self._ring:
             self._forget()
-        key = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
-        if key is None:
+        known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
+        if known is None:
             return None
-        entry = self._engine.hot(key, principal.identity.name, now)
-        if entry is None:
+        found = self._engine.hot(known.key, principal.identity, now)
+        if found is None:
             return None
+        meta = found[0].record.meta
+        if known.meta is not meta:
+            known.meta, known.heads = meta, {}
         checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
-        head = entity_head(entry).hit(checked=checked)
-        # Last, because what is held must be released: nothing may fail between here and the caller.
-        blobs = self._blobs(entry, principal.identity, now)
-        if blobs is None:
-            return None
+        if checked not in known.heads:
+            known.heads[checked] = whole_head(meta, checked=checked)
         files = []
-        for blob in blobs:
-            blob.hold()
-            files.append((blob.fd, 0, blob.size))
-        return Hit(key, head, blobs, entry.record.meta.size, files)
-
-    def _blobs(self, entry: ObjectEntry, client: OriginIdentity, now: float) -> list[OpenBlob] | None:
-        """Every block of the object; ``None`` unless all of them are resident, open and unchanged."""
-        count = entry.record.block_count
-        if len(entry.blobs) < count or count > _MOST_BLOCKS or not entry.record.meta.size:
-            return None
-        blobs = []
-        for number in range(count):
-            ref = entry.blobs.get(number)
-            blob = None if ref is None else self._store.resident(ref)
-            if ref is None or blob is None:
-                return None
-            self._record(Access(entry.key, number, ref.digest, True, now, client))
-            blobs.append(blob)
-        return blobs
+        for blob in found[1]:
+            files.append((blob.fd, 0, blob.size))  # noqa: PERF401  # in Python 3.11 a comprehension is a call
+        return Hit(known.key, known.heads[checked], meta.size, files, found[1])
 
     def _forget(self) -> None:
         self._addresses.clear()
@@ -127,6 +113,6 @@ class HotReads:
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
-            self._addresses[key.origin, host, request.raw_path] = key
+            self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key)
             if len(self._addresses) > self._most:
                 self._addresses.popitem(last=False)

@@ -9,7 +9,6 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.objects.reads import Ask, Forward, Found, Relay
 from gateway.model.conditions import Conditions, cache_directives, range_applies
@@ -85,7 +84,7 @@ class ObjectReads:
     ) -> Answer | Forward:
         entry = found.entry
         meta = entry.record.meta
-        headers = entity_head(entry).base
+        headers = _entity_headers(meta)
         if conditions is not None:
             verdict = conditions.evaluate(meta.etag, meta.last_modified)
             if verdict is Precondition.NOT_MODIFIED:
@@ -140,36 +139,19 @@ def _text(exchange: Exchange, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-class EntityHead:
-    """The header of answers about one version of an object; ``base`` is in every one."""
-
-    __slots__ = ("_hits", "base", "meta")
-
-    def __init__(self, meta: ObjectMeta) -> None:
-        self.meta = meta
-        self.base = _raw(meta.headers)
-        self.base.append((b"etag", meta.etag.encode("latin-1")))
-        if b"accept-ranges" not in dict(self.base):
-            self.base.append((b"accept-ranges", b"bytes"))
-        self._hits: dict[bool, bytes] = {}
-
-    def hit(self, *, checked: bool) -> bytes:
-        """The header lines of a hit on the whole object, with its checksums or without."""
-        lines = self._hits.get(checked)
-        if lines is None:
-            whole = [*self.base, (b"content-length", b"%d" % self.meta.size), cache_status(Outcome.HIT, None), SERVER]
-            if checked:
-                whole += _raw(self.meta.checksums or ())
-            lines = self._hits[checked] = encode_lines(whole)
-        return lines
+def _entity_headers(meta: ObjectMeta) -> RawHeaders:
+    """The headers of every answer about one version of an object."""
+    headers = _raw(meta.headers)
+    headers.append((b"etag", meta.etag.encode("latin-1")))
+    if b"accept-ranges" not in dict(headers):
+        headers.append((b"accept-ranges", b"bytes"))
+    return headers
 
 
-def entity_head(entry: ObjectEntry) -> EntityHead:
-    """The header that answers about the object carry, made once per version of its metadata."""
-    head = entry.head
-    if not isinstance(head, EntityHead) or head.meta is not entry.record.meta:
-        entry.head = head = EntityHead(entry.record.meta)
-    return head
+def whole_head(meta: ObjectMeta, *, checked: bool) -> bytes:
+    """The header lines of a hit on the whole object, with its checksums or without."""
+    headers = [*_entity_headers(meta), (b"content-length", b"%d" % meta.size), cache_status(Outcome.HIT, None), SERVER]
+    return encode_lines(headers + _raw(meta.checksums or ()) if checked else headers)
 
 
 def _raw(headers: Sequence[Header]) -> RawHeaders:

@@ -26,8 +26,7 @@ from gateway.model import checksums
 from gateway.model.aws_chunked import ChunkDecoder, PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.objects import Header
-from gateway.model.sigv4 import UNSIGNED_PAYLOAD
-from gateway.model.wire import RawHeader
+from gateway.model.sigv4 import UNSIGNED_PAYLOAD, RawHeader
 
 REPLACED_HEADERS = frozenset(
     {

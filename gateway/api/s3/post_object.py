@@ -33,8 +33,8 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.post_policy import PostPolicy
+from gateway.model.sigv4 import RawHeader, WireRequest
 from gateway.model.sigv4_claims import missing_field
-from gateway.model.wire import RawHeader, WireRequest
 from gateway.server.refusals import xml_document
 
 _NAMES_OPERATION = frozenset({"x-id"})

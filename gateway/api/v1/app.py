@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 
-from gateway.api.s3.answer import SERVER, DateHeader
+from gateway.api.s3.answer import SERVER, date_header
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
@@ -36,7 +37,6 @@ class DataApp(Edge):
         self._registrations = registrations
         self._batches = batches
         self._store = store
-        self._clock = DateHeader()
 
     @staticmethod
     def handles(path: str) -> bool:
@@ -45,7 +45,7 @@ class DataApp(Edge):
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """As FastAPI's answers have them."""
-        return self._clock.date(), SERVER
+        return date_header(int(time.time())), SERVER
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

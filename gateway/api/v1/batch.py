@@ -20,13 +20,14 @@ from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_fram
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import BatchAsk, Resident
 from gateway.engine.items.batch import Batches
-from gateway.engine.space.planned import Planned
+from gateway.engine.space.planned import InForce, Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.server.refusals import Scope, Send
+from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
 MOST_INDICES = 1_048_576
@@ -152,14 +153,17 @@ class BatchEndpoint:
         self._batches = batches
         self._planned = planned
 
-    async def _ask(self, principal: Principal, registration: Registration, body: bytes, query: BatchQuery) -> BatchAsk:
+    @staticmethod
+    async def _ask(
+        principal: Principal, registration: Registration, body: bytes, query: BatchQuery, caching: CachingMode
+    ) -> BatchAsk:
         distinct = query.mode is BatchMode.SUBSTITUTE
         indices = parse_indices(body, registration.content.items, distinct=distinct)
         await check_rights(principal, registration, indices)
         return BatchAsk(
             registration,
             principal.identity,
-            self._planned.of(registration, query.job).caching,
+            caching,
             query.mode,
             indices,
             query.take or len(indices),
@@ -176,25 +180,25 @@ class BatchEndpoint:
             BrokenBody: the answer that has begun cannot be completed.
         """
         query = parse_query(scope["query_string"])
-        ask = await self._ask(principal, registration, body, query)
+        plan = self._planned.of(registration, query.job)
+        ask = await self._ask(principal, registration, body, query, plan.caching)
         with metrics.BATCH_LATENCY.labels(query.mode.value).time():
-            await self._send(scope, send, registration, ask, query)
+            await self._send(scope, send, ask, plan)
 
-    async def _send(
-        self, scope: Scope, send: Send, registration: Registration, ask: BatchAsk, query: BatchQuery
-    ) -> None:
-        if query.mode is BatchMode.PREFETCH:
+    async def _send(self, scope: Scope, send: Send, ask: BatchAsk, plan: InForce) -> None:
+        content = ask.registration.content
+        if ask.mode is BatchMode.PREFETCH:
             counts = await self._batches.prefetch(ask)
             metrics.BATCHES.labels("prefetch", "none").inc()
-            await send_json(send, 202, counts, self._directives(registration, query.job))
+            await send_json(send, 202, counts, self._directives(content, plan))
             return
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
         answer = await self._batches.open(ask)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
-        headers += self._directives(registration, query.job)
+        headers += self._directives(content, plan)
         form = "tar" if as_tar else "index" if isinstance(answer, Resident) else "frames"
-        metrics.BATCHES.labels(query.mode.value, form).inc()
+        metrics.BATCHES.labels(ask.mode.value, form).inc()
         if as_tar:
             await batch_tar.send_tar(scope, send, ask, answer, self._batches.fetches, headers)
         elif isinstance(answer, Resident):
@@ -212,16 +216,16 @@ class BatchEndpoint:
         """
         if scope["query_string"]:
             raise _invalid("lookup takes no parameters")
-        ask = await self._ask(principal, registration, body, BatchQuery(BatchMode.EXACT, None, False))
+        plan = self._planned.of(registration, "")
+        ask = await self._ask(principal, registration, body, BatchQuery(BatchMode.EXACT, None, False), plan.caching)
         bits = np.packbits(await self._batches.lookup(ask), bitorder="little").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
-        headers += self._directives(registration)
+        headers += self._directives(registration.content, plan)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": bits})
 
-    def _directives(self, registration: Registration, job: str = "") -> RawHeaders:
+    def _directives(self, content: Content, plan: InForce) -> RawHeaders:
         """What the job is told to do: how its dataset is cached, where to begin, and by which version of the plan."""
-        plan, content = self._planned.of(registration, job), registration.content
         chunk = plan.chunk
         if chunk < 0 and plan.caching is CachingMode.CHUNKED:
             chunk = self._batches.fullest_chunk(content, self._planned.cut(content, plan.partitions, plan.units))

@@ -93,7 +93,7 @@ async def send_resident(
         start: dict[str, Any] = {"type": "http.response.start", "status": 200}
         start["headers"] = [*headers, (b"content-length", b"%d" % length)]
         await send(start)
-        pieces: list[Piece] = [head, *((file.fd, 0, file.size) for file in opened.files), end]
+        pieces: list[Piece] = [head, *[(file.fd, 0, file.size) for file in opened.files], end]
         await send_pieces(scope, send, pieces)
         manner.tally.delivered("hit", len(entries), size)
     except LarderError as failure:

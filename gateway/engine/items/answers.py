@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +50,11 @@ class Resident:
         self.files: list[ItemFile] = []
         self._room = room
 
-    def add(self, position: int, file: ItemFile) -> None:
-        """Take over an open file."""
-        self.positions.append(position)
-        self.files.append(file)
-        self._room.left -= 1
+    def take(self, positions: Collection[int], files: Collection[ItemFile]) -> None:
+        """Take over open files."""
+        self.positions.extend(positions)
+        self.files.extend(files)
+        self._room.left -= len(files)
 
     def pop(self) -> Arrival:
         """Hand over the last file."""

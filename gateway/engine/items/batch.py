@@ -114,15 +114,15 @@ class Batches:
             return [None] * len(positions)
         content = ask.registration.content
         indices = ask.indices[positions].tolist()
-        files = await self._items.open_all(content, indices)
-        for index, file in zip(indices, files, strict=True):
+        digests = content.digests_of(indices)
+        files = await self._items.open_all(content, indices, digests)
+        ranked, now = refreshes_recency(ask.caching), self._services.now()
+        accesses = []
+        for index, digest, file in zip(indices, digests, files, strict=True):
             if file is not None:
-                self._record(ask, index, content.digest(index) if refreshes_recency(ask.caching) else b"", hit=True)
+                accesses.append(Access(content.id, index, digest if ranked else b"", True, now, ask.identity))
+        self._services.store.accesses.record_all(accesses)
         return files
-
-    def _record(self, ask: BatchAsk, index: int, blob: bytes = b"", *, hit: bool = False) -> None:
-        access = Access(ask.registration.content.id, index, blob, hit, self._services.now(), ask.identity)
-        self._services.store.accesses.record(access)
 
     async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
         """The item's file, verified first if need be; ``None`` if it is not in the cache."""
@@ -186,12 +186,11 @@ class Batches:
         opened = Resident(self._room)
         verified = ask.registration.content.states.flags[ask.indices] == VERIFIED
         if count <= min(LARGEST_OPEN_BATCH, self._room.left) and bool(verified.all()):
-            for position, file in enumerate(await self._ready(ask, range(count))):
-                if file is not None:
-                    opened.add(position, file)
-            if len(opened.files) == count:
+            files = [file for file in await self._ready(ask, range(count)) if file is not None]
+            if len(files) == count:
+                opened.take(range(count), files)
                 return opened
-            opened.close()
+            close_files(files)
         answer = Arriving(_nothing(), opened)
         answer.arrivals = self._each_in_order(ask, answer) if ask.ordered else self._each_as_it_comes(ask, answer)
         return answer
@@ -294,18 +293,20 @@ class Batches:
         most = max(0, min(ask.take, LARGEST_OPEN_BATCH, self._room.left))
         near = choice.resident[~there[choice.resident]][:most].tolist()
         files = dict(zip(near, await self._ready(ask, near), strict=True))
-        while residents and len(opened.files) + len(later) + len(promised) < ask.take:
-            if len(opened.files) >= LARGEST_OPEN_BATCH or self._room.left <= 0:
+        ready: dict[int, ItemFile] = {}
+        while residents and len(ready) + len(later) + len(promised) < ask.take:
+            if len(ready) >= min(LARGEST_OPEN_BATCH, self._room.left):
                 break
             position = residents.popleft()
             if there[position]:
                 promised.append(position)
             elif (file := files.pop(position, None)) is not None:
-                opened.add(position, file)
+                ready[position] = file
             elif flags[ask.indices[position]] in (RESIDENT, VERIFIED):
                 later.append(position)
             else:
                 gone.append(position)
+        opened.take(ready.keys(), ready.values())
         close_files([file for file in files.values() if file is not None])
         others = [*choice.others.tolist(), *gone]
         if len(opened.files) >= ask.take or not (residents or later or others or promised):
@@ -386,7 +387,8 @@ class Batches:
 
     def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
         index = int(ask.indices[position])
-        self._record(ask, index)
+        access = Access(ask.registration.content.id, index, b"", False, self._services.now(), ask.identity)
+        self._services.store.accesses.record(access)
         wanted = self._wanted(ask, index, routes.source)
         return asyncio.get_running_loop().create_task(self.fetches.fetch(wanted))
 

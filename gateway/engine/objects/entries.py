@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import Validity
+from gateway.policies.rules import Rules
 from gateway.store.generations import slots_of
+
+
+class KnownValidity(NamedTuple):
+    """For how long an entry may be served to one identity, as found under ``rules`` before the next revocation of grants."""
+
+    rules: Rules
+    revocation: object
+    validity: Validity
 
 
 @dataclass(slots=True, eq=False)
@@ -17,9 +27,8 @@ class ObjectEntry:
 
     ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
     origin identities to the time the origin last said yes to them. ``generation`` is the key's generation when all this was
-    read, ``slots`` are its slots. ``good`` remembers for how long each identity may be served, and in which epoch of
-    the rules that was found out. ``head`` is for the edge, which keeps there the header it made of the metadata. An entry
-    whose ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
+    read, ``slots`` are its slots. ``valid`` remembers for how long each identity may be served, by its name. An entry whose
+    ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
     """
 
     key: ObjectKey
@@ -27,8 +36,7 @@ class ObjectEntry:
     generation: int
     blobs: dict[int, BlobRef] = field(default_factory=dict)
     grants: dict[str, float] = field(default_factory=dict)
-    good: dict[str, tuple[object, Validity]] = field(default_factory=dict)
-    head: object = None
+    valid: dict[str, KnownValidity] = field(default_factory=dict)
     slots: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,34 +52,23 @@ class ObjectEntry:
         return (self.record.meta.etag, self.record.meta.size) == (meta.etag, meta.size)
 
 
-class EntryCache:
-    """At most ``limit`` entries, the least recently used leaving first. The caller checks generations."""
+class EntryCache(OrderedDict[ObjectKey, ObjectEntry]):
+    """At most ``limit`` entries, the least recently used leaving first.
+
+    The caller checks generations, and calls ``move_to_end`` for an entry that it uses.
+    """
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._entries: OrderedDict[ObjectKey, ObjectEntry] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: ObjectKey) -> ObjectEntry | None:
-        """The entry of a key, now the most recently used one."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
 
     def put(self, entry: ObjectEntry) -> None:
         """Keep an entry, replacing the key's former one."""
-        self._entries[entry.key] = entry
-        self._entries.move_to_end(entry.key)
-        while len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
+        self[entry.key] = entry
+        self.move_to_end(entry.key)
+        if len(self) > self._limit:
+            self.popitem(last=False)
 
     def drop(self, key: ObjectKey) -> None:
         """Forget a key."""
-        self._entries.pop(key, None)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._entries.clear()
+        self.pop(key, None)

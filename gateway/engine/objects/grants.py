@@ -11,7 +11,8 @@ from typing import NamedTuple
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.services import Services
 from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.freshness import EntryState
+from gateway.policies.rules import Caching
 
 
 class _Shared(NamedTuple):
@@ -27,16 +28,8 @@ class Grants:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._shared: dict[tuple[str, str, str], _Shared] = {}
-        self._revocation: list[Rules] = [services.rules]
-
-    @property
-    def epoch(self) -> object:
-        """Changes whenever what entries remember of rules and grants may be wrong."""
-        return self._revocation if self._revocation[0] is self._services.rules else self._new_epoch()
-
-    def _new_epoch(self) -> object:
-        self._revocation = [self._services.rules]
-        return self._revocation
+        self.revocation = object()
+        """Another object after each revocation: what entries remember of grants may be wrong then."""
 
     def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
         """When the origin last said yes to an identity, of an object for which it did so at ``granted``: a grant of any object
@@ -48,13 +41,18 @@ class Grants:
             return granted
         return shared.granted_at if granted is None else max(granted, shared.granted_at)
 
+    def standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
+        """What is known of an object and a reader: freshness, grant, and since when writes were heard of."""
+        granted = self.widest(entry.key, identity, rule, entry.grants.get(identity))
+        return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
+
     def _rights_in(self, key: ObjectKey) -> int:
         return self._services.store.generations.of(rights_in(key))
 
     def note(self, entry: ObjectEntry, identity: OriginIdentity, generation: int, asked_at: float) -> None:
         """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``."""
         entry.grants[identity.name] = asked_at
-        entry.good.clear()
+        entry.valid.clear()
         rule = self._services.rules.for_path(entry.key.path)
         if rule.by_prefix and self._services.store.generations.of(entry.key) == generation:
             place = (identity.name, rule.match, entry.key.bucket)
@@ -64,7 +62,7 @@ class Grants:
         """A refusal is about the caller, not about the object: the bytes stay for the others."""
         rule = self._services.rules.for_path(entry.key.path)
         entry.grants.pop(identity.name, None)
-        self._new_epoch()
+        self.revocation = object()
         self._shared.pop((identity.name, rule.match, entry.key.bucket), None)
         if entry.record.row_id:
             await self._services.store.revoke(entry.record.row_id, identity.name)
@@ -72,4 +70,4 @@ class Grants:
     def drop(self) -> None:
         """Forget the grants that no object's row holds: an origin is another store now."""
         self._shared.clear()
-        self._new_epoch()
+        self.revocation = object()

@@ -34,9 +34,8 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
-from gateway.policies import freshness
 from gateway.policies.admission import refusal
-from gateway.policies.freshness import EntryState, Verdict, decide, may_serve_stale
+from gateway.policies.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.rules import Caching
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
@@ -119,35 +118,13 @@ class Reads:
         self._cold: SingleFlight[tuple[ObjectKey, int], Found | Relay | Forward | None] = SingleFlight()
         self._checks: SingleFlight[tuple[ObjectKey, str], ObjectMeta | Forward | None] = SingleFlight()
 
-    # -- the path of a repeated hit: no await, no thread, no database
-
-    def hot(self, key: ObjectKey, identity: str, now: float) -> ObjectEntry | None:
-        """The entry of an object that may be served at once to this origin identity, or ``None``."""
-        entry = self._entries.get(key)
-        if entry is None or not entry.has_bytes or not self._current(entry):
-            return None
-        since = self._services.trusted_since()
-        epoch, good = entry.good.get(identity, (None, None))
-        if good is not None and epoch is self._grants.epoch and good.holds(now, since):
-            return entry
-        rule = self._services.rules.for_path(key.path)
-        good = freshness.good(self._standing(entry, identity, rule), rule)
-        if not rule.cache or entry.record.meta.checksums is None or not good.holds(now, since):
-            return None
-        entry.good[identity] = (self._grants.epoch, good)
-        return entry
-
     def _current(self, entry: ObjectEntry) -> bool:
         return self._services.store.generations.at(*entry.slots) == entry.generation
 
     def _verdict(self, entry: ObjectEntry, ask: Ask, rule: Caching) -> Verdict:
-        return decide(self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced)
-
-    def _standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
-        granted = self._grants.widest(entry.key, identity, rule, entry.grants.get(identity))
-        return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
-
-    # -- everything else
+        return decide(
+            self._grants.standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
+        )
 
     async def find(self, ask: Ask) -> Found | Relay | Forward:
         """Find an object for a reader.
@@ -207,17 +184,20 @@ class Reads:
         ):
             return None
         await self._blocks.load(entry, 0, entry.record.block_count - 1)
-        standing = self._standing(entry, ask.identity.name, rule)
+        standing = self._grants.standing(entry, ask.identity.name, rule)
         if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self._current(entry):
             return None
         return entry, max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
 
     def _in_memory(self, key: ObjectKey) -> ObjectEntry | None:
         entry = self._entries.get(key)
-        if entry is None or self._current(entry):
-            return entry
-        self._entries.drop(key)
-        return None
+        if entry is None:
+            return None
+        if not self._current(entry):
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return entry
 
     async def _granted(
         self, entry: ObjectEntry, ask: Ask, outcome: Outcome, reason: Reason | None
@@ -236,7 +216,7 @@ class Reads:
         A reader who insists on a check shares none that began before: it may be older than a write of which only he knows.
         """
         stale = entry.has_bytes and may_serve_stale(
-            self._standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
+            self._grants.standing(entry, ask.identity.name, rule), rule, self._services.now(), forced=ask.forced
         )
         try:
             result = await self._checked(ask, lambda: self._ask_origin(entry, ask.identity, rule), stale=stale)

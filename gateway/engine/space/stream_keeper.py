@@ -22,8 +22,9 @@ from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.tree import AccessStreamTree, Stream
 from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport
+from gateway.store.accesses import ObservedReads
 from gateway.store.index.pool_rows import PoolRow
-from gateway.store.observation import ObservedReads, ReadChannel
+from gateway.store.observation import ReadChannel
 from gateway.store.store import Store
 
 HAND_OVER = 0.25

@@ -80,7 +80,7 @@ class Content:
         size: bytes of all items of known length.
         digests: (items, 32), read-only.
         lengths: in bytes, ``UNKNOWN_LENGTH`` where the digest file does not say; read-only.
-        digest: the SHA-256 of an item's bytes; IndexError where there is no such item.
+        digest, digests_of: the SHA-256 of an item's bytes, of several; IndexError where there is no such item.
         indices_of: all items with these bytes, in ascending order.
         states: what is known of the items here.
 
@@ -121,6 +121,7 @@ class Content:
         self.digests = index.digests
         self.lengths = index.lengths
         self.digest = index.digest
+        self.digests_of = index.digests_of
         self.indices_of = index.items_of
         self._identity = _identity(directory / STATES)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,11 @@ class Index:
             IndexError: there is no such item.
         """
         return bytes(self.digests[item])
+
+    def digests_of(self, items: Sequence[int] | NDArray[np.uint32]) -> list[bytes]:
+        """``digest`` of several items."""
+        rows = self.digests[items].tobytes()
+        return [rows[start : start + 32] for start in range(0, len(rows), 32)]
 
     def items_of(self, digest: bytes) -> NDArray[np.uint32]:
         """All items with these bytes, in ascending order; empty when there are none."""
