@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -17,13 +17,12 @@ from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Ask, Found, Reads, Relay
 from gateway.engine.objects.small_ranges import Part
-from gateway.engine.objects.writes import WriteAnswer, Writes
+from gateway.engine.objects.writes import Writes
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
 from gateway.fleet.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.net.exchange import StreamedResponse
 from gateway.policies.lane import LoadClass
 
 log = logging.getLogger("larder.engine")
@@ -67,9 +66,11 @@ class Engine:
         self.batches = Batches(services, self.fetches, self.lane)
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
         self.owes = services.store.generations.owes
-        self.find = self._reads.find
         self.hot = Hits(services, self._entries, self._grants).find
+        self.find = self._reads.find
         self.resident = self._reads.resident
+        self.write = self._writes.around
+        self.change_rights = self._writes.change_rights
 
     async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int, part: Part | None = None) -> Body:
         """A body whose first byte is certain to come.
@@ -99,14 +100,6 @@ class Engine:
             body.close()
             raise
         return body
-
-    async def write(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
-        """See ``Writes.around``."""
-        return await self._writes.around(keys, send)
-
-    async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
-        """See ``Writes.change_rights``."""
-        return await self._writes.change_rights(bucket, send)
 
     async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
         """Another gateway wrote these keys."""

@@ -73,10 +73,6 @@ class WireRequest:
             self._parameters = Query.read(self.query)
         return self._parameters
 
-    def header(self, name: bytes) -> bytes | None:
-        """The value of a header (lower-case name), or ``None``."""
-        return self.fields.get(name)
-
 
 def _combined(headers: Iterable[RawHeader]) -> dict[bytes, bytes]:
     fields: dict[bytes, bytes] = {}

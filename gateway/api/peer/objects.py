@@ -76,7 +76,7 @@ class PeerObjects:
             self._warm(exchange.key, request.principal.identity)
             await complete(scope, send, Answer(202, [(b"content-length", b"0")], b""))
             return
-        if exchange.request.header(RESIDENT[0].encode()) == RESIDENT[1].encode():
+        if exchange.request.fields.get(RESIDENT[0].encode()) == RESIDENT[1].encode():
             await self._give(request, exchange)
             return
         try:

@@ -103,20 +103,12 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
 
 async def _send_body(scope: Scope, send: Send, body: Body) -> None:
     left = body.stop - body.start
-    try:
-        async for piece in body.pieces():
-            if isinstance(piece, Span):
-                left -= piece.count
-                await send_span(scope, send, piece, more=left > 0)
-            else:
-                left -= len(piece)
-                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
-    finally:
-        body.close()
+    async for piece in body.pieces():
+        if isinstance(piece, Span):
+            left -= piece.count
+            await send_file(scope, send, piece.fd, piece.offset, piece.count, left > 0)
+        else:
+            left -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
     if body.stop == body.start:
         await send({"type": "http.response.body", "body": b""})
-
-
-async def send_span(scope: Scope, send: Send, span: Span, *, more: bool) -> None:
-    """Send a piece of a file."""
-    await send_file(scope, send, span.fd, span.offset, span.count, more)

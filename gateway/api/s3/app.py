@@ -275,7 +275,7 @@ class S3App(Edge):
         client = scope.get("client") or ("-", 0)
 
         def text(name: bytes) -> str:
-            return (request.header(name) or b"").decode("latin-1")
+            return (request.fields.get(name) or b"").decode("latin-1")
 
         cache = cache_status(answer.outcome, answer.reason)[1].decode()
         return AccessLine(

@@ -379,7 +379,7 @@ def split_address(request: WireRequest, domain: str) -> tuple[str, bytes]:
 def _host_bucket(request: WireRequest, domain: str) -> str | None:
     if not domain:
         return None
-    name = _without_port((request.header(b"host") or b"").decode("latin-1"))
+    name = _without_port((request.fields.get(b"host") or b"").decode("latin-1"))
     suffix = "." + _without_port(domain)
     return name.removesuffix(suffix) if name.endswith(suffix) and len(name) > len(suffix) else None
 

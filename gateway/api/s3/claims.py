@@ -43,7 +43,7 @@ def form_signer(fields: dict[str, str]) -> ClaimedSigner:
 
 
 def _claimed(request: WireRequest) -> ClaimedSigner:
-    authorization = request.header(b"authorization")
+    authorization = request.fields.get(b"authorization")
     if authorization is not None:
         found = _BY_HEADER.match(authorization[:1024])
         if found is None:

@@ -111,4 +111,4 @@ def uploads_bytes(exchange: Exchange) -> bool:
     """
     if exchange.request.method != "PUT" or exchange.key is None:
         return False
-    return exchange.request.header(b"x-amz-copy-source") is None and not exchange.names & _ABOUT_OBJECTS
+    return exchange.request.fields.get(b"x-amz-copy-source") is None and not exchange.names & _ABOUT_OBJECTS

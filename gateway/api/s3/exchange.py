@@ -38,7 +38,7 @@ class Exchange:
     @property
     def wants_checksums(self) -> bool:
         """Whether the answer is to tell the object's checksums."""
-        return (self.request.header(b"x-amz-checksum-mode") or b"").upper() == b"ENABLED"
+        return (self.request.fields.get(b"x-amz-checksum-mode") or b"").upper() == b"ENABLED"
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:

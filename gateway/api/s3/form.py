@@ -69,7 +69,7 @@ class Form:
             S3Error: InvalidArgument, MalformedPOSTRequest, MaxPostPreDataLengthExceededError.
             ClientGone: the client left.
         """
-        _, options = parse_options_header((request.header(b"content-type") or b"").decode("latin-1"))
+        _, options = parse_options_header((request.fields.get(b"content-type") or b"").decode("latin-1"))
         try:
             form = cls(options.get(b"boundary", b""), body)
         except FormParserError:

@@ -36,11 +36,11 @@ class ObjectReads:
             OriginUnavailable: the origin is needed and cannot be reached.
         """
         request = exchange.request
-        range_value = request.header(b"range")
+        range_value = request.fields.get(b"range")
         wanted = parse_range(range_value.decode("latin-1")) if range_value is not None else None
         if range_value is not None and wanted is None:
             return Forward(Reason.RANGE_FORM)
-        conditions = Conditions.read(request.header)
+        conditions = Conditions.read(request.fields.get)
         head = request.method == "HEAD"
         assert exchange.key is not None
         ask = Ask(
@@ -48,7 +48,7 @@ class ObjectReads:
             exchange.auth.principal.identity,
             head=head,
             metadata_first=head or wanted is not None or conditions is not None,
-            span=None if head or request.header(b"if-range") is not None else wanted,
+            span=None if head or request.fields.get(b"if-range") is not None else wanted,
             forced=is_forced(exchange) or self._engine.owes(exchange.key),
             hasty=hasty,
         )
@@ -127,7 +127,7 @@ def _reason_of(body: Body) -> Reason:
 
 def is_forced(exchange: Exchange) -> bool:
     """Whether the client wants the object checked with the origin, however fresh it is."""
-    value = exchange.request.header(b"cache-control")
+    value = exchange.request.fields.get(b"cache-control")
     if value is None:
         return False
     directives = cache_directives(value.decode("latin-1"))
@@ -135,7 +135,7 @@ def is_forced(exchange: Exchange) -> bool:
 
 
 def _text(exchange: Exchange, name: bytes) -> str | None:
-    value = exchange.request.header(name)
+    value = exchange.request.fields.get(name)
     return None if value is None else value.decode("latin-1")
 
 

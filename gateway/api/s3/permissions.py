@@ -33,7 +33,7 @@ def check(exchange: Exchange) -> None:
         require(principal, key.path)
     if exchange.key is None and not _covers_bucket_request(principal, exchange):
         raise S3Error("AccessDenied", explain="The allow-list of this access key does not cover this request.")
-    source = exchange.request.header(b"x-amz-copy-source")
+    source = exchange.request.fields.get(b"x-amz-copy-source")
     if source is not None:
         for path in _copy_source_paths(source):
             require(principal, path)

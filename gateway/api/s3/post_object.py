@@ -192,7 +192,7 @@ def _as_put(exchange: Exchange, auth: Authenticated, key: ObjectKey, fields: Map
     """The PUT that a form stands for. A browser's Origin goes along, so that the origin adds its CORS headers."""
     raw_key = _quoted(key.key)
     headers = _headers(fields)
-    origin = exchange.request.header(b"origin")
+    origin = exchange.request.fields.get(b"origin")
     if origin is not None:
         headers.append((b"origin", origin))
     request = WireRequest("PUT", b"/%b/%b" % (key.bucket.encode(), raw_key), b"", headers, exchange.request.scheme)
@@ -241,7 +241,7 @@ def _success(exchange: Exchange, fields: Mapping[str, str], key: ObjectKey, orig
 def _location(exchange: Exchange, key: ObjectKey) -> str:
     """The address of the uploaded object, in the style in which the form was posted."""
     request = exchange.request
-    host = (request.header(b"host") or b"").decode("latin-1")
+    host = (request.fields.get(b"host") or b"").decode("latin-1")
     bucket = f"/{key.bucket}" if request.raw_path.strip(b"/") else ""
     return f"{request.scheme}://{host}{bucket}/{_quoted(key.key).decode()}"
 

@@ -267,10 +267,10 @@ def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
     ``forced``: the home is to check with the origin.
     """
     request = exchange.request
-    span = request.header(b"range")
+    span = request.fields.get(b"range")
     if span is not None and parse_range(span.decode("latin-1")) is None:
         return None
-    found = [(name, value) for name in wire.ASKED if (value := request.header(name)) is not None]
+    found = [(name, value) for name in wire.ASKED if (value := request.fields.get(name)) is not None]
     if not all(value.isascii() for _, value in found):
         return None
     headers = [(name.decode(), value.decode()) for name, value in found]
