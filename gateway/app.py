@@ -61,7 +61,7 @@ from gateway.model.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
-from gateway.server.refusals import Receive, Scope, Send
+from gateway.server.refusals import Application, Receive, Scope, Send
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
@@ -101,22 +101,22 @@ class Larder(Router):
         self._admin: Administration
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
-    async def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer what is not about objects, and what only looks so: at a bucket's own host, "/-/x" is the object "-/x"."""
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif self._is_ops(scope):
-            inner = {**scope, "path": scope["path"][2:] or "/"}
-            await self._app_of(inner["path"])(inner, receive, send)
-        else:
-            await self.objects(scope, receive, send)
+            return self._lifespan(receive, send)
+        if not self._is_ops(scope):
+            return self.objects(scope, receive, send)
+        path = scope["path"][2:] or "/"
+        return self._app_of(path)({**scope, "path": path}, receive, send)
 
-    def _app_of(self, path: str) -> Any:
+    def _app_of(self, path: str) -> Application:
         if self._peer is not None and path.startswith(PEER):
             return self._peer
         if AdminApp.handles(path):
             return self._admin.app
-        return self._data if DataApp.handles(path) else self._ops
+        app: Application = self._data if DataApp.handles(path) else self._ops
+        return app
 
     def _is_ops(self, scope: Scope) -> bool:
         raw_path: bytes = scope["raw_path"]

@@ -33,7 +33,7 @@ class Router(ABC):
         return self.objects(scope, receive, send)
 
     @abstractmethod
-    async def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer what may be no request for an object."""
 
 
