@@ -76,8 +76,8 @@ from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
-from gateway.wiring.operations import WorkerServices, fleetwide, operate
-from gateway.wiring.streams import watch_streams
+from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
+from gateway.wiring.streams import ReaderRights, watch_streams
 from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
@@ -176,7 +176,10 @@ class Larder(Router):
         self.objects = s3 = S3App(
             authenticator,
             ReadPaths(
-                reads, HotReads(engine, fleet.membership), relayed, watch_streams(settings, management, engine, stack)
+                reads,
+                HotReads(engine, fleet.membership),
+                relayed,
+                watch_streams(settings, management, engine, ReaderRights(listings, finder(authenticator)), stack),
             ),
             forwarder,
             access,

@@ -109,6 +109,11 @@ PEER_ITEMS = Counter(
     ["result"],
 )
 MOVED_ITEMS = Counter("larder_moved_items_total", "Items taken from another node's cache instead of the origin")
+STREAM_PREFETCHED = Counter(
+    "larder_stream_prefetched_bytes_total",
+    "Bytes loaded ahead of the readers of access streams: loaded; of these, used (read) and wasted (not read in time)",
+    ["result"],
+)
 PREFETCHED = Counter("larder_prefetched_items_total", "Items fetched ahead, by result: stored, failed", ["result"])
 REGISTRATIONS = Counter(
     "larder_dataset_registrations_total", "Registrations of datasets, by result: new, known, refused", ["result"]
@@ -274,7 +279,7 @@ ALL = (
     AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES, ACTIVE_FILLS,
     FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
-    BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, REGISTRATIONS,
+    BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, STREAM_PREFETCHED, REGISTRATIONS,
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
     FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, VERIFIED_BLOBS,
@@ -297,6 +302,7 @@ def _begin_at_zero() -> None:
         (SUSPECTS, ("silent", "refused")),
         (PEER_REQUESTS, ("answered", "failed", "refused", "unavailable", "broken")),
         (CONFIG_RELOADS, ("loaded", "refused")),
+        (STREAM_PREFETCHED, ("loaded", "used", "wasted")),
     ):
         for value in values:
             counter.labels(value)

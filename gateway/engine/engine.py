@@ -60,6 +60,7 @@ class Engine:
             load_limits(self.blocks.half, preload_bandwidth),
             {
                 LoadClass.CHUNK: lambda running: self.fetches.active - len(running),
+                LoadClass.STREAM: self.blocks.besides,
                 LoadClass.WARMUP: self.blocks.besides,
             },
         )
@@ -125,15 +126,17 @@ class Engine:
                 await self.read_through(ask, found.entry)
         return 0
 
-    async def read_through(self, ask: Ask, entry: ObjectEntry) -> bool | None:
-        """Read a whole object as its reader, because a fill without readers stops where it becomes long.
+    async def read_through(self, ask: Ask, entry: ObjectEntry, span: tuple[int, int] | None = None) -> bool | None:
+        """Read an object, or the bytes [first, behind the last) of it, as its reader: a long fill without readers stops.
 
         Returns:
             Whether bytes came from the origin; ``None`` if the cache did not keep them.
 
         Raises: see ``open``.
         """
-        body = await self.open(ask, entry, 0, entry.record.meta.size)
+        size = entry.record.meta.size
+        start, stop = span or (0, size)
+        body = await self.open(ask, entry, min(start, size), min(stop, size))
         try:
             async with aclosing(body.pieces()) as pieces:
                 async for _ in pieces:

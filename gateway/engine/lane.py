@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from gateway.engine.items.fetch import AT_ONCE
 from gateway.engine.items.underway import FETCHES_PER_BATCH
 from gateway.policies.lane import LoadClass, LoadLimits, LoadScheduler
+from gateway.policies.streams.prefetch import DEPTH
 from gateway.tasks import Tasks
 
 BESIDE = 2
@@ -40,6 +41,8 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
         # A job that announces its items is no slower than one that does not.
         LoadClass.PREFETCH: LoadLimits(FETCHES_PER_BATCH),
         LoadClass.REWRITTEN: LoadLimits(16),
+        # As many as a sequential stream is ahead of its reader at first, whose own reads are under way beside them.
+        LoadClass.STREAM: LoadLimits(16, DEPTH, places),
         LoadClass.CHUNK: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
         LoadClass.WARMUP: LoadLimits(16, BESIDE, places),
     }

@@ -28,9 +28,11 @@ class LoadClass(IntEnum):
     """A job has announced that it will read it."""
     REWRITTEN = 1
     """It was written, and a rule says ``warm_on_write``."""
-    CHUNK = 2
+    STREAM = 2
+    """The pattern of an access stream says that it will be read."""
+    CHUNK = 3
     """It belongs to a chunk that the plan holds."""
-    WARMUP = 3
+    WARMUP = 4
     """An operator asked for it."""
 
 

@@ -135,7 +135,7 @@ class Generations:
         self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
         self._since = memoryview(table)[_DEBTS_END + 8 : _BOOT_END].cast("d")
         self.ranges = memoryview(table)[_BOOT_END:_TABLE_BYTES].cast("I")
-        """See ``granularity.Table``."""
+        """See ``granularity.TouchTable``."""
         self._learn_since()
 
     def _learn_since(self) -> None:

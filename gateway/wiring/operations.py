@@ -111,7 +111,7 @@ def operate(
     )
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
     board = Board(BoardParts(samples, parts, membership, watch, table, registrations.registry.folders))
-    find = _finder(ground.authenticator)
+    find = finder(ground.authenticator)
     datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
     factory = WarmupFactory(
         find, ground.listings, everywhere.objects, datasets, lambda: ground.engine.services.rules, _capacity(ground)
@@ -151,7 +151,9 @@ def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:
     )
 
 
-def _finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
+def finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
+    """Who has an access key that is valid now."""
+
     def find(access_key_id: str) -> Principal | None:
         account = authenticator.find(access_key_id)
         return None if account is None or account.expires_at <= time.time() else account.principal

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from gateway.config import Settings
 from gateway.engine.engine import Engine
+from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space.stream_keeper import HAND_OVER, StreamKeeper, StreamLinks
+from gateway.engine.space.stream_prefetch import PrefetchLinks
+from gateway.model.keys import Principal
+from gateway.origin.listing import Listings
 from gateway.store.accesses import Note, ObservedReads
 from gateway.store.observation import ReadChannel
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 
+MOST_AHEAD = 256 * 1024**2
+PART_AHEAD = 32
+"""At most this part of the cache, and at most ``MOST_AHEAD`` bytes, is loaded ahead of one stream."""
 
-def watch_streams(settings: Settings, management: Management, engine: Engine, stack: AsyncExitStack) -> Note:
-    """Learn from reads until the stack ends it; what every read is to be told to."""
+
+@dataclass(frozen=True, slots=True)
+class ReaderRights:
+    """How what a stream's readers may read is listed and looked up."""
+
+    listings: Listings
+    principal: Callable[[str], Principal | None]
+
+
+def watch_streams(
+    settings: Settings, management: Management, engine: Engine, rights: ReaderRights, stack: AsyncExitStack
+) -> Note:
+    """Learn from reads, and load ahead of them, until the stack ends it; what every read is to be told to."""
     if not settings.streams.enabled:
         return _ignored
     services, store = engine.services, engine.services.store
     observed, channel = ObservedReads(), ReadChannel(store.directory.reads)
     stack.callback(channel.close)
     tell = partial(management.parts.streams.tell, management.membership.me)
-    links = StreamLinks(lambda: services.rules, services.block_size, tell)
-    keep_running(repeat("streams", StreamKeeper(store, observed, channel, links).turn, HAND_OVER), stack)
+    prefetch = PrefetchLinks(
+        WarmObjects(engine, services.fleet),
+        rights.listings,
+        rights.principal,
+        lambda path: services.rules.for_path(path).cache,
+        services.block_size,
+        min(MOST_AHEAD, services.capacity // PART_AHEAD),
+    )
+    links = StreamLinks(lambda: services.rules, services.block_size, tell, prefetch)
+    keeper = StreamKeeper(store, observed, channel, links)
+    if keeper.ahead is not None:
+        stack.push_async_callback(keeper.ahead.close)
+    keep_running(repeat("streams", keeper.turn, HAND_OVER), stack)
     return observed.note
 
 

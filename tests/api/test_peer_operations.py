@@ -18,8 +18,9 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_principal import principal_header
 from gateway.model.sigv4 import WireRequest
+from gateway.policies.lane import LoadClass
 from gateway.testing.origin import ALICE
-from tests.engine.conftest import Bench, benched
+from tests.engine.conftest import BLOCK, Bench, benched
 
 SECRET = "what the nodes of this fleet share"
 OBJECT = ["default", "b", "k"]
@@ -79,6 +80,16 @@ async def test_a_node_loads_explains_and_forgets(asked: Asked) -> None:
     assert (await asked.ask("explain", OBJECT))[1]["known"] is False
 
 
+async def test_a_node_loads_a_span(asked: Asked) -> None:
+    """Rule: what is loaded ahead of a stream may be a part of an object; its blocks are read, the others are not."""
+    asked.bench.origin.put("b", "large", bytes(5 * BLOCK))
+    span = [BLOCK, 2 * BLOCK]
+    loaded = {"size": BLOCK, "there": False, "failure": ""}
+    assert await asked.ask("warm", ["default", "b", "large", span, LoadClass.STREAM]) == (200, loaded)
+    ranges = [seen.header("range") for seen in asked.bench.origin.seen if seen.method == "GET"]
+    assert ranges == [f"bytes={BLOCK}-{2 * BLOCK - 1}"]
+
+
 @pytest.mark.parametrize(
     ("what", "body"),
     [
@@ -91,6 +102,8 @@ async def test_a_node_loads_explains_and_forgets(asked: Asked) -> None:
         ("explain", ["another", "b", "k"]),
         ("warm", ["default", "b", ""]),
         ("warm", [1, 2, 3]),
+        ("warm", [*OBJECT, [-1, 5], 2]),
+        ("warm", [*OBJECT, None, 99]),
     ],
 )
 async def test_what_makes_no_sense_is_refused(asked: Asked, what: str, body: Any) -> None:

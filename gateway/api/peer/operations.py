@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import NonNegativeInt, TypeAdapter
 from pydantic_core import from_json
 
 from gateway.api.peer.app import Address, Asks, PeerRequest
@@ -18,9 +19,23 @@ from gateway.engine.operations.purge import LONGEST, Purge, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey, is_bucket_name
+from gateway.policies.lane import LoadClass
 
 _KEY = TypeAdapter(tuple[str, str, str])
 _JSON = (b"content-type", b"application/json")
+
+
+class LoadRequest(NamedTuple):
+    """The body of ``warm``, a JSON array: an object, which bytes of it, and why."""
+
+    origin: str
+    bucket: str
+    key: str
+    span: tuple[NonNegativeInt, NonNegativeInt] | None = None
+    kind: LoadClass = LoadClass.WARMUP
+
+
+_LOAD = TypeAdapter(LoadRequest)
 
 
 class PeerOperations:
@@ -64,12 +79,19 @@ class PeerOperations:
         await send_json(request.send, 200, to_json(knowledge))
 
     async def warm(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/warm``: the object in the body is loaded; see ``WarmObjects.progress`` for the answer.
+        """``POST /-/peer/v1/warm``: the object in the body, or a span of it, is loaded; ``WarmObjects.progress`` is the answer.
 
         Raises:
             ApiError: InvalidRequest.
         """
-        lines = self._warm.progress(_key(request), request.principal.identity)
+        try:
+            asked = _LOAD.validate_json(request.body)
+        except ValueError:
+            raise ApiError(
+                "InvalidRequest", "the body must be [origin, bucket, key] or have span and class too"
+            ) from None
+        key = _checked(request, asked.origin, asked.bucket, asked.key)
+        lines = self._warm.progress(key, request.principal.identity, asked.span, asked.kind)
         await request.send({"type": "http.response.start", "status": 200, "headers": [_JSON]})
         try:
             await _send_lines(request, lines)
@@ -82,6 +104,10 @@ def _key(request: PeerRequest) -> ObjectKey:
         origin, bucket, key = _KEY.validate_json(request.body)
     except ValueError:
         raise ApiError("InvalidRequest", "the body must be [origin, bucket, key]") from None
+    return _checked(request, origin, bucket, key)
+
+
+def _checked(request: PeerRequest, origin: str, bucket: str, key: str) -> ObjectKey:
     if not (origin and key) or not is_bucket_name(bucket):
         raise ApiError("InvalidRequest", "the body must name an origin, a bucket and a key")
     if origin != request.principal.identity.origin:

@@ -28,6 +28,8 @@ WARM = f"{PREFIX}/warm"
 """Where a node is asked to load an object."""
 AT_ONCE = 16
 """Objects that one warm-up has loaded at once, here and at other nodes."""
+Span = tuple[int, int] | None
+"""First byte of an object, and the one behind the last; ``None`` for all of it."""
 _ALIVE = 1.0
 """Seconds between two lines that say that a load goes on."""
 _ATTEMPTS = 3
@@ -56,8 +58,15 @@ class WarmObjects:
         self._engine = engine
         self._fleet = fleet
 
-    async def load(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> Warmed:
-        """Have an object loaded at its home. Never raises but to be cancelled."""
+    async def load(
+        self,
+        key: ObjectKey,
+        tenant: str,
+        identity: OriginIdentity,
+        span: Span = None,
+        kind: LoadClass = LoadClass.WARMUP,
+    ) -> Warmed:
+        """Have an object, or a span of it, loaded at its home. Never raises but to be cancelled."""
         fleet, tried = self._fleet, None
         for _ in range(_HOMES if fleet is not None else 0):
             assert fleet is not None
@@ -65,17 +74,20 @@ class WarmObjects:
             if home is None or home == tried:
                 break
             try:
-                return await _loaded_at(fleet, home, key, principal_header(tenant, identity))
+                asked = [*key] if kind is LoadClass.WARMUP else [*key, span, kind]
+                return await _loaded_at(fleet, home, json.dumps(asked).encode(), principal_header(tenant, identity))
             except LarderError:
                 tried = home  # it is suspected now, and its successor is home
-        return await self.here(key, identity)
+        return await self.here(key, identity, span, kind)
 
-    async def here(self, key: ObjectKey, identity: OriginIdentity) -> Warmed:
-        """Load an object into this node's cache. Never raises but to be cancelled."""
+    async def here(
+        self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
+    ) -> Warmed:
+        """Load an object, or a span of it, into this node's cache. Never raises but to be cancelled."""
 
         async def load(key: ObjectKey) -> Warmed:
             try:
-                return await self._load(Ask(key, identity))
+                return await self._load(Ask(key, identity, metadata_first=span is not None), span)
             except IdentityGone:
                 return Warmed(failure="the origin of the access key is not configured any more")
             except OriginUnavailable:
@@ -85,11 +97,13 @@ class WarmObjects:
             except LarderError as failure:
                 return Warmed(failure=str(failure))
 
-        return await self._engine.lane.one(LoadClass.WARMUP, key, load)
+        return await self._engine.lane.one(kind, key, load)
 
-    async def progress(self, key: ObjectKey, identity: OriginIdentity) -> AsyncGenerator[bytes]:
+    async def progress(
+        self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
+    ) -> AsyncGenerator[bytes]:
         """``here`` as another node hears it: a line every second while it goes on, and at the end one with how it ended."""
-        loading = asyncio.get_running_loop().create_task(self.here(key, identity))
+        loading = asyncio.get_running_loop().create_task(self.here(key, identity, span, kind))
         try:
             yield b"\n"
             while not (await asyncio.wait([loading], timeout=_ALIVE))[0]:
@@ -98,7 +112,7 @@ class WarmObjects:
         finally:
             loading.cancel()
 
-    async def _load(self, ask: Ask) -> Warmed:
+    async def _load(self, ask: Ask, span: Span) -> Warmed:
         for _ in range(_ATTEMPTS):
             found = await self._engine.find(ask)
             if isinstance(found, Relay):
@@ -106,12 +120,14 @@ class WarmObjects:
             if not isinstance(found, Found):
                 return Warmed(failure=_phrase(found.reason))
             try:
-                missed = await self._engine.read_through(ask, found.entry)
+                missed = await self._engine.read_through(ask, found.entry, span)
             except ObjectChanged:
                 continue
             if missed is None:
                 return Warmed(failure="the cache did not take it")
-            return Warmed(found.entry.record.meta.size, found.outcome is Outcome.HIT and not missed)
+            size = found.entry.record.meta.size
+            loaded = size if span is None else max(0, min(size, span[1]) - span[0])
+            return Warmed(loaded, found.outcome is Outcome.HIT and not missed)
         return Warmed(failure=_phrase(Reason.WRITE_RACE))
 
 
@@ -120,8 +136,7 @@ def _phrase(reason: Reason) -> str:
     return reason.meaning[0].lower() + reason.meaning[1:].removesuffix(".")
 
 
-async def _loaded_at(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[str, str]) -> Warmed:
-    body = json.dumps(list(key)).encode()
+async def _loaded_at(fleet: PeerNodes, home: Node, body: bytes, principal: tuple[str, str]) -> Warmed:
     answer = await fleet.peers.request(home, "POST", WARM, [principal], body=body)
     text = (await answer.read(_LONGEST)).strip()
     if answer.status != 200:

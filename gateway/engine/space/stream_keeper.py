@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gateway import metrics
+from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
 from gateway.fleet.announcer import DOWN
 from gateway.model.access import ObjectRead
 from gateway.model.ranges import block_span
@@ -39,11 +40,16 @@ _REPORT_EVERY = 4
 
 @dataclass(frozen=True, slots=True)
 class StreamLinks:
-    """The rest of the gateway: ``rules`` are those in force, ``tell`` says to the zone what this node sees."""
+    """The rest of the gateway.
+
+    ``rules`` are those in force, ``tell`` says to the zone what this node sees, ``prefetch`` is how streams are loaded ahead;
+    ``None``: they are not.
+    """
 
     rules: Callable[[], Rules]
     block_size: int
     tell: Callable[[NodeStreams], Awaitable[None]]
+    prefetch: PrefetchLinks | None = None
 
 
 class StreamKeeper:
@@ -66,6 +72,7 @@ class StreamKeeper:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.tree = AccessStreamTree()
+        self.ahead = None if links.prefetch is None else StreamPrefetcher(self.tree, links.prefetch)
         self._store = store
         self._observed = observed
         self._channel = channel
@@ -80,6 +87,8 @@ class StreamKeeper:
             self._channel.open()
             reads += self._channel.receive(_MOST)
             await self._fold(reads)
+            if self.ahead is not None:
+                self.ahead.turn()
             metrics.STREAM_ACCESSES.labels("recorded").inc(len(reads))
             self._turns += 1
             if self._turns % _REPORT_EVERY == 0:
@@ -95,6 +104,8 @@ class StreamKeeper:
             if self._links.rules().for_path(read.key.path).pattern == OFF:
                 continue
             for arguments in _records(read, self._links.block_size):
+                if self.ahead is not None:
+                    self.ahead.seen(arguments[0], read, *arguments[2:4])
                 self.tree.record(*arguments)
                 since += 1
                 if since % _AT_ONCE == 0:

@@ -121,6 +121,10 @@ class AheadOf:
         self.used = 0
         self.wasted = 0
 
+    def __contains__(self, name: Segment) -> bool:
+        """Whether a sibling was loaded ahead and is still expected to be read."""
+        return name in self._pending
+
     @property
     def accuracy(self) -> float:
         """Share of the siblings loaded ahead that were read, of those of which it is known; 1 before that."""

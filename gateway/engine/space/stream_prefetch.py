@@ -1,0 +1,277 @@
+"""Prefetch for access streams: their next reads are loaded before clients ask (gateway/policies/streams/prefetch.py decides).
+
+It runs beside the tree, in the keeper's worker. It loads the siblings after the last read of a sequential stream: the next blocks
+of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Siblings are listed
+a page at a time, as the reader advances. Where the origin refuses to list, the names seen so far stand in.
+
+Listings and loads have the rights of the stream's reader: a load is that reader's read at the object's home, in the background
+lane, behind readers. Nothing here fails a read. What cannot be listed or loaded is logged once per stream and counts as a wasted
+load; a stream that wastes too much rests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gateway.engine.operations.warm_objects import Span, WarmObjects
+from gateway.metrics import STREAM_PREFETCHED
+from gateway.model.access import ObjectRead
+from gateway.model.errors import LarderError
+from gateway.model.keys import ObjectKey, Principal
+from gateway.origin.listing import ListingPage, Listings
+from gateway.policies.lane import LoadClass
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, paths_below
+from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail
+from gateway.tasks import Tasks
+
+MOST_STREAMS = 64
+"""Streams for which something is loaded ahead."""
+MOST_NAMES = 2000
+"""Siblings that are remembered of a stream: a page ahead of its reader, and as many that were read."""
+MOST_PATHS = 64
+"""Objects and spans that are loaded below one sibling."""
+MOST_CLIENTS = 64
+"""Clients of a stream whose last child is remembered."""
+AT_ONCE = 16
+"""Loads under way for all streams."""
+LIST_AGAIN = 600.0
+"""Seconds after which a listing that failed is tried again."""
+
+log = logging.getLogger("larder.streams")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchLinks:
+    """The rest of the gateway.
+
+    Attributes:
+        objects: loads at the homes of objects.
+        listings: of the origins.
+        principal: who has an access key; ``None`` for a key that is no longer known.
+        cached: whether a rule lets a path be cached.
+        block_size: of new objects, in bytes.
+        most_bytes: that are loaded ahead of one stream and not read yet.
+    """
+
+    objects: WarmObjects
+    listings: Listings
+    principal: Callable[[str], Principal | None]
+    cached: Callable[[str], bool]
+    block_size: int
+    most_bytes: int
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Who reads a stream, and how far: ``latest`` is the child that was read last, of an object of ``size`` bytes."""
+
+    key: ObjectKey
+    access_key: str
+    size: int
+    latest: Segment
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """What is known of one sequential stream beside its policy.
+
+    Attributes:
+        listed: siblings after the reader, in order; ``True`` for objects.
+        exhausted: whether the listing ends with them.
+        list_at: seconds of the loop's clock from which on the next page may be listed.
+        seen: siblings that were read, in order.
+        loaded: bytes that were loaded of siblings that were not read yet.
+        last: the last child of each client.
+        told: whether a failure was logged.
+    """
+
+    policy: AheadOf
+    reader: _Reader | None = None
+    draws: int = 0
+    listed: list[tuple[str, bool, int]] = field(default_factory=list)
+    exhausted: bool = False
+    listing: bool = False
+    list_at: float = 0.0
+    seen: list[str] = field(default_factory=list)
+    loaded: dict[Segment, int] = field(default_factory=dict)
+    last: dict[int, Segment] = field(default_factory=dict)
+    told: bool = False
+
+    def read(self, child: Segment, read: ObjectRead) -> None:
+        """A child was read; a client that stays at one reads it once."""
+        if self.last.get(read.client) == child:
+            return
+        if len(self.last) >= MOST_CLIENTS:
+            self.last.clear()
+        self.last[read.client] = child
+        self.reader = _Reader(read.key, read.principal, read.size, child)
+        STREAM_PREFETCHED.labels("used").inc(self.loaded.pop(child, 0))
+        self.policy.read(child)
+        self.settle()
+        if isinstance(child, str):
+            at = bisect_right(self.seen, child)
+            if not at or self.seen[at - 1] != child:
+                insort(self.seen, child)
+            if len(self.seen) > MOST_NAMES:
+                del self.seen[0]
+
+    def settle(self) -> None:
+        """Count as wasted what the policy no longer waits for."""
+        for name in [name for name in self.loaded if name not in self.policy]:
+            STREAM_PREFETCHED.labels("wasted").inc(self.loaded.pop(name))
+
+    def fail(self, stream: str, why: object) -> None:
+        """Log the first failure."""
+        if not self.told:
+            self.told = True
+            log.info("what is read next of %s cannot be loaded ahead: %s", stream, why)
+
+
+class StreamPrefetcher:
+    """Loads ahead of the sequential streams of one node.
+
+    Args:
+        tree: of the node's streams.
+        links: to the rest of the gateway.
+    """
+
+    def __init__(self, tree: AccessStreamTree, links: PrefetchLinks) -> None:
+        self._tree = tree
+        self._links = links
+        self._ahead: dict[str, _Ahead] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._tasks = Tasks()
+
+    def seen(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
+        """A block of an object was read; ``bucket`` is the first level of its streams."""
+        if not self._ahead:
+            return
+        name, segments = f"{bucket}/", read.key.key.split("/")
+        for segment in segments:
+            if (ahead := self._ahead.get(name)) is not None:
+                ahead.read(segment, read)
+            name = f"{name}{segment}/"
+        if blocks > 1 and (ahead := self._ahead.get(name[:-1])) is not None:
+            ahead.read(block, read)
+
+    def turn(self) -> None:
+        """Load what the streams' readers want next."""
+        found = [stream for stream in self._tree.streams() if stream.pattern is Pattern.SEQUENTIAL]
+        latest = sorted(found, key=lambda stream: -stream.last_access)[:MOST_STREAMS]
+        for name in self._ahead.keys() - {stream.name for stream in latest}:
+            left = self._ahead.pop(name)
+            STREAM_PREFETCHED.labels("wasted").inc(sum(left.loaded.values()))
+            left.loaded.clear()
+        for stream in latest:
+            if (ahead := self._ahead.get(stream.name)) is None:
+                ahead = self._ahead[stream.name] = _Ahead(AheadOf(self._links.most_bytes))
+            if ahead.draws != stream.draws and ahead.reader is not None:
+                ahead.draws = stream.draws
+                self._advance(stream, ahead, ahead.reader)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        await self._tasks.stop()
+
+    def _advance(self, stream: Stream, ahead: _Ahead, reader: _Reader) -> None:
+        principal = self._links.principal(reader.access_key)
+        if principal is None:
+            return
+        if stream.blocks:
+            first = int(reader.latest) + 1
+            following: Sequence[Segment] = range(first, stream.blocks)[: ahead.policy.depth]
+            size = self._links.block_size
+            paths: tuple[Tail, ...] = ()
+        else:
+            following, size = self._siblings(stream, ahead, reader, principal)
+            paths = paths_below(self._tree.below(stream, PREDECESSORS + 1)[1:])
+        for child in ahead.policy.following(following, size):
+            units = list(self._units(stream, reader, child, paths))[:MOST_PATHS]
+            self._tasks.start(self._load(stream.name, ahead, child, principal, units))
+
+    def _siblings(
+        self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal
+    ) -> tuple[list[Segment], int]:
+        """The siblings after the reader, and the mean size of those that are objects."""
+        latest = str(reader.latest)
+        ahead.listed = [each for each in ahead.listed if each[0] > latest]
+        now = asyncio.get_running_loop().time()
+        few = len(ahead.listed) <= ahead.policy.depth
+        if few and not ahead.exhausted and not ahead.listing and now >= ahead.list_at:
+            ahead.listing = True
+            self._tasks.start(self._list(stream, ahead, reader, principal))
+        if not ahead.listed:
+            at = bisect_right(ahead.seen, latest)
+            return [*ahead.seen[at : at + ahead.policy.depth]], stream.bytes // max(stream.draws, 1)
+        sizes = [size for _, is_object, size in ahead.listed if is_object]
+        mean = sum(sizes) // len(sizes) if sizes else stream.bytes // max(stream.draws, 1)
+        return [name for name, _, _ in ahead.listed], mean
+
+    async def _list(self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal) -> None:
+        """List the next page of siblings, once more at the end of those that are known."""
+        after = ahead.listed[-1][0] if ahead.listed else str(reader.latest)
+        try:
+            page = await self._links.listings.list_page(
+                principal.identity,
+                reader.key.bucket,
+                stream.prefix,
+                delimiter="/",
+                start_after=f"{stream.prefix}{after}",
+            )
+        except LarderError as failure:
+            ahead.fail(stream.name, failure)
+            ahead.list_at = asyncio.get_running_loop().time() + LIST_AGAIN
+            return
+        finally:
+            ahead.listing = False
+        ahead.listed += [each for each in _names(page, len(stream.prefix)) if each[0] > after][:MOST_NAMES]
+        ahead.exhausted = not page.truncated
+
+    def _units(
+        self, stream: Stream, reader: _Reader, child: Segment, paths: Sequence[Tail]
+    ) -> Iterator[tuple[ObjectKey, Span]]:
+        """What is loaded of a child: objects, or spans of them."""
+        block = self._links.block_size
+        if isinstance(child, int):
+            yield reader.key, (child * block, (child + 1) * block)
+            return
+        for path in paths or ((),):
+            names = [child, *(each for each in path if isinstance(each, str))]
+            key = reader.key._replace(key=stream.prefix + "/".join(names))
+            number = path[-1] if path else ""
+            yield key, (number * block, (number + 1) * block) if isinstance(number, int) else None
+
+    async def _load(
+        self,
+        stream: str,
+        ahead: _Ahead,
+        child: Segment,
+        principal: Principal,
+        units: Sequence[tuple[ObjectKey, Span]],
+    ) -> None:
+        """Load a sibling."""
+        for key, span in units:
+            path = key.path
+            if not principal.may_touch(path) or not self._links.cached(path):
+                continue
+            async with self._turns:
+                done = await self._links.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM)
+            if done.failure:
+                ahead.fail(stream, done.failure)
+                ahead.policy.dropped(child)
+                break
+            if not done.there:
+                STREAM_PREFETCHED.labels("loaded").inc(done.size)
+                ahead.loaded[child] = ahead.loaded.get(child, 0) + done.size
+        ahead.settle()
+
+
+def _names(page: ListingPage, prefix: int) -> list[tuple[str, bool, int]]:
+    """Names of objects and common prefixes, whether they are objects, and the sizes of those."""
+    objects = [(each.key[prefix:], True, each.size) for each in page.objects if len(each.key) > prefix]
+    return sorted([*objects, *((name[prefix:].removesuffix("/"), False, 0) for name in page.prefixes)])

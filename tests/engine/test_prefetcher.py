@@ -1,0 +1,291 @@
+"""Loads ahead of access streams: the right bytes, with the reader's rights, bounded, and never in a read's way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gateway.engine.operations.warm_objects import WarmObjects
+from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
+from gateway.metrics import STREAM_PREFETCHED
+from gateway.model.access import ObjectRead
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.ranges import block_span
+from gateway.origin.listing import ListingPage, Listings
+from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
+from gateway.policies.streams.tree import AccessStreamTree
+from gateway.testing.origin import ALICE, BOB
+from tests.engine.conftest import BLOCK, Bench, benched
+
+WINDOW = 10
+SMALL = 1000
+
+
+class CountedListings(Listings):
+    """Listings that count their pages."""
+
+    pages = 0
+
+    async def list_page(self, *asked: object, **how: object) -> ListingPage:
+        """See ``Listings``."""
+        self.pages += 1
+        return await super().list_page(*asked, **how)  # type: ignore[arg-type]
+
+
+@dataclass
+class Reading:
+    """A client that reads bucket ``b`` through a node whose tree needs 10 reads to see a stream."""
+
+    bench: Bench
+    listings: CountedListings
+    principal: Principal | None
+    most_bytes: int = 64 * 1024**2
+    tree: AccessStreamTree = field(default_factory=lambda: AccessStreamTree(window=WINDOW))
+    ahead: StreamPrefetcher = field(init=False)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        objects = WarmObjects(self.bench.engine, None)
+        self.ahead = StreamPrefetcher(
+            self.tree,
+            PrefetchLinks(
+                objects,
+                self.listings,
+                lambda _: self.principal,
+                lambda path: "/never" not in path,
+                BLOCK,
+                self.most_bytes,
+            ),
+        )
+
+    async def read(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None) -> None:
+        """One read, as the keeper hears of it, and the turn after it."""
+        self.now += 1.0
+        place = ObjectKey("default", "b", key)
+        end = size if stop is None else stop
+        read = ObjectRead(place, start, end, size, False, self.now, "GWA", 1)
+        blocks = -(-size // BLOCK)
+        for block in block_span(start, end, BLOCK):
+            self.ahead.seen("b", read, block, blocks)
+            self.tree.record("b", key, block, blocks, self.now, 1, False, end - start)
+        await self.turn()
+
+    async def turn(self) -> None:
+        """A turn of the keeper, until all that it began is done."""
+        self.ahead.turn()
+        await self.ahead._tasks.join()
+        self.ahead.turn()
+        await self.ahead._tasks.join()
+        await self.bench.settle()
+
+    def fetched(self) -> list[str]:
+        """The paths that the origin was asked to GET, without listings."""
+        return [
+            seen.raw_path for seen in self.bench.origin.seen if seen.method == "GET" and "list-type" not in seen.query
+        ]
+
+
+@pytest.fixture
+async def reading(tmp_path: Path) -> AsyncIterator[Reading]:
+    """Such a client, with ALICE's rights."""
+    async with benched(tmp_path / "cache", max_fills=64) as bench:
+        made = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
+        yield made
+        await made.ahead.close()
+
+
+def put(bench: Bench, names: list[str]) -> None:
+    """Small objects."""
+    for name in names:
+        bench.origin.put("b", name, name.encode() * (SMALL // len(name)))
+
+
+def counted(result: str) -> float:
+    """Bytes loaded ahead so far."""
+    return STREAM_PREFETCHED.labels(result)._value.get()
+
+
+NAMES = [f"scan/{number:04}" for number in range(200)]
+
+
+async def test_the_next_objects_of_a_sequential_prefix(reading: Reading) -> None:
+    """Rule: a scan has the next siblings in the cache before it asks; what lies before it is not loaded."""
+    put(reading.bench, NAMES)
+    for name in NAMES[: WINDOW + 5]:
+        await reading.read(name)
+    last = WINDOW + 4
+    assert set(reading.fetched()) >= {f"/b/{name}" for name in NAMES[last + 1 : last + 1 + DEPTH]}
+    assert not set(reading.fetched()) & {f"/b/{name}" for name in NAMES[:WINDOW]}
+    assert len(set(reading.fetched())) <= 5 + 2 * DEPTH
+
+
+async def test_depth_grows_while_the_reader_keeps_up(reading: Reading) -> None:
+    """Rule: what is loaded ahead is used, so more is loaded; nothing is loaded twice, and all of it counts as used."""
+    put(reading.bench, NAMES)
+    before = counted("used"), counted("wasted")
+    for name in NAMES[:60]:
+        await reading.read(name)
+    fetched = reading.fetched()
+    assert len(fetched) == len(set(fetched))
+    assert f"/b/{NAMES[59 + DEPTH + 1]}" in fetched
+    assert counted("used") - before[0] > 40 * SMALL * 0.9
+    assert counted("wasted") == before[1]
+
+
+async def test_the_next_blocks_of_a_large_object(reading: Reading) -> None:
+    """Rule: a reader of one large object has its next blocks loaded, those alone."""
+    size = 60 * BLOCK
+    reading.bench.origin.put("b", "large", bytes(size))
+    for block in range(WINDOW + 3):
+        await reading.read("large", block * BLOCK, size, (block + 1) * BLOCK)
+    spans = [seen.header("range") for seen in reading.bench.origin.seen if seen.method == "GET"]
+    wanted = WINDOW + 3
+    assert f"bytes={wanted * BLOCK}-{(wanted + 1) * BLOCK - 1}" in spans
+    assert "" not in spans
+    assert len(spans) <= 3 + 2 * DEPTH
+    assert reading.listings.pages == 0
+
+
+async def test_below_the_next_prefix_only_what_was_read_below_those_before(reading: Reading) -> None:
+    """Rule: a reader of one place of every month has that place of the next months loaded, not the other places."""
+    months = [f"icoads/{number:03}" for number in range(40)]
+    put(reading.bench, [f"{month}/{place}.csv" for month in months for place in range(10)])
+    for month in months[: WINDOW + 5]:
+        await reading.read(f"{month}/7.csv")
+    fetched = set(reading.fetched())
+    assert f"/b/{months[WINDOW + 5]}/7.csv" in fetched
+    assert {path.rpartition("/")[2] for path in fetched} == {"7.csv"}
+
+
+async def test_random_and_skewed_reads_load_nothing_ahead(reading: Reading) -> None:
+    """Rule: what comes next of no order is not guessed."""
+    put(reading.bench, NAMES)
+    for step in range(60):
+        await reading.read(NAMES[step * 67 % 199])
+    assert reading.fetched() == []
+
+
+async def test_listing_takes_a_page_for_many_siblings(reading: Reading) -> None:
+    """Rule: siblings are listed a page at a time, where the reader is; a million of them cost no more than what is read."""
+    put(reading.bench, NAMES)
+    for name in NAMES[:50]:
+        await reading.read(name)
+    assert reading.listings.pages == 1
+
+
+async def test_where_listing_is_refused_the_names_seen_stand_in(
+    reading: Reading, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a refused listing is asked for once and logged once; a second scan is loaded ahead by the names of the first."""
+
+    class Refusing(CountedListings):
+        async def list_page(self, *_asked: object, **_how: object) -> ListingPage:
+            self.pages += 1
+            raise ConnectionRefusedListing
+
+    from gateway.origin.listing import ListingRefused
+
+    class ConnectionRefusedListing(ListingRefused):
+        def __init__(self) -> None:
+            super().__init__(403)
+
+    put(reading.bench, NAMES[:60])
+    refusing = Refusing(reading.bench.engine.services.origin)
+    reading.listings = refusing
+    reading.__post_init__()
+    with caplog.at_level(logging.INFO, "larder.streams"):
+        for name in NAMES[:60]:
+            await reading.read(name)
+        assert reading.fetched() == []
+        for name in NAMES[:20]:
+            await reading.read(name)
+    assert f"/b/{NAMES[20]}" in reading.fetched()
+    assert refusing.pages == 1
+    assert len(caplog.records) == 1
+
+
+async def test_loads_have_the_readers_rights(reading: Reading) -> None:
+    """Rule: what the origin refuses this reader is not loaded; what another was granted is not given to it."""
+    put(reading.bench, NAMES)
+    reading.bench.origin.deny(ALICE.access_key_id, "b/scan/01*")
+    for name in NAMES[:110]:
+        await reading.read(name)
+    loaded = {path for path in reading.fetched() if path < "/b/scan/0100"}
+    assert loaded
+    refused = [seen for seen in reading.bench.origin.seen if seen.raw_path >= "/b/scan/0100" and seen.method == "GET"]
+    assert {seen.status for seen in refused} <= {403}
+    bob = OriginIdentity("default", BOB.access_key_id)
+    assert reading.bench.engine.hot(ObjectKey("default", "b", NAMES[20]), bob.name, reading.bench.now[0]) is None
+
+
+async def test_an_allow_list_and_the_rules_bound_what_is_loaded(reading: Reading) -> None:
+    """Rule: what the reader's key may not touch, or a rule keeps out of the cache, is not loaded."""
+    names = [f"scan/{'never' if number % 2 else 'ever'}{number:04}" for number in range(60)]
+    put(reading.bench, NAMES + names)
+    reading.principal = Principal("GWA", "a", reading.bench.identity, allow=("b/scan/000*", "b/scan/001*"))
+    for name in NAMES[: WINDOW + 8]:
+        await reading.read(name)
+    assert reading.fetched()
+    assert all(path.startswith(("/b/scan/000", "/b/scan/001")) for path in reading.fetched())
+
+
+async def test_a_key_that_was_withdrawn_loads_nothing(reading: Reading) -> None:
+    """Rule: without a reader there are no rights."""
+    put(reading.bench, NAMES)
+    reading.principal = None
+    for name in NAMES[:30]:
+        await reading.read(name)
+    assert (reading.fetched(), reading.listings.pages) == ([], 0)
+
+
+async def test_a_prefix_that_is_deleted_ends_its_loads(reading: Reading, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: loads that fail are logged once and judged as wasted; then the stream rests."""
+    put(reading.bench, NAMES)
+    for name in NAMES[:20]:
+        await reading.read(name)
+    for name in NAMES[21:]:
+        reading.bench.origin.delete("b", name)
+    with caplog.at_level(logging.INFO, "larder.streams"):
+        for name in NAMES[20:180]:
+            await reading.read(name)
+    assert len(caplog.records) == 1
+    missing = [seen for seen in reading.bench.origin.seen if seen.status == 404]
+    assert len(missing) <= 2 * JUDGED / (1 - LEAST_ACCURACY)
+
+
+async def test_bytes_ahead_are_bounded(reading: Reading) -> None:
+    """Rule: no more than the bound is loaded and not read yet."""
+    put(reading.bench, NAMES)
+    reading.most_bytes = 2 * SMALL
+    reading.__post_init__()
+    for name in NAMES[: WINDOW + 5]:
+        await reading.read(name)
+    ahead = {path for path in reading.fetched() if path > f"/b/{NAMES[WINDOW + 4]}"}
+    assert len(ahead) == 2
+
+
+async def test_what_is_not_read_is_wasted(reading: Reading) -> None:
+    """Rule: bytes that were loaded for a stream that is sequential no longer count as wasted."""
+    put(reading.bench, NAMES)
+    before = counted("wasted"), counted("loaded"), counted("used")
+    for name in NAMES[: WINDOW + 5]:
+        await reading.read(name)
+    for step in range(6 * WINDOW):
+        await reading.read(NAMES[(step * 67 + 31) % 199])
+    loaded, used, wasted = counted("loaded") - before[1], counted("used") - before[2], counted("wasted") - before[0]
+    assert wasted > 0
+    assert used + wasted == loaded
+
+
+async def test_a_client_that_reads_an_object_in_pieces_reads_it_once(reading: Reading) -> None:
+    """Rule: many ranges of one object are one step of a scan; what is ahead is not given up for them."""
+    put(reading.bench, NAMES)
+    before = counted("wasted")
+    for name in NAMES[: WINDOW + 5]:
+        for piece in range(40):
+            await reading.read(name, piece * 20, stop=piece * 20 + 20)
+    assert counted("wasted") == before

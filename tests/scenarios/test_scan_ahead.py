@@ -1,0 +1,38 @@
+"""A client that changes nothing scans a prefix: what it reads next is in the cache, and its origin is asked for nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gateways import Settings, cache_status, gateway
+from tests.origins.processes import wait_until
+from tests.scenarios.world import SOON, Origin
+
+BUCKET = "lake"
+COUNT = 400
+
+
+def test_a_scan_is_loaded_ahead(origin: Origin, tmp_path: Path) -> None:
+    """Rule: once the scan is recognised, its next objects are loaded; those bytes are used, and no object is read twice."""
+    names = [f"scan/{number:04}" for number in range(COUNT)]
+    for name in names:
+        origin.put(f"/{BUCKET}/{name}", name.encode() * 100)
+    with gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running:
+        client = running.client(max_pool_connections=1)
+
+        def read(name: str) -> str:
+            got = client.get_object(Bucket=BUCKET, Key=name)
+            assert got["Body"].read() == name.encode() * 100
+            return cache_status(got)
+
+        for name in names[:200]:
+            read(name)
+        wait_until(
+            lambda: running.metric("larder_stream_prefetched_bytes_total", result="loaded") > 0, SOON, "loads ahead"
+        )
+        status = [read(name) for name in names[200:210]]
+        assert "HIT" in status
+        wait_until(lambda: running.metric("larder_stream_prefetched_bytes_total", result="used") > 0, SOON, "their use")
+    gets = [seen.raw_path for seen in origin.s3.seen if seen.method == "GET" and "list-type" not in seen.query]
+    assert len(gets) == len(set(gets))
+    assert max(gets) < f"/{BUCKET}/scan/0300"
