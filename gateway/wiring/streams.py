@@ -46,7 +46,7 @@ def watch_streams(
         WarmObjects(engine, services.fleet),
         rights.listings,
         rights.principal,
-        lambda path: services.rules.for_path(path).cache,
+        lambda: services.rules,
         services.block_size,
         min(MOST_AHEAD, services.capacity // PART_AHEAD),
     )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gateway import metrics
-from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
+from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher, pattern_of
 from gateway.fleet.announcer import DOWN
 from gateway.model.access import ObjectRead
 from gateway.model.ranges import block_span
@@ -144,10 +144,7 @@ class StreamKeeper:
             stream.draws,
             repeated=stream.repeated,
         )
-        bucket = stream.bucket.rpartition(":")[2]
-        child = "" if stream.blocks else stream.latest
-        wanted = self._links.rules().for_path(f"{bucket}/{stream.prefix}{child}").pattern
-        pattern = Pattern(wanted) if wanted in set(Pattern) else seen.pattern
+        pattern = pattern_of(stream, self._links.rules())
         return replace(seen, pattern=pattern, lifetime=time_to_live(pattern, stream.gaps))
 
 

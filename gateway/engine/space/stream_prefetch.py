@@ -4,6 +4,8 @@ It runs beside the tree, in the keeper's worker. It loads the siblings after the
 of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Siblings are listed
 a page at a time, as the reader advances. Where the origin refuses to list, the names seen so far stand in.
 
+An object of too few blocks to be a stream has its next four blocks loaded after four in a row.
+
 Listings and loads have the rights of the stream's reader: a load is that reader's read at the object's home, in the background
 lane, behind readers. Nothing here fails a read. What cannot be listed or loaded is logged once per stream and counts as a wasted
 load; a stream that wastes too much rests.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,8 +27,9 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
 from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.lane import LoadClass
+from gateway.policies.rules import Rules
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, paths_below
+from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below
 from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail
 from gateway.tasks import Tasks
 
@@ -42,6 +46,8 @@ AT_ONCE = 16
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 
+_UNORDERED = (Pattern.RANDOM, Pattern.SKEWED)
+
 log = logging.getLogger("larder.streams")
 
 
@@ -53,7 +59,7 @@ class PrefetchLinks:
         objects: loads at the homes of objects.
         listings: of the origins.
         principal: who has an access key; ``None`` for a key that is no longer known.
-        cached: whether a rule lets a path be cached.
+        rules: in force.
         block_size: of new objects, in bytes.
         most_bytes: that are loaded ahead of one stream and not read yet.
     """
@@ -61,7 +67,7 @@ class PrefetchLinks:
     objects: WarmObjects
     listings: Listings
     principal: Callable[[str], Principal | None]
-    cached: Callable[[str], bool]
+    rules: Callable[[], Rules]
     block_size: int
     most_bytes: int
 
@@ -144,24 +150,36 @@ class StreamPrefetcher:
         self._tree = tree
         self._links = links
         self._ahead: dict[str, _Ahead] = {}
+        self._runs = BlockRuns()
+        self._wanted: dict[str, tuple[ObjectRead, range]] = {}
+        self._blocks: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks = Tasks()
 
     def seen(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
         """A block of an object was read; ``bucket`` is the first level of its streams."""
-        if not self._ahead:
-            return
         name, segments = f"{bucket}/", read.key.key.split("/")
         for segment in segments:
             if (ahead := self._ahead.get(name)) is not None:
                 ahead.read(segment, read)
             name = f"{name}{segment}/"
-        if blocks > 1 and (ahead := self._ahead.get(name[:-1])) is not None:
+        if blocks == 1:
+            return
+        name = name[:-1]
+        if (ahead := self._ahead.get(name)) is not None:
             ahead.read(block, read)
+            return
+        STREAM_PREFETCHED.labels("used").inc(self._blocks.pop((name, block), 0))
+        if following := self._runs.read(name, block, blocks):
+            self._wanted[name] = read, following
 
     def turn(self) -> None:
-        """Load what the streams' readers want next."""
-        found = [stream for stream in self._tree.streams() if stream.pattern is Pattern.SEQUENTIAL]
+        """Load what readers want next."""
+        wanted, self._wanted = self._wanted, {}
+        for name, (read, blocks) in wanted.items():
+            self._tasks.start(self._load_run(name, read, blocks))
+        rules = self._links.rules()
+        found = [stream for stream in self._tree.streams() if pattern_of(stream, rules) is Pattern.SEQUENTIAL]
         latest = sorted(found, key=lambda stream: -stream.last_access)[:MOST_STREAMS]
         for name in self._ahead.keys() - {stream.name for stream in latest}:
             left = self._ahead.pop(name)
@@ -257,7 +275,7 @@ class StreamPrefetcher:
         """Load a sibling."""
         for key, span in units:
             path = key.path
-            if not principal.may_touch(path) or not self._links.cached(path):
+            if not principal.may_touch(path) or not self._links.rules().for_path(path).cache:
                 continue
             async with self._turns:
                 done = await self._links.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM)
@@ -269,6 +287,39 @@ class StreamPrefetcher:
                 STREAM_PREFETCHED.labels("loaded").inc(done.size)
                 ahead.loaded[child] = ahead.loaded.get(child, 0) + done.size
         ahead.settle()
+
+    async def _load_run(self, name: str, read: ObjectRead, blocks: range) -> None:
+        """Load the next blocks of an object that is no stream yet."""
+        principal, path = self._links.principal(read.principal), read.key.path
+        rule = self._links.rules().for_path(path)
+        if principal is None or not principal.may_touch(path) or not rule.cache or rule.pattern in _UNORDERED:
+            return
+        for number in blocks:
+            if (name, number) in self._blocks:
+                continue
+            self._blocks[name, number] = 0
+            span = number * self._links.block_size, (number + 1) * self._links.block_size
+            async with self._turns:
+                done = await self._links.objects.load(
+                    read.key, principal.tenant, principal.identity, span, LoadClass.STREAM
+                )
+            if not done.failure and not done.there:
+                STREAM_PREFETCHED.labels("loaded").inc(done.size)
+                # A reader may have come to it since.
+                used = (name, number) not in self._blocks
+                STREAM_PREFETCHED.labels("used").inc(done.size if used else 0)
+                if not used:
+                    self._blocks[name, number] = done.size
+        while len(self._blocks) > MOST_NAMES:
+            STREAM_PREFETCHED.labels("wasted").inc(self._blocks.popitem(last=False)[1])
+
+
+def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
+    """How a stream is read: as the rule for its latest child says, or else as was recognised."""
+    bucket = stream.bucket.rpartition(":")[2]
+    child = "" if stream.blocks else stream.latest
+    wanted = rules.for_path(f"{bucket}/{stream.prefix}{child}").pattern
+    return Pattern(wanted) if wanted in set(Pattern) else stream.pattern
 
 
 def _names(page: ListingPage, prefix: int) -> list[tuple[str, bool, int]]:
