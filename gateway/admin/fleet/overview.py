@@ -11,6 +11,7 @@ from gateway import __version__
 from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import DatasetSummary, History, Overview, ProblemSeen
 from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.streams import streams_of
 from gateway.admin.fleet.view import (
     SHORT,
     datasets_of,
@@ -31,7 +32,7 @@ from gateway.policies.rates import history
 MOST_POINTS = 720
 """Steps of a history."""
 MOST_ROWS = 500
-"""Jobs, and datasets, in the overview; the lists have all."""
+"""Jobs, datasets and streams in the overview; the list of each has all."""
 _MINUTE = 60.0
 """Seconds of the shortest step: the interval of long-term samples."""
 
@@ -40,7 +41,7 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/overview", summary="Show the whole zone")
 async def overview(_caller: Reader, operations: Ops) -> Overview:
-    """Nodes, rates, totals, jobs, datasets and problems of the zone; the same from every gateway."""
+    """Nodes, rates, totals, jobs, datasets, streams and problems of the zone; the same from every gateway."""
     reading = await operations.board.look()
     return Overview(
         at=moment(reading.at),
@@ -51,6 +52,7 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         total=total_of(reading),
         jobs=jobs_of(reading)[:MOST_ROWS],
         datasets=_first(datasets_of(reading)),
+        streams=sorted(streams_of(reading), key=lambda each: (-each.accesses, each.name))[:MOST_ROWS],
         problems=problems_of(reading, operations.board.lost_for),
     )
 

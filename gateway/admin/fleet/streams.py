@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
-from pydantic import Field
 
 from gateway.admin.fleet.board import FleetReading
-from gateway.admin.http.documents import ResponseModel
+from gateway.admin.fleet.documents import EvidenceDocument, StreamDocument, StreamPool
 from gateway.admin.http.requests import Cursor, Limit, Page, paged
 from gateway.admin.http.tokens import Reader
 from gateway.admin.operations.parts import Ops
@@ -19,55 +18,11 @@ from gateway.policies.pools import STREAM
 from gateway.policies.streams.zone import ZoneStream, zone_streams
 
 router = APIRouter(tags=["streams"])
-PatternName = Literal["sequential", "random", "skewed"]
 
 
-class EvidenceDocument(ResponseModel):
-    """What a pattern was recognised from."""
-
-    window: int = Field(description="reads that were tested", examples=[100])
-    listed: bool = Field(description="whether positions come from a listing, else from the names seen", examples=[True])
-    count: int = Field(description="objects, folders or blocks side by side", examples=[1_281_167])
-    rho: float = Field(description="agreement of position and time; above 0.9: sequential", examples=[0.03])
-    statistic: float = Field(description="distance of the gaps from those of uniform reads", examples=[0.081])
-    threshold: float = Field(description="above it, `statistic` says skewed", examples=[0.161])
-    repeats: int = Field(description="reads of something that the window has already", examples=[0])
-    most_repeats: int = Field(description="above it, `repeats` say skewed", examples=[2])
-    population: int = Field(description="how many there seem to be side by side", examples=[1_281_167])
-
-
-class StreamPool(ResponseModel):
-    """What all nodes together hold of a stream."""
-
-    name: str = Field(examples=["stream:datasets/imagenet/train/"])
-    order: str = Field(description="eviction order", examples=["uniform"])
-    target: int = Field(description="bytes; 0: the stream has ended, and is released", examples=[50_000_000_000])
-    bytes: int = Field(examples=[48_211_000_000])
-    blobs: int = Field(examples=[418_220])
-    hits: int = Field(examples=[1_204_221])
-    misses: int = Field(examples=[88_214])
-    evicted_bytes: int = Field(examples=[0])
-    ghost_hits: int = Field(description="misses of what had been evicted last", examples=[0])
-
-
-class StreamDocument(ResponseModel):
-    """The reads below one prefix, or of the blocks of one large object."""
-
-    name: str = Field(
-        description="bucket and prefix; ORIGIN: stands before it unless the origin is called default",
-        examples=["datasets/imagenet/train/"],
-    )
-    pattern: PatternName | None = Field(
-        description="null: not recognised yet, or no node's clients read it now", examples=["random"]
-    )
-    evidence: EvidenceDocument | None = Field(description="of the last window; null before the first")
-    accesses: int = Field(description="reads since it was noticed, by block", examples=[1_292_435])
-    hits: int = Field(description="of them", examples=[1_204_221])
-    misses: int = Field(description="of them", examples=[88_214])
-    bytes: int = Field(description="that clients read", examples=[147_000_000_000])
-    idle_seconds: float = Field(description="since the last read", examples=[0.4])
-    nodes: list[str] = Field(description="whose clients read it", examples=[["gw-1", "gw-2"]])
-    pool: StreamPool | None = Field(description="null: its objects are in the pool `default`")
+def streams_of(reading: FleetReading) -> list[StreamDocument]:
+    """All streams, by name."""
+    return [stream_document(reading, one) for one in zone_streams(reading.streams).values()]
 
 
 def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
@@ -96,8 +51,7 @@ async def list_streams(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[StreamDocument]:
     """The streams of all nodes, by name."""
-    reading = await operations.board.look()
-    found = [stream_document(reading, one) for one in zone_streams(reading.streams).values()]
+    found = streams_of(await operations.board.look())
     return paged(found, lambda stream: stream.name, limit, cursor)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from gateway.admin.fleet.board import FleetReading
-from gateway.admin.fleet.streams import PatternName
+from gateway.admin.fleet.documents import PatternName
 from gateway.admin.http.documents import Bucket, ResponseModel, moment
 from gateway.admin.http.tokens import Reader
 from gateway.admin.operations.parts import Operations, Ops, principal_of

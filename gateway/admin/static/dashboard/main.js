@@ -13,6 +13,7 @@ import { showJobs } from "./jobs.js";
 import { showNodes } from "./nodes.js";
 import { hoursChosen, showHistory, showNoHistory } from "./past.js";
 import { announce, showProblems } from "./problems.js";
+import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
 
 const EVERY = 2_000;
@@ -50,6 +51,7 @@ function show(shown) {
   showProblems(shown.problems);
   showJobs(shown.jobs);
   showDatasets(shown.datasets, shown.jobs);
+  showStreams(shown.streams);
   showNodes(shown.nodes, dismiss);
   if (page.failure !== "") announce("The gateway answers again.");
   page.failure = "";

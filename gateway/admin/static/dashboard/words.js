@@ -24,6 +24,13 @@ const PHASES = {
   measure: "measured with the cache",
 };
 
+const ORDERS = {
+  lru: "least recently used",
+  lfu: "least often used",
+  uniform: "what came last",
+  consumed: "what was read",
+};
+
 const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving", GONE: "gone" };
 
 // The benefit from which a job gains something (gateway/policies/probing.py).
@@ -40,6 +47,14 @@ export function why(reason) {
 
 export function reading(job) {
   return PHASES[job.phase] ?? (job.cache ? "from the cache" : "past the cache");
+}
+
+export function pattern(name) {
+  return name === null ? "not recognised" : name;
+}
+
+export function leavesFirst(order) {
+  return ORDERS[order] ?? String(order);
 }
 
 export function nodeState(state) {

@@ -1,0 +1,58 @@
+// Access streams: how plain S3 clients read, from what that was recognised, and how much of it is here.
+
+import { byId, cell, element, keep, setText } from "./dom.js";
+import { bytes, count, duration, share } from "./format.js";
+import { meter } from "./meter.js";
+import { leavesFirst, pattern } from "./words.js";
+
+const MOST = 100;
+
+function create() {
+  const name = element("span", { class: "name" });
+  const evidence = element("span", { class: "under" });
+  const space = meter("Space");
+  const cells = {
+    pattern: cell("Pattern"), reads: cell("Reads", true), hits: cell("Hits", true), read: cell("Read", true), space: cell("Space"),
+    order: cell("Leaves first"), idle: cell("Last read", true),
+  };
+  cells.space.append(space.node);
+  cells.space.classList.add("wide");
+  const head = element("th", { role: "rowheader", scope: "row" }, name, evidence);
+  const row = element("tr", { role: "row" }, head, ...Object.values(cells));
+  row.parts = { name, evidence, ...cells, space };
+  return row;
+}
+
+function evidenceWords({ evidence }) {
+  if (evidence === null) return "";
+  return `${count(evidence.window)} reads of ${count(evidence.count)} ${evidence.listed ? "listed" : "seen"}`;
+}
+
+function spaceWords(pool) {
+  if (pool === null) return "with everything else";
+  if (pool.target === 0) return `${bytes(pool.bytes)}, has ended`;
+  return `${bytes(pool.bytes)} of ${bytes(pool.target)}`;
+}
+
+function update(row, stream) {
+  const { parts } = row;
+  setText(parts.name, stream.name);
+  setText(parts.evidence, evidenceWords(stream));
+  setText(parts.pattern, pattern(stream.pattern));
+  setText(parts.reads, count(stream.accesses));
+  setText(parts.hits, stream.accesses > 0 ? share(stream.hits / stream.accesses) : "–");
+  setText(parts.read, bytes(stream.bytes));
+  const { pool } = stream;
+  parts.space.show(pool !== null && pool.target > 0 ? Math.min(1, pool.bytes / pool.target) : 0, spaceWords(pool));
+  setText(parts.order, pool === null ? "–" : leavesFirst(pool.order));
+  setText(parts.idle, stream.idle_seconds < 10 ? "just now" : `${duration(stream.idle_seconds)} ago`);
+}
+
+export function showStreams(streams) {
+  byId("no-streams").hidden = streams.length > 0;
+  byId("streams").hidden = streams.length === 0;
+  keep(byId("streams").tBodies[0], streams.slice(0, MOST), (stream) => stream.name, create, update);
+  const more = byId("more-streams");
+  more.hidden = streams.length <= MOST;
+  setText(more, `And ${count(streams.length - MOST)} more: GET /-/admin/streams lists them.`);
+}
