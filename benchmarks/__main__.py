@@ -6,6 +6,7 @@ from importlib import import_module
 NAMES = (
     "routes",
     "s3_reads",
+    "streams",
     "cold_path",
     "amplification",
     "slow_readers",

@@ -169,6 +169,7 @@ def gateway(
     cache: Path | None = None,
     *,
     capacity: str = "10TB",
+    extra: str = "",
     program: Path = PROGRAM,
 ) -> Iterator[Running]:
     """Larder with one worker in front of the same origin, verifying SigV4; with an existing cache if one is given.
@@ -178,6 +179,7 @@ def gateway(
         origin_port: where the origin listens on loopback; it must take or ignore the key "origin" with "origin-secret".
         cache: an existing cache to use.
         capacity: of the cache, as in the configuration.
+        extra: further tables of it.
         program: the gateway, which may be that of another checkout.
     """
     port = free_port()
@@ -195,6 +197,7 @@ def gateway(
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
         )
+        + extra
     )
     command = [str(program), "serve", "--config", str(config)]
     with _process("larder", port, command, home / "log") as running:

@@ -67,7 +67,7 @@ class ReadChannel:
             for start in range(0, len(reads), _PAGE):
                 page = reads[start : start + _PAGE]
                 with suppress(OSError):  # no receiver, or the queue is full
-                    self._sender.sendto(_encode(page), str(self._path))
+                    self._sender.sendto(encode_reads(page), str(self._path))
                     taken += len(page)
         return taken
 
@@ -76,7 +76,7 @@ class ReadChannel:
         reads: list[ObjectRead] = []
         with suppress(OSError):  # the queue is empty
             while self._receiver is not None and len(reads) < most:
-                reads += _decode(self._receiver.recv(_LONGEST))
+                reads += decode_reads(self._receiver.recv(_LONGEST))
         return reads
 
     def stop_receiving(self) -> None:
@@ -97,11 +97,12 @@ def _socket() -> socket.socket:
     return made
 
 
-def _encode(reads: Sequence[ObjectRead]) -> bytes:
+def encode_reads(reads: Sequence[ObjectRead]) -> bytes:
+    """A datagram of some reads."""
     return json.dumps(reads, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def _decode(datagram: bytes) -> list[ObjectRead]:
+def decode_reads(datagram: bytes) -> list[ObjectRead]:
     """The reads of a datagram; none if another version sent it."""
     try:
         return [ObjectRead(ObjectKey(*key), *rest) for key, *rest in json.loads(datagram)]
