@@ -79,6 +79,7 @@ class StreamKeeper:
         self._links = links
         self._now = now
         self._turns = 0
+        self._told = NodeStreams()
 
     async def turn(self) -> None:
         """Hand over what this worker's clients read, or learn from what all workers' clients did."""
@@ -116,8 +117,11 @@ class StreamKeeper:
         found = [one.pattern for one in report.streams.values()]
         for pattern in Pattern:
             metrics.STREAMS.labels(pattern.value).set(found.count(pattern))
+        if report == self._told == NodeStreams():
+            return
         try:
             await self._links.tell(report)
+            self._told = report
         except DOWN:
             return  # said again with the next report
 
