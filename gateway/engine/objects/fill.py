@@ -12,7 +12,7 @@ Rules
 4. When the disk refuses bytes the fill ends. Its readers go on by reading the rest from the origin themselves.
 5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
    another takes over from there.
-6. Between the workers of a node, a block is filled by whoever holds its lease (gateway/store/leases.py). A fill takes the next
+6. Of the workers of a node, the one that holds the lease of a block fills it (gateway/store/leases.py). A fill takes the next
    block's lease before it gives up the current one, so siblings that wait stay behind it.
 """
 
@@ -31,14 +31,16 @@ from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 
 LINGER = 64 * 1024**2
+"""Bytes that a fill without readers still reads."""
 FAR_AHEAD = 4
+"""Blocks between a fill and a reader who does not wait for it."""
 
-Reopen = Callable[[int, int], Awaitable[StreamedResponse]]
+ReadSpan = Callable[[int, int], Awaitable[StreamedResponse]]
 """Ask the origin for the bytes [start, stop) of exactly the object being filled; raises ``LarderError``."""
 
 
 class FillEnded(LarderError):
-    """The fill stopped before this block because nobody seemed to want it; whoever does starts another."""
+    """The fill stopped before this block, which had no readers; a reader of it starts another fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class FillParts:
     first: int
     last: int
     response: StreamedResponse | None
-    reopen: Reopen
+    reopen: ReadSpan
     leases: FillLeases
     started_at: float
 
@@ -105,7 +107,7 @@ class Fill:
         return number <= self.last
 
     def cut_short(self, number: int) -> None:
-        """Let block ``number`` and what follows to somebody else."""
+        """Leave block ``number`` and those that follow to another fill."""
         self.last = min(self.last, number - 1)
 
     async def run(self) -> None:
