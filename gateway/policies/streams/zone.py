@@ -7,8 +7,8 @@ the one that was recognised from the most reads counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from gateway.policies.streams.pattern import Evidence, Pattern
 
@@ -72,20 +72,24 @@ class ZoneStream:
 
 def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
     """The streams that any node speaks of, by name."""
-    names = sorted({name for told in nodes.values() for name in (*told.streams, *told.pools)})
-    return {name: _together(name, nodes) for name in names}
-
-
-def _together(name: str, nodes: Mapping[str, NodeStreams]) -> ZoneStream:
-    seen = {node: told.streams[name] for node, told in sorted(nodes.items()) if name in told.streams}
-    pools = [told.pools[name] for told in nodes.values() if name in told.pools]
-    return ZoneStream(name, _seen(seen.values()), _held(pools), tuple(seen), len(pools))
+    seen: dict[str, dict[str, StreamReport]] = {}
+    held: dict[str, list[PoolReport]] = {}
+    for node in sorted(nodes):
+        for name, report in nodes[node].streams.items():
+            seen.setdefault(name, {})[node] = report
+        for name, pool in nodes[node].pools.items():
+            held.setdefault(name, []).append(pool)
+    return {
+        name: ZoneStream(name, _seen(seen.get(name, {}).values()), _held(pools), tuple(seen.get(name, ())), len(pools))
+        for name in sorted({*seen, *held})
+        for pools in [held.get(name, [])]
+    }
 
 
 def _seen(reports: Iterable[StreamReport]) -> StreamReport:
     known = sorted(reports, key=lambda one: (one.pattern is not None, one.accesses))
-    if not known:
-        return StreamReport()
+    if len(known) < 2:
+        return known[0] if known else StreamReport()
     return StreamReport(
         known[-1].pattern,
         known[-1].evidence,
@@ -99,6 +103,7 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
     )
 
 
-def _held(pools: Iterable[PoolReport]) -> PoolReport:
-    rows = [astuple(one) for one in pools]
-    return PoolReport(*(sum(column) for column in zip(*rows, strict=True))) if rows else PoolReport()
+def _held(pools: Sequence[PoolReport]) -> PoolReport:
+    if len(pools) < 2:
+        return pools[0] if pools else PoolReport()
+    return PoolReport(*(sum(getattr(one, each.name) for one in pools) for each in fields(PoolReport)))
