@@ -65,6 +65,7 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("read", size(found.get("bytes"))),
             ("idle", age(found.get("idle_seconds"))),
             ("by", ", ".join(found.get("nodes") or ())),
+            ("loaded ahead", _ahead(found.get("ahead") or {})),
             ("pool", _pool(pool)),
         )
     )
@@ -80,6 +81,13 @@ def _why(evidence: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
         ("gaps", f"{evidence.get('statistic'):.3f} (skewed above {evidence.get('threshold'):.3f})"),
         ("repeats", f"{evidence.get('repeats')} (skewed above {evidence.get('most_repeats')})"),
     )
+
+
+def _ahead(ahead: Mapping[str, Any]) -> str | None:
+    if not ahead.get("loaded"):
+        return None
+    accuracy = ahead.get("accuracy")
+    return f"{number(ahead['loaded'])}{'' if accuracy is None else f', {share(accuracy)} of them read'}"
 
 
 def _pool(pool: Mapping[str, Any]) -> str:

@@ -203,7 +203,7 @@ POOL = {"name": "stream:lake/train/", "order": "uniform", "bytes": 3_000_000, "t
 
 def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     """Rule: the list has pattern, hit ratio and order; one stream has the numbers that its pattern follows from."""
-    held = {**STREAM, "pool": POOL}
+    held = {**STREAM, "pool": POOL, "ahead": {"loaded": 50, "used": 30, "wasted": 10, "accuracy": 0.75}}
     new = {**STREAM, "name": "lake/new/", "pattern": None, "evidence": None, "accesses": 0, "hits": 0}
     admin.answers["GET streams"] = {"items": [held, new], "next": None}
     admin.answers["GET streams/lake/train/"], admin.answers["GET streams/lake/new/"] = held, new
@@ -213,5 +213,6 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     shown = operator("streams", "show", "lake/train/").out
     assert "0.05 (sequential above 0.90)" in shown
     assert "stream:lake/train/, uniform: 3.0 MB of 4.0 MB" in shown
+    assert "50, 75.0% of them read" in shown
     assert "not recognised yet" in operator("streams", "show", "lake/new/").out
     assert operator("streams", "--json").json["items"] == [held, new]

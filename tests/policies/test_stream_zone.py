@@ -1,7 +1,7 @@
 """What the nodes of a zone say of streams, put together."""
 
 from gateway.policies.streams.pattern import Evidence, Pattern
-from gateway.policies.streams.zone import NodeStreams, PoolReport, StreamReport, ZoneStream, zone_streams
+from gateway.policies.streams.zone import AheadReport, NodeStreams, PoolReport, StreamReport, ZoneStream, zone_streams
 
 EVIDENCE = Evidence(100, False, 300, 0.1)
 
@@ -27,6 +27,13 @@ def test_homes_that_see_no_reader_count_what_they_hold():
     assert zone_streams(nodes) == {
         "b/p/": ZoneStream("b/p/", StreamReport(), PoolReport(20, 4, 200, 10, 12, 14), (), 2)
     }
+
+
+def test_what_was_loaded_ahead_is_summed():
+    """Rule: each node loads ahead of the readers that it sees, so counts are sums."""
+    one = StreamReport(Pattern.SEQUENTIAL, None, 1, ahead=AheadReport(5, 3, 1))
+    nodes = {name: NodeStreams({"b/p/": one}) for name in "ab"}
+    assert zone_streams(nodes)["b/p/"].seen.ahead == AheadReport(10, 6, 2)
 
 
 def test_no_node_says_anything():

@@ -159,6 +159,17 @@ class StreamPool(ResponseModel):
     ghost_hits: int = Field(description="misses of what had been evicted last", examples=[0])
 
 
+class StreamAhead(ResponseModel):
+    """What was loaded ahead of the readers of a stream: objects, folders or blocks."""
+
+    loaded: int = Field(examples=[1_204])
+    used: int = Field(description="of them, read", examples=[1_180])
+    wasted: int = Field(description="of them, not read in time", examples=[8])
+    accuracy: float | None = Field(
+        description="used / (used + wasted); null while nothing of it is known", examples=[0.993]
+    )
+
+
 class StreamDocument(ResponseModel):
     """The reads below one prefix, or of the blocks of one large object."""
 
@@ -176,6 +187,7 @@ class StreamDocument(ResponseModel):
     bytes: int = Field(description="that clients read", examples=[147_000_000_000])
     idle_seconds: float = Field(description="since the last read", examples=[0.4])
     nodes: list[str] = Field(description="whose clients read it", examples=[["gw-1", "gw-2"]])
+    ahead: StreamAhead
     pool: StreamPool | None = Field(description="null: its objects are in the pool `default`")
 
 

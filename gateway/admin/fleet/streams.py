@@ -9,13 +9,13 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 
 from gateway.admin.fleet.board import FleetReading
-from gateway.admin.fleet.documents import EvidenceDocument, StreamDocument, StreamPool
+from gateway.admin.fleet.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
 from gateway.admin.http.requests import Cursor, Limit, Page, paged
 from gateway.admin.http.tokens import Reader
 from gateway.admin.operations.parts import Ops
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
-from gateway.policies.streams.zone import ZoneStream, zone_streams
+from gateway.policies.streams.zone import AheadReport, ZoneStream, zone_streams
 
 router = APIRouter(tags=["streams"])
 
@@ -42,8 +42,14 @@ def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
         bytes=seen.bytes,
         idle_seconds=round(seen.idle, 3),
         nodes=list(one.seen_by),
+        ahead=StreamAhead(**asdict(seen.ahead), accuracy=_accuracy(seen.ahead)),
         pool=pool,
     )
+
+
+def _accuracy(ahead: AheadReport) -> float | None:
+    judged = ahead.used + ahead.wasted
+    return round(ahead.used / judged, 4) if judged else None
 
 
 @router.get("/streams", summary="List access streams")

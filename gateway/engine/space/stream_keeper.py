@@ -22,7 +22,7 @@ from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.tree import AccessStreamTree, Stream
-from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport
+from gateway.policies.streams.zone import MOST_STREAMS, AheadReport, NodeStreams, PoolReport, StreamReport
 from gateway.store.accesses import ObservedReads
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.observation import ReadChannel
@@ -149,7 +149,8 @@ class StreamKeeper:
             repeated=stream.repeated,
         )
         pattern = pattern_of(stream, self._links.rules())
-        return replace(seen, pattern=pattern, lifetime=time_to_live(pattern, stream.gaps))
+        ahead = AheadReport() if self.ahead is None else self.ahead.report(stream.name)
+        return replace(seen, pattern=pattern, lifetime=time_to_live(pattern, stream.gaps), ahead=ahead)
 
 
 def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int]]:

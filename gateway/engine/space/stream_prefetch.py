@@ -31,6 +31,7 @@ from gateway.policies.rules import Rules
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below
 from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail
+from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks
 
 MOST_STREAMS = 64
@@ -191,6 +192,13 @@ class StreamPrefetcher:
             if ahead.draws != stream.draws and ahead.reader is not None:
                 ahead.draws = stream.draws
                 self._advance(stream, ahead, ahead.reader)
+
+    def report(self, stream: str) -> AheadReport:
+        """What became of the children of a stream that were loaded ahead."""
+        known = self._ahead.get(stream)
+        return (
+            AheadReport() if known is None else AheadReport(known.policy.loaded, known.policy.used, known.policy.wasted)
+        )
 
     async def close(self) -> None:
         """Stop what is under way."""

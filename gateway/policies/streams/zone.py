@@ -17,6 +17,15 @@ MOST_STREAMS = 256
 
 
 @dataclass(frozen=True, slots=True)
+class AheadReport:
+    """Children of a stream that were loaded ahead; of these, those that were read, and those that were not in time."""
+
+    loaded: int = 0
+    used: int = 0
+    wasted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StreamReport:
     """What a node saw of one stream since it learned of it.
 
@@ -33,6 +42,7 @@ class StreamReport:
     draws: int = 0
     lifetime: float | None = None
     repeated: bool = False
+    ahead: AheadReport = AheadReport()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,7 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
         sum(one.draws for one in known),
         max((one.lifetime for one in known if one.lifetime is not None), default=None),
         any(one.repeated for one in known),
+        AheadReport(*(sum(getattr(one.ahead, each.name) for one in known) for each in fields(AheadReport))),
     )
 
 

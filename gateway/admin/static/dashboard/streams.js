@@ -23,9 +23,10 @@ function create() {
   return row;
 }
 
-function evidenceWords({ evidence }) {
+function evidenceWords({ evidence, ahead }) {
   if (evidence === null) return "";
-  return `${count(evidence.window)} reads of ${count(evidence.count)} ${evidence.listed ? "listed" : "seen"}`;
+  const seen = `${count(evidence.window)} reads of ${count(evidence.count)} ${evidence.listed ? "listed" : "seen"}`;
+  return ahead.accuracy === null ? seen : `${seen} · ${share(ahead.accuracy)} of loads ahead read`;
 }
 
 function spaceWords(pool) {
