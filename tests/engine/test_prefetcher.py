@@ -221,7 +221,7 @@ async def test_loads_have_the_readers_rights(reading: Reading) -> None:
     refused = [seen for seen in reading.bench.origin.seen if seen.raw_path >= "/b/scan/0100" and seen.method == "GET"]
     assert {seen.status for seen in refused} <= {403}
     bob = OriginIdentity("default", BOB.access_key_id)
-    assert reading.bench.engine.hot(ObjectKey("default", "b", NAMES[20]), bob.name, reading.bench.now[0]) is None
+    assert reading.bench.engine.hot(ObjectKey("default", "b", NAMES[20]), bob, reading.bench.now[0]) is None
 
 
 async def test_an_allow_list_and_the_rules_bound_what_is_loaded(reading: Reading) -> None:
