@@ -206,15 +206,23 @@ def _reference() -> str:
         ("[[runs]]", RunSpec),
     ]
     top = "`title`, `text`, `seed`, `duration`, `measure_from`, `steps` (mini-batches that the table times) at the top; then:"
-    rows = [[f"`{title} {name}`", _default(field), str(field.description or "")] for title, spec in tables
-            for name, field in spec.model_fields.items()]  # fmt: skip
     return (
         f"A scenario is a TOML file, with the units of [the configuration](../configuration.md). {top}\n\n"
-        + table(["field", "default", "meaning"], rows)
+        + fields(tables)
         + '\n\nA run\'s `mode` is one of these, or `"module:function"` for [your own](../adding-a-policy.md). '
         "Speedups refer to the first run of the mode `none` with the same jobs.\n\n"
         + table(["mode", "how items are cached"], [[f"`{mode}`", MODES[mode]] for mode in Mode])
     )
+
+
+def fields(tables: Sequence[tuple[str, type[BaseModel]]]) -> str:
+    """The fields of a scenario's tables, with their defaults."""
+    rows = [
+        [f"`{title} {name}`", _default(field), str(field.description or "")]
+        for title, spec in tables
+        for name, field in spec.model_fields.items()
+    ]
+    return table(["field", "default", "meaning"], rows)
 
 
 def _default(field: Any) -> str:

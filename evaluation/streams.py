@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from evaluation.pages import machine, table, write
+from evaluation.scenarios import fields
 from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.sim.read_report import clients_table, runs_table
@@ -64,6 +65,8 @@ def run() -> None:
         _lifetime(),
         "## Never worse",
         _never_worse(),
+        "## Writing a scenario",
+        _reference(),
     )
 
 
@@ -73,6 +76,22 @@ def _intro() -> str:
         "Heterogeneous AI Workloads* (IGTCache, 2025). Recognition and cost are measured on the gateway's own tree "
         "(`gateway/policies/streams`). Everything below Cost is the simulator: the same tree and policies, a modelled store, and "
         "reads that are generated from fixed seeds."
+    )
+
+
+def _reference() -> str:
+    orders = ", ".join(f"`{name}`" for name in ORDERS)
+    tables = [
+        ("[origin]", OriginSpec),
+        ("[[prefixes]]", PrefixSpec),
+        ("[[clients]]", ClientSpec),
+        ("[[runs]]", ReadRunSpec),
+    ]
+    return (
+        "`larder-gateway simulate` takes a TOML file with clients as well as one [with jobs](scenarios.md); `igtcache-table3` is "
+        "built in. `title`, `text`, `seed`, `capacity`, `block`, `hit_bandwidth`, `hit_latency` and `listing` (whether the store "
+        f"may be listed) stand at the top; then:\n\n{fields(tables)}\n\nAn `order` is one of {orders}. A `mode` is `none`, an "
+        "eviction order, or `streams`, of which `without` leaves out `prefetch`, `eviction`, `lifetime` or `space`."
     )
 
 

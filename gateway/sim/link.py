@@ -14,6 +14,7 @@ from functools import partial
 from math import inf, ulp
 
 from gateway.sim.clock import Action, Clock
+from gateway.sim.scenario import OriginSpec
 
 _NOTHING = 0.5
 """Bytes: what is left of a transfer that is complete, for all that sums of fractions can tell."""
@@ -107,6 +108,17 @@ class Link:
         self._share()
         for transfer in finished:
             transfer.done()
+
+
+def origin_link(clock: Clock, origin: OriginSpec, bandwidth: float = 0.0) -> Link:
+    """The road to a store as a scenario describes it; ``bandwidth`` in bytes per second replaces the store's."""
+    limit = bandwidth or origin.bandwidth
+    link = Link(clock, limit, origin.latency, in_order=origin.sharing == "arrival")
+    if origin.unlimited:
+        since, until = origin.unlimited
+        clock.after(since, partial(link.limit, NO_LIMIT))
+        clock.after(until, partial(link.limit, limit))
+    return link
 
 
 def _fairly(transfers: list[Transfer], bandwidth: float) -> float:

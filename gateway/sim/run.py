@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from gateway.sim.baselines import NeverEvict, NoCache, belady, lru
 from gateway.sim.clock import Clock
 from gateway.sim.items import SimulatedItems, SimulatedSpace
 from gateway.sim.job import JobRun, Surroundings, Way
-from gateway.sim.link import NO_LIMIT, Link
+from gateway.sim.link import Link, origin_link
 from gateway.sim.managed import Managed, Managing
 from gateway.sim.own import own_way
 from gateway.sim.scenario import DatasetSpec, Mode, RunSpec, Scenario
@@ -87,7 +86,7 @@ class _Run:
         self._scenario = scenario
         self._run = run
         self._clock = Clock()
-        self._shared = self._link(scenario.origin.bandwidth)
+        self._shared = origin_link(self._clock, scenario.origin)
         kinds = scenario.jobs_of(run)
         used = {kind.dataset for kind in kinds}
         self._datasets = {
@@ -104,16 +103,7 @@ class _Run:
             self._space.fill(np.random.default_rng([seed, 10**6 + 2]))
 
     def _road(self, spec: DatasetSpec) -> Link:
-        return self._link(spec.bandwidth) if spec.bandwidth else self._shared
-
-    def _link(self, bandwidth: float) -> Link:
-        origin = self._scenario.origin
-        link = Link(self._clock, bandwidth, origin.latency, in_order=origin.sharing == "arrival")
-        if origin.unlimited:
-            since, until = origin.unlimited
-            self._clock.after(since, partial(link.limit, NO_LIMIT))
-            self._clock.after(until, partial(link.limit, bandwidth))
-        return link
+        return origin_link(self._clock, self._scenario.origin, spec.bandwidth) if spec.bandwidth else self._shared
 
     def _make_way(self, seed: int) -> Way:
         match self._run.mode:

@@ -15,7 +15,7 @@ from gateway.policies.pools import ORDERS
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import BlockRuns
 from gateway.sim.clock import Action, Clock
-from gateway.sim.link import Link, Transfer
+from gateway.sim.link import Transfer, origin_link
 from gateway.sim.pooled import CachedBlock, FirstInFirstOut, PooledCache, SimulatedPool
 from gateway.sim.read_scenario import ClientSpec, ReadRunSpec, ReadScenario
 from gateway.sim.reads import RANDOM_ORDERS, SEQUENTIAL_ORDERS
@@ -96,8 +96,7 @@ class _ReadRun:
         self._run = run
         self._clock = Clock()
         self._store = SimulatedStore(scenario.prefixes, scenario.block)
-        origin = scenario.origin
-        self._link = Link(self._clock, origin.bandwidth, origin.latency, in_order=origin.sharing == "arrival")
+        self._link = origin_link(self._clock, scenario.origin)
         self._cache = PooledCache(scenario.capacity, _order(run.mode), self._evicted)
         self._loading: dict[CachedBlock, _BlockLoad] = {}
         self._unread: dict[CachedBlock, int] = {}
