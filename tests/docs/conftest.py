@@ -4,13 +4,13 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from gateway.demo import data
 from gateway.demo.clients import VISION
-from gateway.testing.origin import OriginThread
+from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.gateways import Settings, gateway
 
 IMAGES = 507
@@ -25,6 +25,14 @@ class Stage:
     environment: dict[str, str]
 
 
+def put_images(origin: FakeOrigin, count: int) -> None:
+    """Store the demo's first images."""
+    # Imported here: scikit-learn takes two seconds in each of the processes that collect the tests.
+    data = import_module("gateway.demo.data")
+    for key, body in list(data.digits().items())[:count]:
+        origin.put(data.BUCKET, key, body)
+
+
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A gateway in front of ``s3://demo/digits/``, with the demo's keys."""
@@ -33,7 +41,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LARDER_"))}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
     with OriginThread() as origin:
-        for key, body in list(data.digits().items())[:IMAGES]:
-            origin.put(data.BUCKET, key, body)
+        put_images(origin, IMAGES)
         with gateway(Settings(origin.endpoint, folder / "cache", credentials=(keys,)), folder) as running:
             yield Stage(running.endpoint, folder, environment)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo import data
 from gateway.testing.origin import OriginThread
 from larder import Credentials
 from larder.digest import build
 from tests.docs.blocks import ROOT, named_tests, pages
+from tests.docs.conftest import put_images
 from tests.docs.terminal import Terminal, quiet_port, type_page
 from tests.gateways import Settings, gateway
 
@@ -103,8 +103,7 @@ def client(folder: Path) -> Iterator[Terminal]:
     """A gateway with the demo's data, and a digest file of it."""
     keys = {"access_key_id": "vision", "secret_access_key": "a long random string", "tenant": "vision"}
     with OriginThread() as origin:
-        for key, body in list(data.digits().items())[:100]:
-            origin.put(data.BUCKET, key, body)
+        put_images(origin, 100)
         with gateway(Settings(origin.endpoint, folder / "cache", credentials=(keys,)), folder) as running:
             signed = Credentials(keys["access_key_id"], keys["secret_access_key"])
             build("s3://demo/digits/", folder / "digits.parquet", endpoint=running.endpoint, credentials=signed)
