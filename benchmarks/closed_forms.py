@@ -18,8 +18,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -105,8 +105,14 @@ class System:
 
 
 @contextmanager
-def system(directory: Path, fraction: float, items: int = ITEMS, length: int = LENGTH) -> Iterator[System]:
-    """A gateway whose cache holds this fraction of the items at its low watermark."""
+def system(
+    directory: Path,
+    fraction: float,
+    items: int = ITEMS,
+    length: int = LENGTH,
+    serve: Callable[..., AbstractContextManager[Running]] = gateway,
+) -> Iterator[System]:
+    """A gateway whose cache holds this fraction of the items at its low watermark; ``serve`` starts it."""
     generator = np.random.default_rng(7)
     contents = {f"item-{number:05}": generator.bytes(length) for number in range(items)}
     digests = directory / "closed-forms.parquet"
@@ -116,7 +122,7 @@ def system(directory: Path, fraction: float, items: int = ITEMS, length: int = L
         origin = stack.enter_context(OriginThread([User("origin", "origin-secret")]))
         for key, content in contents.items():
             origin.put(BUCKET, key, content)
-        server = stack.enter_context(gateway(directory, origin.port, capacity=capacity))
+        server = stack.enter_context(serve(directory, origin.port, capacity=capacity))
         yield System(origin, server, digests, list(contents))
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.closed_forms import chunked_epochs, lru_epochs, lru_hit_ratio, static_epochs, system
+from benchmarks.closed_forms import chunked_epochs, lru_epochs, lru_hit_ratio, static_epochs
+from tests.loader.systems import system
 
 
 @pytest.mark.parametrize("substitute", [1, 10, 100])

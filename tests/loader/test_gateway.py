@@ -14,13 +14,13 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 import larder
-from benchmarks.closed_forms import system
 from benchmarks.servers import BUCKET
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, gateway, start
 from tests.loader.making import N, consume, loader_of, numbers, whole
+from tests.loader.systems import system
 from tests.origins.processes import free_port
 
 KEY = larder.Credentials("GWA", "gateway-secret-a")

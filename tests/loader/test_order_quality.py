@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.closed_forms import gateway_places, system
+from benchmarks.closed_forms import gateway_places
 from benchmarks.order import (
     ORDER_SEED,
     SimulatedCache,
@@ -17,6 +17,7 @@ from benchmarks.order import (
     simulate,
 )
 from larder.planner import Layout
+from tests.loader.systems import system
 
 ITEMS, EPOCHS, BATCH = 1000, 30, 8
 
