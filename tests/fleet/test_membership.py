@@ -313,7 +313,7 @@ async def test_nodes_of_another_protocol_share_nothing(
         assert a.alone
         assert b.alone
     assert counted("larder_fleet_conflicts_total", reason="protocol") == before + 2
-    assert len([record for record in caplog.records if "speaks version" in record.message]) == 2
+    assert len([record for record in caplog.records if "of the peer protocol" in record.message]) == 2
 
 
 async def test_zones_do_not_know_each_other(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
