@@ -1,12 +1,13 @@
 """Warm GETs with access streams and without: server CPU per request, of two gateways in turn, in one run.
 
-All objects lie in one bucket, which is a stream whose pattern is recognised. The gateways differ in ``streams.enabled`` only. CPU
-is that of the server's process tree, its Redis included, divided by the requests answered. Beside it stand the parts alone:
-noting a read, packing and unpacking it, folding it into the tree.
+All objects lie in one bucket and are read in random order, a stream that is recognised. The gateways differ in
+``streams.enabled`` only. CPU is that of the server's process tree, its Redis included, divided by the requests answered.
+Beside it stand the parts alone: noting a read, packing and unpacking it, folding it into the tree.
 """
 
 from __future__ import annotations
 
+import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -52,7 +53,9 @@ def _gets() -> dict[str, list[float]]:
             (directory / name).mkdir()
             servers[name] = stack.enter_context(gateway(directory / name, source.port, extra=extra))
             script = directory / f"{name}.lua"
-            write_script(script, [raw_request(servers[name].port, key) for key in keys])
+            requests = [raw_request(servers[name].port, key) for key in keys]
+            random.Random(name).shuffle(requests)
+            write_script(script, requests)
             run_wrk(script, servers[name].port, CONNECTIONS, 1)
         for _ in range(REPEATS):
             for name, server in servers.items():
