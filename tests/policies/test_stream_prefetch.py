@@ -71,6 +71,19 @@ def test_it_tries_again_after_a_rest():
     assert len(follow(ahead, range(20_000, 20_100))) >= 100
 
 
+def test_what_is_cached_already_is_not_looked_for_until_a_miss():
+    """Rule: after 32 siblings in a row that the cache had, nothing is loaded ahead before a reader misses."""
+    ahead = AheadOf(PLENTY)
+    for number in range(JUDGED):
+        ahead.read(number, hit=True)
+        assert ahead.following([number + 1], 1) == (number + 1,)
+        ahead.arrived(there=True)
+    ahead.read(JUDGED, hit=True)
+    assert ahead.following([JUDGED + 1], 1) == ()
+    ahead.read(JUDGED + 1, hit=False)
+    assert ahead.following([JUDGED + 2], 1) == (JUDGED + 2,)
+
+
 def test_clients_at_several_places_are_served_at_once():
     """Rule: eight clients that scan from different places waste nothing."""
     ahead = AheadOf(PLENTY)

@@ -118,7 +118,7 @@ class _Ahead:
         self.last[read.client] = child
         self.reader = _Reader(read.key, read.principal, read.size, child)
         STREAM_PREFETCHED.labels("used").inc(self.loaded.pop(child, 0))
-        self.policy.read(child)
+        self.policy.read(child, read.hit)
         self.settle()
         if isinstance(child, str):
             at = bisect_right(self.seen, child)
@@ -281,6 +281,7 @@ class StreamPrefetcher:
         units: Sequence[tuple[ObjectKey, Span]],
     ) -> None:
         """Load a sibling."""
+        there = True
         for key, span in units:
             path = key.path
             if not principal.may_touch(path) or not self._links.rules().for_path(path).cache:
@@ -292,8 +293,11 @@ class StreamPrefetcher:
                 ahead.policy.dropped(child)
                 break
             if not done.there:
+                there = False
                 STREAM_PREFETCHED.labels("loaded").inc(done.size)
                 ahead.loaded[child] = ahead.loaded.get(child, 0) + done.size
+        else:
+            ahead.policy.arrived(there=there)
         ahead.settle()
 
     async def _load_run(self, name: str, read: ObjectRead, blocks: range) -> None:

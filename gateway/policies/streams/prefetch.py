@@ -7,7 +7,8 @@
 - *Skewed*: nothing.
 - Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
-What is loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later.
+What is loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later. One that
+finds everything in the cache already stops too, until a reader misses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PREDECESSORS = 10
 WHOLE_STREAM = 0.5
 """Share of a random stream that its pool must be able to hold for the stream to be loaded."""
 JUDGED = 32
-"""Loads after which accuracy is judged."""
+"""Loads after which accuracy is judged; so many in a row of what the cache has already end prefetching until a miss."""
 LEAST_ACCURACY = 0.25
 """Share of judged loads that must be read. One of three gateways sees no more than a third of them read."""
 PATIENCE = 32
@@ -116,6 +117,7 @@ class AheadOf:
         self._good = 0
         self._judged = 0
         self._kept_up = 0
+        self._there = 0
         self.depth = DEPTH
         self.loaded = 0
         self.used = 0
@@ -130,9 +132,11 @@ class AheadOf:
         """Share of the siblings loaded ahead that were read, of those of which it is known; 1 before that."""
         return self.used / (self.used + self.wasted) if self.used + self.wasted else 1.0
 
-    def read(self, name: Segment) -> None:
-        """A child of the stream was read."""
+    def read(self, name: Segment, hit: bool = False) -> None:
+        """A child of the stream was read; ``hit``: the cache had it."""
         self._reads += 1
+        if not hit:
+            self._there = 0
         if name in self._pending:
             self._judge(name, good=True)
         while self._pending:
@@ -148,7 +152,7 @@ class AheadOf:
             siblings: those after the one that was read last, in their order.
             size: bytes of one, as far as it is known.
         """
-        if self._reads < self._rests_until:
+        if self._reads < self._rests_until or self._there >= JUDGED:
             return ()
         room = max(0, self._most_bytes - self._bytes) // max(size, 1)
         wanted = tuple([name for name in siblings[: self.depth] if name not in self._pending][:room])
@@ -157,6 +161,10 @@ class AheadOf:
         self._bytes += size * len(wanted)
         self.loaded += len(wanted)
         return wanted
+
+    def arrived(self, *, there: bool) -> None:
+        """A sibling is in the cache now; ``there``: it was before."""
+        self._there = self._there + 1 if there else 0
 
     def dropped(self, name: Segment) -> None:
         """What was loaded ahead has left the cache, or could not be loaded."""
