@@ -21,7 +21,7 @@ FILES = {"train/1.jpg": b"one", "train/ü/2 b.jpg": b"two" * 1000, "a.txt": b"\x
 BLOCKS = {
     title: (language, code)
     for title, language, code in re.findall(
-        r"^### (.+?)\n[^#]*?```(sql|python)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"^### ([^\n]+)\n[^#]*?```(sql|python)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
 }
 RECIPES = [title for title in BLOCKS if title.startswith(("DuckDB", "Polars"))]

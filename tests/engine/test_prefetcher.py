@@ -65,7 +65,12 @@ class Reading:
         )
 
     async def read(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None) -> None:
-        """One read, as the keeper hears of it, and the turn after it."""
+        """One read, and the turn of the keeper after it."""
+        self.hear(key, start, size, stop)
+        await self.turn()
+
+    def hear(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None) -> None:
+        """One read, as the keeper hears of it."""
         self.now += 1.0
         place = ObjectKey("default", "b", key)
         end = size if stop is None else stop
@@ -74,7 +79,6 @@ class Reading:
         for block in block_span(start, end, BLOCK):
             self.ahead.seen("b", read, block, blocks)
             self.tree.record("b", key, block, blocks, self.now, 1, False, end - start)
-        await self.turn()
 
     async def turn(self) -> None:
         """A turn of the keeper, until all that it began is done."""
@@ -123,6 +127,15 @@ async def test_the_next_objects_of_a_sequential_prefix(reading: Reading) -> None
     assert set(reading.fetched()) >= {f"/b/{name}" for name in NAMES[last + 1 : last + 1 + DEPTH]}
     assert not set(reading.fetched()) & {f"/b/{name}" for name in NAMES[:WINDOW]}
     assert len(set(reading.fetched())) <= 5 + 2 * DEPTH
+
+
+async def test_a_burst_of_reads_is_gone_on_from(reading: Reading) -> None:
+    """Rule: reads that the keeper hears of all at once are enough: the next objects are loaded without another read."""
+    put(reading.bench, NAMES)
+    for name in NAMES[: WINDOW + 5]:
+        reading.hear(name)
+    await reading.turn()
+    assert set(reading.fetched()) == {f"/b/{name}" for name in NAMES[WINDOW + 5 :][:DEPTH]}
 
 
 async def test_depth_grows_while_the_reader_keeps_up(reading: Reading) -> None:
@@ -308,6 +321,16 @@ async def test_an_object_of_few_blocks_is_loaded_ahead_after_four_in_a_row(tmp_p
         spans = [seen.header("range") for seen in bench.origin.seen if seen.method == "GET"]
         assert sorted(spans) == [f"bytes={block * BLOCK}-{(block + 1) * BLOCK - 1}" for block in range(4, 9)]
         assert (counted("loaded") - before[0], counted("used") - before[1]) == (5 * BLOCK, 5 * BLOCK)
+        await reading.ahead.close()
+
+
+async def test_a_read_of_a_whole_file_loads_none_of_it_ahead(tmp_path: Path) -> None:
+    """Rule: a reader who asked for all blocks gets them by one read of the origin."""
+    async with benched(tmp_path / "cache", max_fills=64) as bench:
+        reading = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
+        bench.origin.put("b", "file", bytes(9 * BLOCK))
+        await reading.read("file", 0, 9 * BLOCK, 9 * BLOCK)
+        assert reading.fetched() == []
         await reading.ahead.close()
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right, insort
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -154,11 +154,13 @@ class StreamPrefetcher:
         self._runs = BlockRuns()
         self._wanted: dict[str, tuple[ObjectRead, range]] = {}
         self._blocks: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._latest: deque[tuple[str, ObjectRead, int]] = deque(maxlen=MOST_STREAMS)
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks = Tasks()
 
     def seen(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
         """A block of an object was read; ``bucket`` is the first level of its streams."""
+        self._latest.append((bucket, read, block))
         name, segments = f"{bucket}/", read.key.key.split("/")
         for segment in segments:
             if (ahead := self._ahead.get(name)) is not None:
@@ -171,6 +173,8 @@ class StreamPrefetcher:
             ahead.read(block, read)
             return
         STREAM_PREFETCHED.labels("used").inc(self._blocks.pop((name, block), 0))
+        # A read of many blocks brings those before its last one by itself.
+        self._wanted.pop(name, None)
         if following := self._runs.read(name, block, blocks):
             self._wanted[name] = read, following
 
@@ -188,7 +192,7 @@ class StreamPrefetcher:
             left.loaded.clear()
         for stream in latest:
             if (ahead := self._ahead.get(stream.name)) is None:
-                ahead = self._ahead[stream.name] = _Ahead(AheadOf(self._links.most_bytes))
+                ahead = self._ahead[stream.name] = self._begin(stream)
             if ahead.draws != stream.draws and ahead.reader is not None:
                 ahead.draws = stream.draws
                 self._advance(stream, ahead, ahead.reader)
@@ -204,9 +208,23 @@ class StreamPrefetcher:
         """Stop what is under way."""
         await self._tasks.stop()
 
+    def _begin(self, stream: Stream) -> _Ahead:
+        """A stream that is new here goes on from its latest read: its client may have no other under way."""
+        ahead = _Ahead(AheadOf(self._links.most_bytes))
+        for bucket, read, block in reversed(self._latest):
+            if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):
+                continue
+            if not stream.blocks:
+                ahead.read(read.key.key[len(stream.prefix) :].split("/", 1)[0], read)
+                break
+            if read.key.key == stream.prefix:
+                ahead.read(block, read)
+                break
+        return ahead
+
     def _advance(self, stream: Stream, ahead: _Ahead, reader: _Reader) -> None:
         principal = self._links.principal(reader.access_key)
-        if principal is None:
+        if principal is None or ahead.policy.resting:
             return
         if stream.blocks:
             first = int(reader.latest) + 1
@@ -255,8 +273,11 @@ class StreamPrefetcher:
             return
         finally:
             ahead.listing = False
-        ahead.listed += [each for each in _names(page, len(stream.prefix)) if each[0] > after][:MOST_NAMES]
+        listed = [each for each in _names(page, len(stream.prefix)) if each[0] > after][:MOST_NAMES]
+        ahead.listed += listed
         ahead.exhausted = not page.truncated
+        if listed:
+            ahead.draws = 0  # the next turn goes on, without waiting for another read
 
     def _units(
         self, stream: Stream, reader: _Reader, child: Segment, paths: Sequence[Tail]

@@ -128,6 +128,11 @@ class AheadOf:
         return name in self._pending
 
     @property
+    def resting(self) -> bool:
+        """Whether nothing is loaded ahead for now."""
+        return self._reads < self._rests_until or self._there >= JUDGED
+
+    @property
     def accuracy(self) -> float:
         """Share of the siblings loaded ahead that were read, of those of which it is known; 1 before that."""
         return self.used / (self.used + self.wasted) if self.used + self.wasted else 1.0
@@ -152,7 +157,7 @@ class AheadOf:
             siblings: those after the one that was read last, in their order.
             size: bytes of one, as far as it is known.
         """
-        if self._reads < self._rests_until or self._there >= JUDGED:
+        if self.resting:
             return ()
         room = max(0, self._most_bytes - self._bytes) // max(size, 1)
         wanted = tuple([name for name in siblings[: self.depth] if name not in self._pending][:room])
