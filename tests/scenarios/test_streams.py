@@ -105,7 +105,8 @@ def test_the_pattern_of_boto3_threads_is_recognised(
     assert found["bytes"] == 4096 * found["accesses"]
     assert found["evidence"]["window"] >= 100
     wait_until(lambda: held(running, name) >= ITEMS // 2 * 4096, SOON, "the objects in the pool of their stream")
-    assert stream(running, name)["pool"]["order"] == order_name
+    # Workers learn of a new plan one after the other.
+    wait_until(lambda: (stream(running, name).get("pool") or {}).get("order") == order_name, SOON, "the pool's order")
     query = f"bucket={BUCKET}&key={keys[-1]}&access_key_id=GWA"
     wait_until(
         lambda: ask(running, "GET", f"/explain?{query}")[1]["pool"] == f"stream:{name}", SOON, "its pool explained"
