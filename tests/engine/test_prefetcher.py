@@ -176,6 +176,26 @@ async def test_below_the_next_prefix_only_what_was_read_below_those_before(readi
     assert {path.rpartition("/")[2] for path in fetched} == {"7.csv"}
 
 
+async def test_nothing_is_loaded_that_a_rule_keeps_from_being_watched(reading: Reading) -> None:
+    """Rule: ``pattern = "off"`` holds for the siblings too, whichever way the prefix above is read."""
+    reading.rules = Rules([Caching(match="b/days/01[6-9]/**", pattern="off")])
+    days = [f"days/{number:03}/log" for number in range(40)]
+    put(reading.bench, days)
+    for day in days[: WINDOW + 5]:
+        await reading.read(day)
+    assert reading.fetched()[-1] == "/b/days/015/log"
+
+
+async def test_a_large_object_named_like_a_prefix_ends_no_turn(reading: Reading) -> None:
+    """Rule: the object ``dir/`` and the prefix ``dir/`` are told apart; reads of both go on being learned from."""
+    put(reading.bench, [f"dir/{number:03}" for number in range(60)])
+    size = 40 * BLOCK
+    for number in range(30):
+        await reading.read("dir/", number * BLOCK, size, number * BLOCK + 100)
+        await reading.read(f"dir/{number:03}")
+    assert [stream.name for stream in reading.tree.streams()] == ["b/dir/"]
+
+
 async def test_random_and_skewed_reads_load_nothing_ahead(reading: Reading) -> None:
     """Rule: what comes next of no order is not guessed."""
     put(reading.bench, NAMES)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.tree import MOST_LEVELS, MOST_TAILS, AccessStreamTree
 
 
 def read(tree, keys, *, bucket="bucket", clients=1, hit=False, start=0.0, size=1):
@@ -259,3 +259,31 @@ def test_what_was_read_below_the_latest_children():
     read(tree, files(150))
     small = tree.stream_of("bucket", "data/train/0")
     assert tree.below(small, 3) == [[()]] * 3
+
+
+def test_a_deep_key_costs_no_more_than_its_first_levels():
+    """Rule: below 32 levels a key is one name, and a child tells 256 paths. So no key makes folding or prefetch slow or fail."""
+    tree = AccessStreamTree(bound=3000)
+    deep = "/" * 1000
+    read(tree, [f"s/{deep[:depth]}x" for depth in range(1000)])
+    read(tree, [f"s/{deep[:20]}{at % 30}/{at}" for at in range(900)], start=1000.0)
+    read(tree, [f"s/{at:03}" if at % 7 else "s//x" for at in range(1, 400)], start=2000.0)
+    stream = next(each for each in tree.streams() if each.name == "bucket/s/")
+    told = tree.below(stream, 11)
+    assert max(len(path) for paths in told for path in paths) == MOST_LEVELS - 1
+    assert max(len(paths) for paths in told) == MOST_TAILS
+    assert tree.stream_of("bucket", "s/001") is stream
+    read(tree, [f"t{at % 60}/{at}" for at in range(4000)], start=3000.0)
+    assert tree.nodes <= 3000
+
+
+def test_a_large_object_named_like_a_prefix_is_no_stream():
+    """Rule: the blocks of ``dir/`` are no level, since their stream would have the name of that of the prefix ``dir/``."""
+    tree = AccessStreamTree(bound=300)
+    for at in range(150):
+        tree.record("bucket", "dir/", at, 150, float(at), 0, False)
+    read(tree, files(150, "dir/"), start=150.0)
+    (stream,) = tree.streams()
+    assert (stream.name, stream.blocks) == ("bucket/dir/", 0)
+    read(tree, [f"other{at % 60}/{at}" for at in range(600)], start=300.0)
+    assert tree.nodes <= 300

@@ -27,10 +27,10 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
 from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.lane import LoadClass
-from gateway.policies.rules import Rules
+from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below
-from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail
+from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks
 
@@ -161,12 +161,12 @@ class StreamPrefetcher:
     def seen(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
         """A block of an object was read; ``bucket`` is the first level of its streams."""
         self._latest.append((bucket, read, block))
-        name, segments = f"{bucket}/", read.key.key.split("/")
-        for segment in segments:
+        name, key = f"{bucket}/", read.key.key
+        for segment in levels(key):
             if (ahead := self._ahead.get(name)) is not None:
                 ahead.read(segment, read)
             name = f"{name}{segment}/"
-        if blocks == 1:
+        if not has_blocks(key, blocks):
             return
         name = name[:-1]
         if (ahead := self._ahead.get(name)) is not None:
@@ -215,7 +215,7 @@ class StreamPrefetcher:
             if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):
                 continue
             if not stream.blocks:
-                ahead.read(read.key.key[len(stream.prefix) :].split("/", 1)[0], read)
+                ahead.read(levels(read.key.key)[stream.level - 1], read)
                 break
             if read.key.key == stream.prefix:
                 ahead.read(block, read)
@@ -304,8 +304,8 @@ class StreamPrefetcher:
         """Load a sibling."""
         there = True
         for key, span in units:
-            path = key.path
-            if not principal.may_touch(path) or not self._links.rules().for_path(path).cache:
+            path, rule = key.path, self._links.rules().for_path(key.path)
+            if not principal.may_touch(path) or not rule.cache or rule.pattern == OFF:
                 continue
             async with self._turns:
                 done = await self._links.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM)

@@ -12,6 +12,7 @@ What bounds it:
 - Above the bound the least recently used tenth leaves, subtrees before what is above them.
 - Names of siblings are sampled (``names.py``).
 - A trivial node remembers about twice as many reads as it has children.
+- A key has at most 33 levels; its last one may hold slashes.
 """
 
 from __future__ import annotations
@@ -38,12 +39,27 @@ Tail = tuple[Segment, ...]
 """The segments below a child, relative to it; empty for a small object."""
 
 MOST_NODES = 10_000
+MOST_LEVELS = 32
+"""Levels of a key that can be prefixes; what is below them is one name. A deep key would make each read of its path expensive."""
 REREAD = 1.5
 """Reads of each client for each child from which on a scan counts as one that begins again and again."""
+MOST_TAILS = 256
+"""Paths below a child that ``below`` tells, those that were read first."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
 _LOOKED_AT = 8
 """Children that may be passed over because there are streams below them, when one must leave."""
+
+
+def levels(key: str) -> list[str]:
+    """The levels of a key."""
+    return key.split("/", MOST_LEVELS)
+
+
+def has_blocks(key: str, blocks: int) -> bool:
+    """Whether the blocks of an object are a level: of a large one, but for ``a/``, whose stream would be named like that of the
+    prefix."""
+    return blocks > 1 and not key.endswith("/")
 
 
 @dataclass(slots=True)
@@ -177,8 +193,8 @@ class AccessStreamTree:
             hit: whether the cache had it.
             size: bytes that were read.
         """
-        path: list[Segment] = [bucket, *key.split("/")]
-        if blocks > 1:
+        path: list[Segment] = [bucket, *levels(key)]
+        if has_blocks(key, blocks):
             path.append(block)
         node, at, end = self._root, 0, len(path)
         deepest = None
@@ -222,7 +238,7 @@ class AccessStreamTree:
 
     def stream_of(self, bucket: str, key: str) -> Stream | None:
         """The deepest stream above a key; that of its blocks if it has one."""
-        path: list[Segment] = [bucket, *key.split("/")]
+        path: list[Segment] = [bucket, *levels(key)]
         node, at, end = self._root, 0, len(path)
         deepest = None
         while True:
@@ -254,7 +270,7 @@ class AccessStreamTree:
         if node is None:
             return []
         latest = islice(reversed(node.children.items()), children)
-        return [[child] if isinstance(child, tuple) else list(_tails(child)) for _, child in latest]
+        return [[child] if isinstance(child, tuple) else [*islice(_tails(child), MOST_TAILS)] for _, child in latest]
 
     # --- one node
 
@@ -348,7 +364,7 @@ class AccessStreamTree:
         return upper
 
     def _node_of(self, stream: Stream) -> _Branch | None:
-        path: list[Segment] = [stream.bucket, *stream.prefix.removesuffix("/").split("/")]
+        path: list[Segment] = [stream.bucket, *levels(stream.prefix.removesuffix("/"))]
         node, at = self._root, 0
         while node.stream is not stream:
             child = node.children.get(path[at]) if at < len(path) else None
