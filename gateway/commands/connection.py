@@ -201,8 +201,8 @@ class Admin:
 
 
 def path(*parts: str) -> str:
-    """An address below ``/-/admin/``; its parts may have any characters."""
-    return "/".join(quote(part, safe="") for part in parts)
+    """An address below ``/-/admin/``; its parts may have any characters, and bytes of the command line that are no UTF-8."""
+    return "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
 
+from gateway.commands.connection import path
 from gateway.commands.grammar import subcommand, subcommands
 from gateway.commands.output import Column, age, facts, number, share, size
 from gateway.commands.resources import add_list, answering, listing
@@ -48,7 +48,7 @@ def add(command: ArgumentParser) -> None:
         commands,
         "show",
         "one stream, and what its pattern was recognised from",
-        answering(lambda admin, options: admin.get(f"streams/{quote(options.name)}"), _show),
+        answering(lambda admin, options: admin.get(path("streams", options.name)), _show),
         "larder-gateway streams show datasets/imagenet/train/",
     )
     shown.add_argument("name", metavar="STREAM", help="its name, as streams list has it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -206,7 +207,7 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     held = {**STREAM, "pool": POOL, "ahead": {"loaded": 50, "used": 30, "wasted": 10, "accuracy": 0.75}}
     new = {**STREAM, "name": "lake/new/", "pattern": None, "evidence": None, "accesses": 0, "hits": 0}
     admin.answers["GET streams"] = {"items": [held, new], "next": None}
-    admin.answers["GET streams/lake/train/"], admin.answers["GET streams/lake/new/"] = held, new
+    admin.answers["GET streams/lake%2Ftrain%2F"], admin.answers["GET streams/lake%2Fnew%2F"] = held, new
     first, second = operator("streams").out.splitlines()[-2:]
     assert " ".join(first.split()).startswith("lake/train/ random 400 75.0% 4.0 MB uniform 3.0 MB 4.0 MB 2")
     assert second.split()[:3] == ["lake/new/", "-", "0"]
@@ -216,3 +217,16 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     assert "50, 75.0% of them read" in shown
     assert "not recognised yet" in operator("streams", "show", "lake/new/").out
     assert operator("streams", "--json").json["items"] == [held, new]
+
+
+@pytest.mark.parametrize("name", ["lake/../..//%2e/", "../credentials", "lake/?a=b#c/", "lake/\n/"])
+def test_a_stream_of_any_name_is_shown(admin, operator, name):
+    """Rule: a name is one part of the address, and asks for nothing else of the gateway."""
+    admin.answers[f"GET streams/{quote(name, safe='')}"] = {**STREAM, "name": name}
+    assert operator("streams", "show", name).out.splitlines()[0].split(maxsplit=1)[1] == name.replace("\n", "\\n")
+
+
+def test_a_name_that_is_no_utf_8_is_asked_for(admin, operator):
+    """Rule: any bytes may be typed; the gateway says that there is no such stream."""
+    admin.answers["GET streams/lake%2F%FF"] = {**STREAM, "name": "lake/\ufffd"}
+    assert "lake/\ufffd" in operator("streams", "show", "lake/\udcff").out

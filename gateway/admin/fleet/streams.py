@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
@@ -17,6 +18,14 @@ from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
 from gateway.policies.streams.zone import AheadReport, ZoneStream, zone_streams
 
+
+class _StreamName(PathConvertor):
+    """What follows in an address, line breaks too: keys may have any character."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("stream", _StreamName())
 router = APIRouter(tags=["streams"])
 
 
@@ -61,7 +70,7 @@ async def list_streams(
     return paged(found, lambda stream: stream.name, limit, cursor)
 
 
-@router.get("/streams/{name:path}", summary="Show an access stream")
+@router.get("/streams/{name:stream}", summary="Show an access stream")
 async def show_stream(
     name: Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")],
     _caller: Reader,
