@@ -98,24 +98,35 @@ def test_the_pattern_of_boto3_threads_is_recognised(
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(read, range(THREADS)))
     name = f"{BUCKET}/{pattern}/"
-    wait_until(lambda: stream(running, name).get("pattern") == pattern, SOON, "recognition")
-    found = stream(running, name)
+    answers: list[dict[str, Any]] = []
+
+    def recognised() -> bool:
+        answers.append(stream(running, name))
+        return answers[-1].get("pattern") == pattern
+
+    wait_until(recognised, SOON, "recognition")
+    found = answers[-1]
     assert 0 < found["hits"] <= found["accesses"] <= THREADS * ITEMS
     assert found["hits"] + found["misses"] == found["accesses"]
     assert found["bytes"] == 4096 * found["accesses"]
     assert found["evidence"]["window"] >= 100
     wait_until(lambda: held(running, name) >= ITEMS // 2 * 4096, SOON, "the objects in the pool of their stream")
-    # Workers learn of a new plan one after the other.
+    # Workers learn of streams and plans one after the other.
     wait_until(lambda: (stream(running, name).get("pool") or {}).get("order") == order_name, SOON, "the pool's order")
     query = f"bucket={BUCKET}&key={keys[-1]}&access_key_id=GWA"
     wait_until(
         lambda: ask(running, "GET", f"/explain?{query}")[1]["pool"] == f"stream:{name}", SOON, "its pool explained"
     )
-    explained = ask(running, "GET", f"/explain?{query}")[1]
-    assert (explained["stream"], explained["pattern"]) == (name, pattern)
-    status, listed = ask(running, "GET", "/streams")
-    assert status == 200
-    assert name in [each["name"] for each in listed["items"]]
+    wait_until(
+        lambda: (
+            [ask(running, "GET", f"/explain?{query}")[1][field] for field in ("stream", "pattern")] == [name, pattern]
+        ),
+        SOON,
+        "its stream explained",
+    )
+    wait_until(
+        lambda: name in [each["name"] for each in ask(running, "GET", "/streams")[1]["items"]], SOON, "it in the list"
+    )
 
 
 def test_streams_can_be_switched_off(origin: Origin, tmp_path: Path):
