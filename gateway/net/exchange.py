@@ -245,7 +245,7 @@ class Upload:
             self.limit.reschedule(asyncio.get_running_loop().time() + within if within else None)
 
 
-class _AnswerReader(ResponseHandler):
+class _ResponseReader(ResponseHandler):
     """Reads the answers of one connection; ``may_have_body`` says that the answer to a HEAD may be followed by a body.
 
     aiohttp takes such a body for the next answer, and fails when it arrives together with the head.
@@ -262,11 +262,11 @@ class _Connector(TCPConnector):
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit=limit, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
-        self._factory = cast("partial[ResponseHandler]", partial(_AnswerReader, loop=self._loop))
+        self._factory = cast("partial[ResponseHandler]", partial(_ResponseReader, loop=self._loop))
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
         connection = await super().connect(req, traces, timeout)
-        if isinstance(connection.protocol, _AnswerReader):
+        if isinstance(connection.protocol, _ResponseReader):
             connection.protocol.may_have_body = req.headers.get("Connection") == "close"
         for limit, within in _head_limit.get(()):
             limit.reschedule(asyncio.get_running_loop().time() + within)

@@ -37,7 +37,6 @@ _PAGE = 500
 _INLINE = 2_000
 _MISSING, _FAILED = -2, -3
 """In the place of a descriptor: the file does not exist, or cannot be opened. -1 says that the disk must be asked."""
-_STAMP = 0xFFFFFFFF
 
 
 class ItemFile(NamedTuple):
@@ -50,7 +49,7 @@ class ItemFile(NamedTuple):
 
 def stamp_of(mtime_ns: int) -> int:
     """A modification time in 32 bits: enough to notice that a file is another one."""
-    return (mtime_ns ^ (mtime_ns >> 32)) & _STAMP
+    return (mtime_ns ^ (mtime_ns >> 32)) & 0xFFFFFFFF
 
 
 class ItemBlobs:
@@ -182,7 +181,7 @@ class ItemBlobs:
             if fd < 0:
                 continue
             status = os.fstat(fd)
-            if (status.st_mtime_ns ^ (status.st_mtime_ns >> 32)) & _STAMP == stamps[index]:
+            if stamp_of(status.st_mtime_ns) == stamps[index]:
                 files[place] = ItemFile(fd, status.st_size, int(crcs[index]))
             else:
                 closer.close_files([fd])

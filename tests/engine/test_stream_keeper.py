@@ -11,9 +11,10 @@ import pytest
 from gateway.config import CacheSettings
 from gateway.engine.space import stream_keeper
 from gateway.engine.space.stream_keeper import StreamKeeper, StreamLinks
+from gateway.metrics import STREAM_ACCESSES
 from gateway.model.keys import ObjectKey
 from gateway.policies.rules import Caching, Rules
-from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.zone import NodeStreams
 from gateway.store.accesses import ObservedReads
 from gateway.store.observation import ReadChannel
@@ -130,3 +131,22 @@ async def test_a_lost_redis_holds_nothing_up(bench: Bench, tmp_path: Path) -> No
         zone.lost = False
         await one.scan("b/")
     assert set(zone.told[-1].streams) == {"lake/a/", "lake/b/"}
+
+
+async def test_a_read_of_a_huge_object_costs_no_more_than_a_window(bench: Bench, tmp_path: Path) -> None:
+    """Rule: of one read the last 200 blocks are folded, so a client that asks for a terabyte and leaves costs little."""
+    with worker(bench, tmp_path, Zone()) as one:
+        one.read("huge", 0, 1_000_000 * BLOCK, 1_000_000 * BLOCK)
+        await one.keeper.turn()
+    assert one.keeper.tree.streams()[0].accesses <= 2 * WINDOW
+
+
+async def test_a_turn_folds_a_bounded_number_of_blocks(bench: Bench, tmp_path: Path) -> None:
+    """Rule: reads beyond 8,192 blocks in a turn are dropped and counted; the worker answers requests in between."""
+    recorded, dropped = (STREAM_ACCESSES.labels(result)._value.get() for result in ("recorded", "dropped"))
+    with worker(bench, tmp_path, Zone()) as one:
+        for number in range(100):
+            one.read(f"huge-{number}", 0, 1000 * BLOCK, 1000 * BLOCK)
+        await one.keeper.turn()
+    after = [STREAM_ACCESSES.labels(result)._value.get() for result in ("recorded", "dropped")]
+    assert (after[0] - recorded, after[1] - dropped) == (41, 59)

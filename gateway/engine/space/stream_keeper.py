@@ -20,7 +20,7 @@ from gateway.model.ranges import block_span
 from gateway.policies.pools import STREAM, stream_bucket
 from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.lifetime import time_to_live
-from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.tree import AccessStreamTree, Stream
 from gateway.policies.streams.zone import MOST_STREAMS, AheadReport, NodeStreams, PoolReport, StreamReport
 from gateway.store.accesses import ObservedReads
@@ -34,6 +34,10 @@ _MOST = 4096
 """Reads that the keeper's worker takes in one turn."""
 _AT_ONCE = 100
 """Blocks that are folded before requests have their turn: about half a millisecond."""
+_LATEST_BLOCKS = 2 * WINDOW
+"""Blocks of one read that are folded, its last ones: enough for the object to be a stream."""
+_MOST_BLOCKS = 8192
+"""Blocks that are folded in one turn: some 40 ms. Reads beyond them are dropped."""
 _REPORT_EVERY = 4
 """Turns between two reports of the keeper's worker."""
 
@@ -87,10 +91,11 @@ class StreamKeeper:
         if self._store.directory.locked:
             self._channel.open()
             reads += self._channel.receive(_MOST)
-            await self._fold(reads)
+            folded = await self._fold(reads)
+            dropped += len(reads) - folded
             if self.ahead is not None:
                 self.ahead.turn()
-            metrics.STREAM_ACCESSES.labels("recorded").inc(len(reads))
+            metrics.STREAM_ACCESSES.labels("recorded").inc(folded)
             self._turns += 1
             if self._turns % _REPORT_EVERY == 0:
                 await self._report()
@@ -99,9 +104,12 @@ class StreamKeeper:
             dropped += len(reads) - self._channel.send(reads)
         metrics.STREAM_ACCESSES.labels("dropped").inc(dropped)
 
-    async def _fold(self, reads: list[ObjectRead]) -> None:
+    async def _fold(self, reads: list[ObjectRead]) -> int:
+        """Learn from reads; how many there was time for."""
         since = 0
-        for read in reads:
+        for number, read in enumerate(reads):
+            if since >= _MOST_BLOCKS:
+                return number
             if self._links.rules().for_path(read.key.path).pattern == OFF:
                 continue
             for arguments in _records(read, self._links.block_size):
@@ -111,6 +119,7 @@ class StreamKeeper:
                 since += 1
                 if since % _AT_ONCE == 0:
                     await asyncio.sleep(0)
+        return len(reads)
 
     async def _report(self) -> None:
         report = self.report(await self._store.pools.usage())
@@ -157,6 +166,6 @@ def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int,
     """What the tree is told of a read, block by block."""
     key, start, stop, size, hit, at, _, client = read
     bucket, blocks = stream_bucket(key), max(1, -(-size // block_size))
-    for number in block_span(start, stop, block_size) or range(1):
+    for number in (block_span(start, stop, block_size) or range(1))[-_LATEST_BLOCKS:]:
         count = min(stop, (number + 1) * block_size) - max(start, number * block_size)
         yield bucket, key.key, number, blocks, at, client, hit, count
