@@ -173,14 +173,11 @@ class Larder(Router):
         reads = ObjectReads(engine)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
+        rights = ReaderRights(listings, finder(authenticator))
+        note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
         self.objects = s3 = S3App(
             authenticator,
-            ReadPaths(
-                reads,
-                HotReads(engine, fleet.membership),
-                relayed,
-                watch_streams(settings, management, engine, ReaderRights(listings, finder(authenticator)), stack),
-            ),
+            ReadPaths(reads, HotReads(engine, fleet.membership), relayed, note),
             forwarder,
             access,
             settings.server.domain,

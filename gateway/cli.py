@@ -50,6 +50,9 @@ COMMANDS = (
     Command("streams", "gateway.commands.streams", "how clients read plain objects, and what is held of it", "list"),
     Command("plan", "gateway.commands.plan", "what the fleet has decided, and from what"),
     Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),
+    Command(
+        "profiles", "gateway.commands.profiles", "record what a job reads, and read it into the cache again", "list"
+    ),
     Command("purge", "gateway.commands.purge", "forget what is cached below a prefix"),
     Command("verify", "gateway.commands.verify", "compare what is cached with what it should be"),
     Command("explain", "gateway.commands.explain", "why a read is a hit or not, and what to change"),

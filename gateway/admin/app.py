@@ -21,7 +21,7 @@ from gateway.admin.fleet import datasets, jobs, nodes, overview, streams
 from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.http.requests import AdminParts
 from gateway.admin.http.tokens import ACTOR, Tokens
-from gateway.admin.operations import explain, purge, verifications, warmup_endpoints
+from gateway.admin.operations import explain, profile_endpoints, purge, verifications, warmup_endpoints
 from gateway.edge.asgi import Edge, Headers
 from gateway.edge.problems import handle_problems, include
 from gateway.model.datasets import ApiError
@@ -50,6 +50,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     streams.router,
     warmup_endpoints.router,
+    profile_endpoints.router,
     purge.router,
     verifications.router,
     explain.router,

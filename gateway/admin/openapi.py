@@ -36,6 +36,7 @@ _TAGS = {
     "admin: streams": "How clients read plain objects, and what is held of it",
     "admin: plan": "The manager's decision and what it was made of",
     "admin: warm-ups": "Read ahead of the first reader; with progress, cancel and resume",
+    "admin: profiles": "What a job read, recorded, to be replayed as a warm-up",
     "admin: purge": "Forget by prefix; the origin keeps everything",
     "admin: verifications": "Compare what is on disk with its digests",
     "admin: explain": "Why a read was no hit, and what the next one would be",

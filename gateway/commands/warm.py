@@ -19,8 +19,9 @@ _GOING = frozenset({"queued", "running"})
 
 
 def _what(state: Mapping[str, Any]) -> str:
-    if state.get("dataset"):
-        return f"dataset {printable(str(state['dataset']))}"
+    for kind in ("dataset", "profile"):
+        if state.get(kind):
+            return f"{kind} {printable(str(state[kind]))}"
     return printable(f"{state.get('bucket')}/{state.get('prefix') or ''}")
 
 
@@ -82,10 +83,10 @@ def _warm(options: Namespace) -> int:
         if options.cancel is not None:
             return _cancel(options, admin)
         if options.watch is not None:
-            return _follow(options, admin, admin.get(path("warmups", options.watch)))
+            return follow(options, admin, admin.get(path("warmups", options.watch)))
         if options.resume is not None:
-            return _follow(options, admin, admin.ask("POST", path("warmups", options.resume, "resume"), {}))
-        return _follow(options, admin, admin.ask("POST", "warmups", _request(options)))
+            return follow(options, admin, admin.ask("POST", path("warmups", options.resume, "resume"), {}))
+        return follow(options, admin, admin.ask("POST", "warmups", _request(options)))
 
 
 def _request(options: Namespace) -> dict[str, Any]:
@@ -97,8 +98,8 @@ def _request(options: Namespace) -> dict[str, Any]:
     return {"bucket": bucket, "prefix": prefix, "access_key_id": options.key}
 
 
-def _follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
-    """Wait for the end, and print the result."""
+def follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
+    """Wait for the end of a warm-up, unless ``--detach`` is given, and print the result; returns the exit status."""
     name = str(begun["id"])
     if options.detach:
         _tell(options, begun)

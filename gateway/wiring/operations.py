@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gateway.admin.fleet.board import Board, BoardParts
 from gateway.admin.fleet.overrides import Overrides
 from gateway.admin.operations.parts import Operations
+from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmup_runner import WarmupRunner
 from gateway.admin.operations.warmups import WarmupFactory, Warmups
 from gateway.api.peer.operations import PeerOperations
@@ -24,7 +25,7 @@ from gateway.engine.operations.explain import Explainer
 from gateway.engine.operations.purge import Purges
 from gateway.engine.operations.verifying import Verifications
 from gateway.engine.operations.warm_dataset import DatasetAccess
-from gateway.engine.operations.warm_objects import WarmObjects
+from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
@@ -113,9 +114,9 @@ def operate(
     board = Board(BoardParts(samples, parts, membership, watch, table, registrations.registry.folders))
     find = finder(ground.authenticator)
     datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
-    factory = WarmupFactory(
-        find, ground.listings, everywhere.objects, datasets, lambda: ground.engine.services.rules, _capacity(ground)
-    )
+    profiles = Profiles(ground.admin.catalog, ground.settings.cache.block_size)
+    loads = PermittedLoads(everywhere.objects, lambda: ground.engine.services.rules)
+    factory = WarmupFactory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
     warmups = Warmups(ground.admin.catalog, factory)
     keep_running(watch.run(), stack, watch.stop)
     keep_running(verifications.run(), stack)
@@ -132,6 +133,7 @@ def operate(
         everywhere.purges,
         everywhere.explainer,
         warmups,
+        profiles,
         verifications,
         find,
         lambda: ground.engine.services.rules,

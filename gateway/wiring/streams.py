@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.operations.profiles import Profiles
 from gateway.config import Settings
 from gateway.engine.engine import Engine
+from gateway.engine.operations.recording import Recorder
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space.stream_keeper import HAND_OVER, StreamKeeper, StreamLinks
 from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
+from gateway.policies.streams.profile import ProfileRecording
 from gateway.store.accesses import Note, ObservedReads
 from gateway.store.observation import ReadChannel
 from gateway.tasks import keep_running, repeat
@@ -33,9 +37,14 @@ class ReaderRights:
 
 
 def watch_streams(
-    settings: Settings, management: Management, engine: Engine, rights: ReaderRights, stack: AsyncExitStack
+    settings: Settings,
+    management: Management,
+    engine: Engine,
+    rights: ReaderRights,
+    catalog: Catalog,
+    stack: AsyncExitStack,
 ) -> Note:
-    """Learn from reads, and load ahead of them, until the stack ends it; what every read is to be told to."""
+    """Learn from reads, load ahead of them, and record profiles, until the stack ends it; what every read is to be told to."""
     if not settings.streams.enabled:
         return _ignored
     services, store = engine.services, engine.services.store
@@ -50,12 +59,23 @@ def watch_streams(
         services.block_size,
         min(MOST_AHEAD, services.capacity // PART_AHEAD),
     )
-    links = StreamLinks(lambda: services.rules, services.block_size, tell, prefetch)
+    recorder = _recorder(catalog, engine)
+    keep_running(recorder.run(), stack, recorder.stop)
+    links = StreamLinks(lambda: services.rules, services.block_size, tell, prefetch, recorder.note)
     keeper = StreamKeeper(store, observed, channel, links)
     if keeper.ahead is not None:
         stack.push_async_callback(keeper.ahead.close)
     keep_running(repeat("streams", keeper.turn, HAND_OVER), stack)
     return observed.note
+
+
+def _recorder(catalog: Catalog, engine: Engine) -> Recorder:
+    services = engine.services
+
+    def known() -> Sequence[ProfileRecording]:
+        return () if catalog.last is None else catalog.last.recordings
+
+    return Recorder(known, Profiles(catalog, services.block_size).save, lambda: services.rules, services.block_size)
 
 
 def _ignored(*_read: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.engine.lane import BESIDE
 from gateway.engine.operations.explain import expected
-from gateway.engine.operations.warm_objects import Warmed, WarmObjects
+from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
 from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
@@ -159,6 +159,8 @@ async def test_a_list_without_an_end_ends_a_warm_up(bench: Bench) -> None:
     objects = WarmObjects(bench.engine, None)
     reader = Principal("A", "t", bench.identity)
     listings = cast(Listings, Repeating())
-    work = WarmPrefix(Prefix("b", ""), lambda: reader, listings, objects, lambda: Rules([]), lambda: 10**9)
+    work = WarmPrefix(
+        Prefix("b", ""), lambda: reader, listings, PermittedLoads(objects, lambda: Rules([])), lambda: 10**9
+    )
     with pytest.raises(WarmupFailed, match="repeats"):
         await asyncio.wait_for(work.run(WarmupProgress()), 60)

@@ -7,13 +7,16 @@ since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secr
 
 Purges (purges.py) are for nodes that were away; ``place`` is bucket and prefix as JSON.
 
+Profiles are recorded until ``until``; gateways add parts to them, which are no changes (profiles.py). ``prefix`` is JSON too;
+``span`` is the bytes that a part's ``reads`` name, ``body`` the reads themselves.
+
 Revocations are permanent rows, also for keys of a configuration file and of deleted credentials: a revoked key never becomes
 valid again, whatever is created or reloaded.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text
 
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord
 
@@ -75,6 +78,33 @@ warmups = Table(
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Column("revision", BigInteger, nullable=False),
+)
+
+profiles = Table(
+    "profiles",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("tenant", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("access_key_id", Text, nullable=False),
+    Column("bucket", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+profile_parts = Table(
+    "profile_parts",
+    metadata,
+    Column("id", _Number, primary_key=True, autoincrement=True),
+    Column("profile", Text, nullable=False),
+    Column("reads", BigInteger, nullable=False),
+    Column("span", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("profile_parts_by_profile", "profile", "id"),
+    sqlite_autoincrement=True,
 )
 
 audit = Table(

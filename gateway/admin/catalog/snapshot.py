@@ -10,11 +10,13 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.admin.catalog.profiles import read_recordings
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord
 from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants
 from gateway.admin.catalog.vault import Vault
 from gateway.config import Rule
 from gateway.model.errors import ConfigError
+from gateway.policies.streams.profile import ProfileRecording
 
 R = TypeVar("R", bound=Record)
 Rows = list[dict[str, Any]]
@@ -34,6 +36,7 @@ class Snapshot:
 
     ``mark`` is the last change's own: numbers come again after a backup, or a standby that was behind, took the place of the
     catalog. ``purge`` is the name of the last purge; empty for none.
+    ``recordings`` are the profiles that are recorded, and the last ones that were.
     """
 
     version: int
@@ -45,6 +48,7 @@ class Snapshot:
     rules_revision: int = 0
     mark: str = ""
     purge: str = ""
+    recordings: tuple[ProfileRecording, ...] = ()
 
 
 EMPTY = Snapshot(0)
@@ -94,6 +98,7 @@ async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault,
                 Rule.model_validate_json(row["rule"]) for row in sorted(rows["rules"], key=lambda row: row["position"])
             ),
             rules_revision=int(noted.get("rules", 0)),
+            recordings=await read_recordings(connection),
         )
     except (ValidationError, ValueError) as error:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 
 from gateway.admin.fleet.board import Board
+from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmups import Warmups
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.operations.purge import Purges
@@ -32,6 +33,7 @@ class Operations:
     purges: Purges
     explainer: Explainer
     warmups: Warmups
+    profiles: Profiles
     verifications: Verifications
     find: Callable[[str], Principal | None]
     rules: Callable[[], Rules]

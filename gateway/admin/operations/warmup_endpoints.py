@@ -55,6 +55,7 @@ class WarmupDocument(ResponseModel):
     bucket: str | None = Field(examples=["training-data"])
     prefix: str | None = Field(examples=["imagenet/val/"])
     dataset: str | None = Field(examples=[None])
+    profile: str | None = Field(examples=[None])
     state: State = Field(examples=["running"])
     node: str | None = Field(
         description="the gateway that runs it, or did when it ended; null while it waits for one, and once it is cancelled",
@@ -77,9 +78,9 @@ class WarmupDocument(ResponseModel):
 async def start(
     asked: WarmupRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> WarmupDocument:
-    """Have the fleet load a prefix or a dataset into its caches, at a lower priority than reads. One gateway runs it (`node`); if
-    that gateway dies, another one continues. Anything larger than all caches together is refused: a dataset at once, a prefix
-    after it was counted.
+    """Have the fleet load a prefix, a dataset or a profile into its caches, at a lower priority than reads. One gateway runs it
+    (`node`); if that gateway dies, another one continues. Anything larger than all caches together is refused: a dataset or a
+    profile at once, a prefix after it was counted.
     """
     principal_of(operations, asked.access_key_id)
     dataset = _full_id(await operations.board.look(), asked.dataset or "")
@@ -153,8 +154,9 @@ def _document(warmup: Warmup) -> WarmupDocument:
         id=warmup.id,
         access_key_id=request.access_key_id,
         bucket=request.bucket,
-        prefix=None if request.dataset else request.prefix,
+        prefix=request.prefix if request.bucket else None,
         dataset=request.dataset,
+        profile=request.profile,
         state=warmup.state if warmup.state in get_args(State) else "failed",
         node=warmup.node or None,
         failure=warmup.message,

@@ -21,17 +21,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.schema import warmups
-from gateway.admin.http.documents import Bucket, Prefix, RequestModel, Text
+from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.http.requests import check_if_match, etag_of
 from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
-from gateway.engine.operations.warm_objects import WarmObjects
+from gateway.engine.operations.warm_objects import PermittedLoads
 from gateway.engine.operations.warm_prefix import Prefix as WarmedPrefix
 from gateway.engine.operations.warm_prefix import WarmPrefix
+from gateway.engine.operations.warm_profile import FindProfile, WarmProfile
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
-from gateway.policies.rules import Rules
 
 UNFINISHED = ("queued", "running")
 MOST = 10_000
@@ -39,7 +39,7 @@ MOST = 10_000
 
 
 class WarmupRequest(RequestModel):
-    """What to load: the objects of a bucket below a prefix, or the items of a dataset."""
+    """What to load: the objects of a bucket below a prefix, the items of a dataset, or what a profile lists."""
 
     access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
         description="with whose rights it is listed and read", examples=["GWVISION"]
@@ -49,19 +49,27 @@ class WarmupRequest(RequestModel):
     dataset: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
         None, description="name or id, of the tenant of the access key; instead of bucket and prefix", examples=[None]
     )
+    profile: Name | None = Field(
+        None, description="of the tenant of the access key; instead of bucket and prefix", examples=[None]
+    )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> WarmupRequest:
-        if (self.bucket is None) == (self.dataset is None):
-            raise ValueError("name either bucket (and prefix) or dataset")
-        if self.dataset is not None and self.prefix:
-            raise ValueError("prefix goes with bucket, not with dataset")
+    def _one_of_them(self) -> WarmupRequest:
+        if sum(each is not None for each in (self.bucket, self.dataset, self.profile)) != 1:
+            raise ValueError("name one of bucket (and prefix), dataset and profile")
+        if self.bucket is None and self.prefix:
+            raise ValueError("prefix goes with bucket, not with dataset or profile")
         return self
 
     def wanted(self) -> dict[str, Any]:
         """The fields that count, for the row and the audit log."""
-        unused = {"bucket", "prefix"} if self.dataset else {"dataset"}
-        return self.model_dump(exclude=unused)
+        return self.model_dump(include={"access_key_id"} | self._named)
+
+    @property
+    def _named(self) -> set[str]:
+        if self.profile:
+            return {"profile"}
+        return {"dataset"} if self.dataset else {"bucket", "prefix"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +130,9 @@ class WarmupFactory:
     Args:
         find: the principal of an access key that is valid now.
         listings: of the origins.
-        objects: loads objects.
+        loads: loads objects.
         datasets: finds datasets and loads their items.
-        rules: in force.
+        profiles: gives a profile by its name.
         capacity: bytes that the caches of the fleet can hold.
     """
 
@@ -132,19 +140,19 @@ class WarmupFactory:
         self,
         find: Callable[[str], Principal | None],
         listings: Listings,
-        objects: WarmObjects,
+        loads: PermittedLoads,
         datasets: DatasetAccess,
-        rules: Callable[[], Rules],
+        profiles: FindProfile,
         capacity: Callable[[], int],
     ) -> None:
         self._find = find
         self._listings = listings
-        self._objects = objects
+        self._loads = loads
         self._datasets = datasets
-        self._rules = rules
+        self._profiles = profiles
         self._capacity = capacity
 
-    def make(self, request: WarmupRequest) -> WarmPrefix | WarmDataset:
+    def make(self, request: WarmupRequest) -> WarmPrefix | WarmDataset | WarmProfile:
         """The work of a request."""
 
         def principal() -> Principal | None:
@@ -152,8 +160,10 @@ class WarmupFactory:
 
         if request.dataset:
             return WarmDataset(request.dataset, principal, self._datasets, self._capacity)
+        if request.profile:
+            return WarmProfile(request.profile, principal, self._profiles, self._loads, self._capacity)
         wanted = WarmedPrefix(request.bucket or "", request.prefix)
-        return WarmPrefix(wanted, principal, self._listings, self._objects, self._rules, self._capacity)
+        return WarmPrefix(wanted, principal, self._listings, self._loads, self._capacity)
 
 
 class Warmups:
@@ -172,10 +182,10 @@ class Warmups:
         """Refuse at once what would be refused later.
 
         Raises:
-            ApiError: Conflict, the dataset cannot be warmed up; ServiceUnavailable, that cannot be decided now.
+            ApiError: Conflict, it cannot be warmed up; ServiceUnavailable, that cannot be decided now.
         """
         work = self.factory.make(request)
-        if isinstance(work, WarmDataset):
+        if isinstance(work, WarmDataset | WarmProfile):
             try:
                 await work.check()
             except WarmupRefused as refusal:

@@ -7,10 +7,10 @@ Objects are loaded in the origin's order, so an interrupted warm-up resumes afte
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from gateway.engine.operations.warm_objects import AT_ONCE, WarmObjects
+from gateway.engine.operations.warm_objects import AT_ONCE, PermittedLoads
 from gateway.engine.operations.warming import (
     Capacity,
     PrincipalSource,
@@ -23,13 +23,10 @@ from gateway.model.errors import IdentityGone, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.units import format_size
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
-from gateway.policies.rules import Rules
 from gateway.tasks import for_each
 
 _PART = 200
 """Objects between two marks of the progress."""
-_NOT_ALLOWED = "the allow-list of the access key does not cover it"
-_RULED_OUT = "a rule says cache = false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,7 @@ class WarmPrefix:
         wanted: the prefix.
         principal: who lists and reads.
         listings: of the origins.
-        objects: loads objects.
-        rules: in force.
+        loads: loads objects.
         capacity: bytes that the caches of the fleet can hold.
     """
 
@@ -57,15 +53,13 @@ class WarmPrefix:
         wanted: Prefix,
         principal: PrincipalSource,
         listings: Listings,
-        objects: WarmObjects,
-        rules: Callable[[], Rules],
+        loads: PermittedLoads,
         capacity: Capacity,
     ) -> None:
         self._wanted = wanted
         self._principal = principal
         self._listings = listings
-        self._objects = objects
-        self._rules = rules
+        self._loads = loads
         self._capacity = capacity
 
     async def run(self, progress: WarmupProgress) -> None:
@@ -91,7 +85,8 @@ class WarmPrefix:
         async for page in self._pages(""):
             principal = require_valid(self._principal)
             count += len(page)
-            size += sum(each.size for each in page if not self._excluded(principal, each.key))
+            bucket = self._wanted.bucket
+            size += sum(each.size for each in page if not self._loads.excluded(principal, f"{bucket}/{each.key}"))
             if size > limit:
                 raise WarmupRefused(
                     f"the objects below {self._wanted.bucket}/{self._wanted.prefix} have more than {format_size(limit)}, "
@@ -104,21 +99,7 @@ class WarmPrefix:
         await for_each(part, lambda each: self._load_one(principal, each, progress), AT_ONCE)
 
     async def _load_one(self, principal: Principal, each: ListedObject, progress: WarmupProgress) -> None:
-        if why := self._excluded(principal, each.key):
-            progress.fail(each.key, why)
-            return
-        key = ObjectKey(principal.identity.origin, self._wanted.bucket, each.key)
-        done = await self._objects.load(key, principal.tenant, principal.identity)
-        if done.failure:
-            progress.fail(each.key, done.failure)
-        else:
-            progress.loaded(done.size, done.there)
-
-    def _excluded(self, principal: Principal, key: str) -> str:
-        path = f"{self._wanted.bucket}/{key}"
-        if not principal.may_touch(path):
-            return _NOT_ALLOWED
-        return "" if self._rules().for_path(path).cache else _RULED_OUT
+        await self._loads.load(principal, ObjectKey(principal.identity.origin, self._wanted.bucket, each.key), progress)
 
     async def _pages(self, after: str) -> AsyncIterator[tuple[ListedObject, ...]]:
         """The objects after a key, in the origin's order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gateway import metrics
@@ -47,13 +47,14 @@ class StreamLinks:
     """The rest of the gateway.
 
     ``rules`` are those in force, ``tell`` says to the zone what this node sees, ``prefetch`` is how streams are loaded ahead;
-    ``None``: they are not.
+    ``None``: they are not. ``record`` hears every read that reaches the keeper's worker.
     """
 
     rules: Callable[[], Rules]
     block_size: int
     tell: Callable[[NodeStreams], Awaitable[None]]
     prefetch: PrefetchLinks | None = None
+    record: Callable[[Sequence[ObjectRead]], None] | None = None
 
 
 class StreamKeeper:
@@ -91,6 +92,8 @@ class StreamKeeper:
         if self._store.directory.locked:
             self._channel.open()
             reads += self._channel.receive(_MOST)
+            if self._links.record is not None:
+                self._links.record(reads)
             folded = await self._fold(reads)
             dropped += len(reads) - folded
             if self.ahead is not None:

@@ -164,6 +164,33 @@ def test_a_warm_up_of_a_dataset(operator, origin, running, tmp_path):
     assert made.missing(running) == []
 
 
+def test_profiles(operator, running):
+    """Rule: what a key reads is recorded, shown, and read into the cache again."""
+    said = operator("profiles", "record", "eval", "photos/train/", "--as", GWA[0], "--for", "5m")
+    assert said.out.startswith("eval is recorded until ")
+    assert "profiles stop eval" in said.err
+    assert "already" in operator("profiles", "record", "eval", "photos/", "--as", GWA[0], status=1).err
+
+    def begun() -> bool:
+        served(running, *GWA)
+        return bool(operator("profiles", "show", "eval", "--json").json["reads"])
+
+    wait_until(begun, SOON, "the recording to begin")
+    stopped = operator("profiles", "stop", "eval")
+    assert re.fullmatch(r"eval is done: 1 reads, 10.0 kB\n", stopped.out)
+    shown = operator("profiles", "show", "eval").out
+    assert "photos/train/" in shown
+    assert f"{GWA[0]}, of the tenant " in shown
+    assert "0-10000" in shown
+    assert "eval" in operator("profiles", "list").out
+    operator("purge", "photos/", "--yes")
+    done = operator("profiles", "warm", "eval", "--as", GWA[0])
+    assert done.out.startswith("profile eval: done, 1 of 1 objects, 10.0 kB of 10.0 kB")
+    assert served(running, *GWA).startswith("HIT")
+    assert operator("profiles", "delete", "eval").out == "eval is deleted\n"
+    assert "no such profile" in operator("profiles", "show", "eval", status=1).err
+
+
 def test_ctrl_c_leaves_a_warm_up_running(operator, variables, origin):
     """Rule: Ctrl-C ends the watching with 130 and says how to come back; what is printed can be typed, and ends or resumes it."""
     operator("purge", "photos/", "--yes")

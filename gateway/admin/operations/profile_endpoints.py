@@ -1,0 +1,150 @@
+"""``/-/admin/profiles``: what a job read, recorded, to be replayed as a warm-up."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
+from pydantic import Field
+
+from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.catalog.profiles import ProfileRow
+from gateway.admin.http.documents import ResponseModel, moment
+from gateway.admin.http.requests import (
+    Cursor,
+    Idempotent,
+    IfMatch,
+    Limit,
+    Page,
+    Parts,
+    change_once,
+    etag_of,
+    located,
+    paged,
+    sliced,
+)
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Operations, Ops, principal_of
+from gateway.admin.operations.profiles import ProfileRequest
+from gateway.model.datasets import ApiError
+from gateway.policies.streams.profile import ProfileRead
+
+router = APIRouter(tags=["profiles"])
+
+ProfileName = Annotated[str, PathParameter(min_length=1, max_length=128, description="of the profile")]
+
+
+class ProfileDocument(ResponseModel):
+    """A profile. What several gateways recorded of one block counts several times until it is replayed."""
+
+    name: str = Field(examples=["imagenet-eval"])
+    tenant: str = Field(description="of the access key; only its keys may replay it", examples=["vision"])
+    access_key_id: str = Field(description="whose reads are recorded", examples=["GWVISION"])
+    bucket: str = Field(examples=["training-data"])
+    prefix: str = Field(examples=["imagenet/val/"])
+    state: Literal["recording", "full", "done"] = Field(
+        description="full: it has as many reads as a profile may have, and takes no more", examples=["done"]
+    )
+    reads: int = Field(description="objects, or runs of blocks of objects", examples=[50_000])
+    bytes: int = Field(description="that a warm-up would load", examples=[6_400_000_000])
+    created_at: str = Field(description="ISO 8601", examples=["2026-03-02T14:30:00.000Z"])
+    until: str = Field(description="when recording ends, or ended", examples=["2026-03-02T15:30:00.000Z"])
+    etag: str = Field(description="for If-Match; recording does not change it", examples=['"17"'])
+
+
+class ProfileReadDocument(ResponseModel):
+    """One read of a profile, widened to whole blocks."""
+
+    at: str = Field(description="when, ISO 8601", examples=["2026-03-02T14:30:01.250Z"])
+    key: str = Field(examples=["imagenet/val/0007.jpg"])
+    start: int = Field(description="first byte", examples=[0])
+    stop: int = Field(description="the byte after the last one", examples=[110_000])
+    size: int = Field(description="of the object, when it was read", examples=[110_000])
+
+
+@router.post("/profiles", summary="Record a profile", status_code=201)
+async def record(
+    asked: ProfileRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
+) -> ProfileDocument:
+    """Every gateway of this catalog records what its clients read with the access key below the prefix, from within a second on:
+    the first read of each block, in order. It ends by itself; at most 100,000 reads are kept.
+    """
+    principal = principal_of(operations, asked.access_key_id)
+    if not parts.effective().streams.enabled:
+        raise ApiError(
+            "Conflict", "streams.enabled is false, so gateways do not observe reads; set it and restart them."
+        )
+
+    async def work(change: CatalogChange) -> ProfileDocument:
+        return _document(operations, await operations.profiles.add(change, asked, principal))
+
+    document = await change_once(parts.catalog, caller, "profiles.record", once, ProfileDocument, work)
+    located(response, f"profiles/{document.name}", document.etag)
+    return document
+
+
+@router.get("/profiles", summary="List profiles")
+async def list_profiles(
+    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[ProfileDocument]:
+    """By name."""
+    found = [_document(operations, row) for row in await operations.profiles.all()]
+    return paged(found, lambda profile: profile.name, limit, cursor)
+
+
+@router.get("/profiles/{profile}", summary="Show a profile")
+async def show(profile: ProfileName, _caller: Reader, operations: Ops, response: Response) -> ProfileDocument:
+    """A profile, and how much of it was recorded; gateways add to it once a second."""
+    document = _document(operations, await operations.profiles.show(profile))
+    response.headers["ETag"] = document.etag
+    return document
+
+
+@router.get("/profiles/{profile}/reads", summary="List what a profile has")
+async def list_reads(
+    profile: ProfileName, _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[ProfileReadDocument]:
+    """In the order in which a warm-up loads it."""
+    found = await operations.profiles.find(profile)
+    if found is None:
+        raise ApiError("NotFound", "There is no such profile; GET /-/admin/profiles lists them.")
+    page = sliced(found.reads, limit, cursor)
+    return Page(items=[_read(read) for read in page.items], next=page.next)
+
+
+@router.post("/profiles/{profile}/stop", summary="End a recording")
+async def stop(
+    profile: ProfileName, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
+) -> ProfileDocument:
+    """Reads from now on are not recorded. Those of the last second may still be on their way."""
+    async with parts.catalog.changes.change(caller, "profiles.stop", profile) as change:
+        return _document(operations, await operations.profiles.stop(change, profile, if_match))
+
+
+@router.delete("/profiles/{profile}", summary="Delete a profile", status_code=204)
+async def remove(profile: ProfileName, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None) -> None:
+    """What it lists stays in the cache. A warm-up that replays it goes on with what it has read of it."""
+    async with parts.catalog.changes.change(caller, "profiles.delete", profile) as change:
+        await operations.profiles.delete(change, profile, if_match)
+
+
+def _document(operations: Operations, row: ProfileRow) -> ProfileDocument:
+    ended = "full" if row.full else "done"
+    return ProfileDocument(
+        name=row.name,
+        tenant=row.tenant,
+        access_key_id=row.access_key_id,
+        bucket=row.bucket,
+        prefix=row.prefix,
+        state="recording" if operations.profiles.recording(row) else ended,
+        reads=row.reads,
+        bytes=row.span,
+        created_at=moment(row.created_at),
+        until=moment(row.until),
+        etag=etag_of(row.revision),
+    )
+
+
+def _read(read: ProfileRead) -> ProfileReadDocument:
+    return ProfileReadDocument(at=moment(read.at), key=read.key, start=read.start, stop=read.stop, size=read.size)

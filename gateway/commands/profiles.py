@@ -1,0 +1,130 @@
+"""``larder-gateway profiles``: record what a job reads, and have it in the cache before the next run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.commands.connection import connected, path
+from gateway.commands.grammar import duration, pages, place, subcommand, subcommands
+from gateway.commands.output import Column, document, facts, hint, line, moment, note, number, printable, size, table
+from gateway.commands.resources import add_list, answering, deleting, listing, posting
+from gateway.commands.warm import follow
+
+_COLUMNS = (
+    Column("profile", "name"),
+    Column("tenant"),
+    Column("of", lambda profile: f"{profile.get('bucket')}/{profile.get('prefix') or ''}"),
+    Column("by", "access_key_id"),
+    Column("state"),
+    Column("reads", shown=number),
+    Column("bytes", shown=size),
+    Column("until", shown=moment),
+)
+_READS = (
+    Column("key"),
+    Column("bytes", lambda read: f"{read.get('start')}-{read.get('stop')}", number=True),
+    Column("of", "size", number=True),
+    Column("at", shown=moment),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    commands = subcommands(
+        command,
+        "Profiles: what an access key read below a prefix, in order, recorded from its plain S3 reads by all gateways that\n"
+        "share the catalog. warm reads it into the cache again, with the rights of a key of the same tenant. Datasets of the\n"
+        "loader need no profile: warm --dataset loads one.",
+        "larder-gateway profiles record eval datasets/imagenet/val/ --as GWVISION --for 30m",
+        "larder-gateway profiles stop eval",
+        "larder-gateway profiles warm eval --as GWVISION",
+    )
+    add_list(commands, "profiles", "list the profiles", listing("profiles", _COLUMNS))
+    _add_record(commands)
+    shown = subcommand(
+        commands, "show", "one profile, and what it lists first", _show, "larder-gateway profiles show eval --limit 0"
+    )
+    pages(shown, 10)
+    warmed = subcommand(
+        commands,
+        "warm",
+        "read what a profile lists into the cache, as the command warm does",
+        _warm,
+        "larder-gateway profiles warm eval --as GWVISION",
+    )
+    warmed.add_argument("--as", metavar="ACCESS_KEY", dest="key", required=True, help="whose rights are used")
+    warmed.add_argument("--detach", action="store_true", help="do not wait for the end")
+    others = [
+        subcommand(commands, word, summary, run, f"larder-gateway profiles {word} eval")
+        for word, summary, run in (
+            ("stop", "end a recording", posting("profiles", "stop", _tell)),
+            ("delete", "delete a profile; what it lists stays in the cache", deleting("profiles", "deleted")),
+        )
+    ]
+    for one in (shown, warmed, *others):
+        one.add_argument("name", metavar="NAME", help="of the profile")
+
+
+def _add_record(commands: Any) -> None:
+    recorded = subcommand(
+        commands,
+        "record",
+        "begin to record what an access key reads",
+        answering(lambda admin, options: admin.ask("POST", "profiles", _request(options)), _recording),
+        "larder-gateway profiles record eval datasets/imagenet/val/ --as GWVISION --for 30m",
+    )
+    recorded.add_argument("name", metavar="NAME", help="of the new profile")
+    recorded.add_argument("place", metavar="BUCKET/PREFIX", type=place, help="BUCKET/ alone: the whole bucket")
+    recorded.add_argument("--as", metavar="ACCESS_KEY", dest="key", required=True, help="whose reads are recorded")
+    recorded.add_argument(
+        "--for", metavar="TIME", dest="seconds", type=duration, default=3600.0, help="end after so long (1h)"
+    )
+
+
+def _request(options: Namespace) -> dict[str, Any]:
+    bucket, prefix = options.place
+    named = {"name": options.name, "access_key_id": options.key, "bucket": bucket, "prefix": prefix}
+    return {**named, "seconds": int(options.seconds)}
+
+
+def _recording(options: Namespace, answer: Mapping[str, Any]) -> None:
+    line(f"{printable(options.name)} is recorded until {moment(answer.get('until'))}")
+    note(f"to end it before: {hint('profiles', 'stop', options.name)}")
+
+
+def _tell(_options: Namespace, answer: Mapping[str, Any]) -> None:
+    line(f"{printable(str(answer.get('name')))} is {printable(str(answer.get('state')))}: {_amount(answer)}")
+
+
+def _amount(profile: Mapping[str, Any]) -> str:
+    return f"{number(profile.get('reads'))} reads, {size(profile.get('bytes'))}"
+
+
+def _show(options: Namespace) -> int:
+    with connected(options) as admin:
+        found = admin.get(path("profiles", options.name))
+        reads = list(admin.listed(path("profiles", options.name, "reads"), options.limit))
+    if options.json:
+        document({**found, "items": reads})
+        return 0
+    facts(
+        (
+            ("profile", found.get("name")),
+            ("of", f"{found.get('bucket')}/{found.get('prefix') or ''}"),
+            ("by", f"{found.get('access_key_id')}, of the tenant {found.get('tenant')}"),
+            ("state", found.get("state")),
+            ("has", _amount(found)),
+            ("from", moment(found.get("created_at"))),
+            ("until", moment(found.get("until"))),
+        )
+    )
+    table(_READS, reads, "nothing was read yet")
+    return 0
+
+
+def _warm(options: Namespace) -> int:
+    with connected(options) as admin:
+        request = {"profile": options.name, "access_key_id": options.key}
+        return follow(options, admin, admin.ask("POST", "warmups", request))

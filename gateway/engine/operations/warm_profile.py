@@ -1,0 +1,103 @@
+"""Warm-up by a profile: what a job read, in the order in which it read it.
+
+A profile belongs to the tenant whose reads were recorded. It is replayed with the rights of any key of that tenant: what this
+key may not read is counted as failed, and so are objects that were deleted since. An object that was written since is loaded as
+it is now. A profile larger than the cache is refused, because its end would evict its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from gateway.engine.operations.warm_objects import AT_ONCE, PermittedLoads
+from gateway.engine.operations.warming import (
+    Capacity,
+    PrincipalSource,
+    WarmupFailed,
+    WarmupProgress,
+    WarmupRefused,
+    require_valid,
+)
+from gateway.model.errors import CatalogUnavailable
+from gateway.model.keys import ObjectKey, Principal
+from gateway.model.units import format_size
+from gateway.policies.streams.profile import Profile, ProfileRead
+from gateway.tasks import for_each
+
+_PART = 200
+"""Reads between two marks of the progress."""
+
+FindProfile = Callable[[str], Awaitable[Profile | None]]
+
+
+class WarmProfile:
+    """Replays one profile.
+
+    Args:
+        name: of the profile.
+        principal: who reads.
+        find: gives a profile by its name. Raises CatalogUnavailable.
+        loads: loads objects.
+        capacity: bytes that the caches of the fleet can hold.
+    """
+
+    def __init__(
+        self, name: str, principal: PrincipalSource, find: FindProfile, loads: PermittedLoads, capacity: Capacity
+    ) -> None:
+        self._name = name
+        self._principal = principal
+        self._find = find
+        self._loads = loads
+        self._capacity = capacity
+
+    async def run(self, progress: WarmupProgress) -> None:
+        """Load everything after ``progress.cursor``, keeping ``progress`` up to date.
+
+        Raises:
+            WarmupRefused: it cannot succeed.
+            WarmupFailed: it cannot continue now.
+        """
+        reads = (await self.check()).reads
+        progress.total, progress.total_bytes = len(reads), sum(read.stop - read.start for read in reads)
+        for start in range(int(progress.cursor or 0), len(reads), _PART):
+            part = reads[start : start + _PART]
+            await self._load(part, progress)
+            progress.mark(str(start + len(part)))
+
+    async def check(self) -> Profile:
+        """Whether the profile can be replayed, as far as that is known now.
+
+        Raises:
+            WarmupRefused: it cannot.
+            WarmupFailed: it cannot be told now.
+        """
+        principal = require_valid(self._principal)
+        try:
+            profile = await self._find(self._name)
+        except CatalogUnavailable as failure:
+            raise WarmupFailed(f"the catalog cannot be read: {failure}") from None
+        if profile is None or profile.tenant != principal.tenant:
+            raise WarmupRefused(
+                f"profile: the tenant {principal.tenant} of the access key has none named {self._name!r}"
+            )
+        if profile.recording:
+            raise WarmupRefused(f"profile: {self._name!r} is still being recorded; stop it first")
+        if profile.origin != principal.identity.origin:
+            raise WarmupRefused(
+                f"profile: it was read at the origin {profile.origin!r}, and the access key reads {principal.identity.origin!r}"
+            )
+        size, limit = sum(read.stop - read.start for read in profile.reads), self._capacity()
+        if size > limit:
+            raise WarmupRefused(
+                f"profile: has {format_size(size)}, and the caches of the fleet can hold {format_size(limit)}: record below "
+                "a longer prefix or for a shorter time, or add nodes"
+            )
+        return profile
+
+    async def _load(self, part: Sequence[ProfileRead], progress: WarmupProgress) -> None:
+        principal = require_valid(self._principal)
+        await for_each(part, lambda read: self._load_one(principal, read, progress), AT_ONCE)
+
+    async def _load_one(self, principal: Principal, read: ProfileRead, progress: WarmupProgress) -> None:
+        key = ObjectKey(principal.identity.origin, read.bucket, read.key)
+        await self._loads.load(principal, key, progress, read.span)
