@@ -27,8 +27,9 @@ from gateway.policies.streams.prefetch import (
     PREDECESSORS,
     AheadOf,
     BlockRuns,
+    PoolRoom,
+    WholeLoad,
     paths_below,
-    whole_allowance,
     whole_stream,
 )
 from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream
@@ -55,11 +56,11 @@ class _Pooled:
     size: int
     items: int
     ahead: AheadOf
+    whole: WholeLoad = field(default_factory=WholeLoad)
+    unread: set[CachedBlock] = field(default_factory=set)
     children: list[str] = field(default_factory=list)
     reads: int = 0
-    loaded: int = 0
     next_key: int = 0
-    reads_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -131,7 +132,9 @@ class StreamRuntime:
         if order is not pooled.pool.order:
             pooled.pool.reorder(order)
         pooled.reads += 1
-        pooled.reads_bytes += size
+        if item in pooled.unread:
+            pooled.unread.remove(item)
+            pooled.whole.read(hit=hit)
         if not hit:
             pooled.pool.ghosts.missed(item)
         if Parts.PREFETCH not in self._without:
@@ -144,6 +147,9 @@ class StreamRuntime:
         pooled = self._pooled.get(stream.name) if stream is not None else None
         if pooled is not None:
             pooled.ahead.dropped(_child(pooled.stream, item))
+            if item in pooled.unread:
+                pooled.unread.remove(item)
+                pooled.whole.expired()
 
     def _begin(self, stream: Stream) -> _Pooled:
         keys = self._store.below(stream)
@@ -187,13 +193,18 @@ class StreamRuntime:
             for wanted in self._ahead(pooled, item):
                 self._load(wanted, pooled.pool)
         elif whole_stream(pooled.stream.pattern, pooled.pool.target, pooled.size):
-            allowed = whole_allowance(pooled.pool.target, pooled.pool.size, pooled.reads_bytes, pooled.loaded)
+            stream, whole = pooled.stream, pooled.whole
+            whole.advance(stream.draws, pooled.items)
+            room = PoolRoom(pooled.pool.target, pooled.pool.size)
+            allowed = whole.allowance(stream.bytes, stream.misses, room)
             for wanted in self._unread(pooled):
                 size = self._store.size_of(wanted)
                 if size > allowed:
                     break
                 allowed -= size
-                pooled.loaded += size
+                whole.looked_up()
+                whole.arrived(size)
+                pooled.unread.add(wanted)
                 self._load(wanted, pooled.pool)
 
     def _load(self, wanted: CachedBlock, pool: SimulatedPool) -> None:

@@ -61,10 +61,14 @@ def watch_streams(
     )
     recorder = _recorder(catalog, engine)
     keep_running(recorder.run(), stack, recorder.stop)
-    links = StreamLinks(lambda: services.rules, services.block_size, tell, prefetch, recorder.note)
+
+    def target(pool: str) -> int:
+        order = management.parts.plans.plan.pools.get(pool)
+        return 0 if order is None else order.target
+
+    links = StreamLinks(lambda: services.rules, services.block_size, tell, target, prefetch, recorder.note)
     keeper = StreamKeeper(store, observed, channel, links)
-    if keeper.ahead is not None:
-        stack.push_async_callback(keeper.ahead.close)
+    stack.push_async_callback(keeper.close)
     keep_running(repeat("streams", keeper.turn, HAND_OVER), stack)
     return observed.note
 

@@ -44,7 +44,7 @@ class Worker:
     def __init__(self, store: Store, place: Path, zone: Zone, bench: Bench, rules: Rules) -> None:
         self.observed = ObservedReads()
         self.channel = ReadChannel(place)
-        links = StreamLinks(lambda: rules, BLOCK, zone.tell)
+        links = StreamLinks(lambda: rules, BLOCK, zone.tell, lambda _: 0)
         self.keeper = StreamKeeper(store, self.observed, self.channel, links, lambda: bench.now[0])
         self._bench = bench
 

@@ -5,12 +5,15 @@ from gateway.policies.streams.prefetch import (
     DEPTH,
     JUDGED,
     MOST_DEPTH,
+    MOST_FAILURES,
     PATIENCE,
     REST,
     AheadOf,
     BlockRuns,
+    PoolRoom,
+    WholeLoad,
     paths_below,
-    whole_allowance,
+    read_whole,
     whole_stream,
 )
 
@@ -130,11 +133,90 @@ def test_only_random_streams_are_loaded_whole():
     assert not whole_stream(Pattern.RANDOM, 0, 0)
 
 
+def test_objects_of_which_parts_are_read_are_not_loaded_whole():
+    """Rule: readers who take less than half of each object on average want no whole ones."""
+    assert read_whole(read=500, draws=10, size=100)
+    assert not read_whole(read=499, draws=10, size=100)
+
+
+def loaded(whole, count, size=1):
+    """Load so many children."""
+    for _ in range(count):
+        whole.looked_up()
+        whole.arrived(size)
+
+
 def test_no_more_is_loaded_than_was_read():
-    """Rule: bytes loaded ahead of a random stream are at most those that clients have read, and what the pool has room for."""
-    assert whole_allowance(target=1000, held=300, read=300, loaded=0) == 300
-    assert whole_allowance(target=1000, held=900, read=500, loaded=0) == 100
-    assert whole_allowance(target=1000, held=600, read=300, loaded=300) == 0
+    """Rule: bytes loaded of a random stream are at most those that clients have read, and what the pool has room for."""
+    whole = WholeLoad()
+    assert whole.allowance(300, 100, PoolRoom(1000, 300)) == 300
+    assert whole.allowance(500, 100, PoolRoom(1000, 900)) == 100
+    assert whole.allowance(500, 100, PoolRoom(1000, 2000)) == 0
+    loaded(whole, 1, 300)
+    assert whole.allowance(300, 100, PoolRoom(1000, 600)) == 0
+
+
+def test_nothing_is_looked_up_while_readers_hit():
+    """Rule: four look-ups for each read that missed; a stream of which everything is cached costs none."""
+    whole = WholeLoad()
+    assert whole.allowance(1000, 0, PoolRoom(1000)) == 0
+    loaded(whole, 2 * DEPTH, 0)
+    assert whole.allowance(1000, 2, PoolRoom(1000)) == 0
+    assert whole.allowance(1000, 3, PoolRoom(1000)) == 1000
+
+
+def test_loads_that_are_read_at_random_go_on():
+    """Rule: of 1,000 children 500 were loaded: half of all reads find one, and nothing ends the loads."""
+    whole = WholeLoad()
+    loaded(whole, 500)
+    for draw in range(1, 900):
+        whole.advance(draw, 1000)
+        if draw % 2 and whole.unread:
+            whole.read(hit=True)
+    assert not whole.resting
+
+
+def test_loads_that_lie_unread_end():
+    """Rule: once 32 of the loads should have been read and fewer than 8 were, nothing is loaded for 1,000 reads."""
+    whole = WholeLoad()
+    loaded(whole, 500)
+    for draw in range(1, 2 * JUDGED + 1):
+        assert not whole.resting
+        whole.advance(draw, 1000)
+    assert whole.resting
+    assert whole.allowance(1000, 1000, PoolRoom(1000)) == 0
+    whole.advance(2 * JUDGED + REST, 1000)
+    assert not whole.resting
+
+
+def test_loads_that_left_before_they_were_read_are_wasted():
+    """Rule: a read that misses what was loaded, and a load that is given up, count against the loads."""
+    whole = WholeLoad()
+    loaded(whole, 3)
+    whole.read(hit=False)
+    whole.expired()
+    whole.read(hit=True)
+    assert (whole.loaded, whole.used, whole.wasted, whole.unread) == (3, 1, 2, 0)
+
+
+def test_loads_that_fail_end():
+    """Rule: eight failures without a success say that the prefix is gone or the rights are; what the cache has says nothing."""
+    whole = WholeLoad()
+    for _ in range(MOST_FAILURES - 1):
+        whole.failed()
+    whole.arrived(1)
+    whole.failed()
+    assert not whole.resting
+    for _ in range(MOST_FAILURES - 1):
+        whole.arrived(0)
+        whole.failed()
+    assert whole.resting
+
+
+def test_a_node_knows_the_room_of_all():
+    """Rule: where a node holds a third of its part, all nodes hold a third of the pool."""
+    assert PoolRoom(300, 100).spread_over(900) == PoolRoom(900, 300)
+    assert PoolRoom().spread_over(0) == PoolRoom()
 
 
 def test_four_blocks_follow_four_consecutive_ones():

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gateway import metrics
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher, pattern_of
+from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.fleet.announcer import DOWN
 from gateway.model.access import ObjectRead
 from gateway.model.ranges import block_span
@@ -21,6 +22,7 @@ from gateway.policies.pools import STREAM, stream_bucket
 from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import WINDOW, Pattern
+from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree, Stream
 from gateway.policies.streams.zone import MOST_STREAMS, AheadReport, NodeStreams, PoolReport, StreamReport
 from gateway.store.accesses import ObservedReads
@@ -46,13 +48,15 @@ _REPORT_EVERY = 4
 class StreamLinks:
     """The rest of the gateway.
 
-    ``rules`` are those in force, ``tell`` says to the zone what this node sees, ``prefetch`` is how streams are loaded ahead;
-    ``None``: they are not. ``record`` hears every read that reaches the keeper's worker.
+    ``rules`` are those in force, ``tell`` says to the zone what this node sees, ``target`` says how many bytes the plan gives a
+    pool on all nodes, ``prefetch`` is how streams are loaded ahead; ``None``: they are not. ``record`` hears every read that
+    reaches the keeper's worker.
     """
 
     rules: Callable[[], Rules]
     block_size: int
     tell: Callable[[NodeStreams], Awaitable[None]]
+    target: Callable[[str], int]
     prefetch: PrefetchLinks | None = None
     record: Callable[[Sequence[ObjectRead]], None] | None = None
 
@@ -78,6 +82,7 @@ class StreamKeeper:
     ) -> None:
         self.tree = AccessStreamTree()
         self.ahead = None if links.prefetch is None else StreamPrefetcher(self.tree, links.prefetch)
+        self.whole = None if links.prefetch is None else WholeStreams(self.tree, links.prefetch)
         self._store = store
         self._observed = observed
         self._channel = channel
@@ -98,6 +103,8 @@ class StreamKeeper:
             dropped += len(reads) - folded
             if self.ahead is not None:
                 self.ahead.turn()
+            if self.whole is not None:
+                self.whole.turn()
             metrics.STREAM_ACCESSES.labels("recorded").inc(folded)
             self._turns += 1
             if self._turns % _REPORT_EVERY == 0:
@@ -106,6 +113,12 @@ class StreamKeeper:
             self._channel.stop_receiving()
             dropped += len(reads) - self._channel.send(reads)
         metrics.STREAM_ACCESSES.labels("dropped").inc(dropped)
+
+    async def close(self) -> None:
+        """Stop what is being loaded."""
+        for loader in (self.ahead, self.whole):
+            if loader is not None:
+                await loader.close()
 
     async def _fold(self, reads: list[ObjectRead]) -> int:
         """Learn from reads; how many there was time for."""
@@ -118,14 +131,19 @@ class StreamKeeper:
             for arguments in _records(read, self._links.block_size):
                 if self.ahead is not None:
                     self.ahead.seen(arguments[0], read, *arguments[2:4])
-                self.tree.record(*arguments)
+                stream = self.tree.record(*arguments)
+                if self.whole is not None:
+                    self.whole.seen(stream, read, arguments[2])
                 since += 1
                 if since % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         return len(reads)
 
     async def _report(self) -> None:
-        report = self.report(await self._store.pools.usage())
+        pools = await self._store.pools.usage()
+        if self.whole is not None:
+            self.whole.look(self._rooms(pools))
+        report = self.report(pools)
         found = [one.pattern for one in report.streams.values()]
         for pattern in Pattern:
             metrics.STREAMS.labels(pattern.value).set(found.count(pattern))
@@ -149,6 +167,16 @@ class StreamKeeper:
         }
         return NodeStreams({stream.name: self._seen(stream) for stream in latest}, held)
 
+    def _rooms(self, pools: Iterable[PoolRow]) -> dict[str, PoolRoom]:
+        """The room in the fleet's pools of streams, of which this node has a part."""
+        return {
+            row.pool.name.removeprefix(STREAM): PoolRoom(row.pool.target, row.ledger.size).spread_over(
+                self._links.target(row.pool.name)
+            )
+            for row in pools
+            if row.pool.name.startswith(STREAM) and not row.retired and row.pool.target
+        }
+
     def _seen(self, stream: Stream) -> StreamReport:
         seen = StreamReport(
             stream.pattern,
@@ -161,7 +189,9 @@ class StreamKeeper:
             repeated=stream.repeated,
         )
         pattern = pattern_of(stream, self._links.rules())
-        ahead = AheadReport() if self.ahead is None else self.ahead.report(stream.name)
+        ahead = AheadReport()
+        if self.ahead is not None and self.whole is not None:
+            ahead = self.ahead.report(stream.name).plus(self.whole.report(stream.name))
         return replace(seen, pattern=pattern, lifetime=time_to_live(pattern, stream.gaps), ahead=ahead)
 
 

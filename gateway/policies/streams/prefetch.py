@@ -2,19 +2,22 @@
 
 - *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling only the paths that were read below
   at least 0.8 of its predecessors (Figure 7): a job that reads one place of every month does not load the other places.
-- *Random*: the whole stream, if the pool may hold a good part of it. At most as many bytes are loaded ahead as the stream's
-  clients have read, so a few random reads of a large prefix load little.
+- *Random*: the whole stream, if its pool may hold half of it. At most as many bytes are loaded as clients have read, and at most
+  four objects are looked up for each read that missed. So a few random reads of a large prefix load little, and nothing is
+  looked up while readers hit.
 - *Skewed*: nothing.
 - Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
 What is loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later. One that
-finds everything in the cache already stops too, until a reader misses.
+finds everything in the cache already stops too, until a reader misses. A ``WholeLoad`` is judged by what its readers would hit
+if they read at random: loads that lie unread in a stream of which other objects are read are the wrong ones.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.policies.streams.pattern import Pattern
@@ -37,6 +40,11 @@ PATIENCE = 32
 """Reads of a stream, for each sibling of depth, after which what was loaded before them counts as wasted."""
 REST = 1000
 """Reads of a stream for which nothing is loaded after a bad judgement."""
+MOST_FAILURES = 8
+"""Loads of a random stream that fail before it rests, none between them having brought anything: its prefix was deleted, or its
+reader's rights withdrawn."""
+LEAST_READ = 0.5
+"""Share of an object that readers read on average from which on it is worth loading as a whole."""
 
 
 class BlockRuns:
@@ -82,16 +90,111 @@ def whole_stream(pattern: Pattern | None, target: int, size: int) -> bool:
     return pattern is Pattern.RANDOM and size > 0 and target >= WHOLE_STREAM * size
 
 
-def whole_allowance(target: int, held: int, read: int, loaded: int) -> int:
-    """Bytes of a random stream that may be loaded now.
+def read_whole(read: int, draws: int, size: int) -> bool:
+    """Whether clients read the children of a stream rather than parts of them.
 
     Args:
-        target: of the stream's pool.
-        held: what the pool has.
-        read: bytes that clients have read of the stream.
-        loaded: bytes that were loaded ahead so far.
+        read: bytes that they have read.
+        draws: children that they have read.
+        size: bytes of a child, on average.
     """
-    return max(0, min(target - held, read - loaded))
+    return read >= LEAST_READ * draws * size
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRoom:
+    """What a stream's pool holds and may hold, in bytes."""
+
+    target: int = 0
+    held: int = 0
+
+    def spread_over(self, target: int) -> PoolRoom:
+        """The room on all nodes, where the pool has ``target`` bytes: this node holds as much of its part as others of theirs."""
+        return PoolRoom(target, self.held * target // max(1, self.target))
+
+
+class WholeLoad:
+    """What is loaded of one random stream before it is read.
+
+    Attributes:
+        loaded, used, wasted: children that were loaded; of these, those that were read, and those that were not.
+    """
+
+    def __init__(self) -> None:
+        self.loaded = 0
+        self.used = 0
+        self.wasted = 0
+        self._bytes = 0
+        self._looked = 0
+        self._failed = 0
+        self._draws = 0
+        self._rests_until = 0
+        self._expected = 0.0
+        self._good = 0
+
+    @property
+    def unread(self) -> int:
+        """Children that were loaded and are still expected to be read."""
+        return self.loaded - self.used - self.wasted
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is loaded for now."""
+        return self._draws < self._rests_until
+
+    def advance(self, draws: int, items: int) -> None:
+        """Clients have read ``draws`` children of ``items``: judge what was loaded."""
+        if not self.resting:
+            self._expected += max(0, draws - self._draws) * min(1.0, self.unread / max(items, 1))
+        self._draws = draws
+        if self._expected >= JUDGED:
+            if self._good < LEAST_ACCURACY * self._expected:
+                self.rest()
+            self._expected, self._good = 0.0, 0
+
+    def allowance(self, read: int, missed: int, room: PoolRoom) -> int:
+        """Bytes that may be loaded now.
+
+        Args:
+            read: bytes that clients have read of the stream.
+            missed: their reads that the cache did not have.
+            room: of the stream's pool.
+        """
+        if self.resting or self._looked >= DEPTH * missed:
+            return 0
+        return max(0, min(room.target - room.held, read - self._bytes))
+
+    def looked_up(self) -> None:
+        """A child is being loaded, or found in the cache."""
+        self._looked += 1
+
+    def arrived(self, size: int) -> None:
+        """``size`` bytes came from the origin; 0: the cache had the child."""
+        if size:
+            self._failed = 0
+            self._bytes += size
+            self.loaded += 1
+
+    def failed(self) -> None:
+        """A child could not be loaded."""
+        self._failed += 1
+        if self._failed >= MOST_FAILURES:
+            self._failed = 0
+            self.rest()
+
+    def read(self, *, hit: bool) -> None:
+        """A child that was loaded is read for the first time; without a ``hit`` it had left before."""
+        self.used += hit
+        self.wasted += not hit
+        self._good += hit
+
+    def expired(self) -> None:
+        """A child that was loaded is not expected to be read any more."""
+        self.wasted += 1
+
+    def rest(self) -> None:
+        """Load nothing for the next reads: all was looked up, or it does not help."""
+        self._rests_until = self._draws + REST
 
 
 class _Pending(NamedTuple):

@@ -74,7 +74,8 @@ class Stream:
         evidence: of the last window, which may speak for another pattern.
         last_access: seconds, on the clock of the reads.
         accesses, hits, bytes: of reads below it.
-        draws: accesses without those of a client that stays at one child.
+        draws: accesses without those of a client that stays at one child; ``early`` of them came before it was a stream, and are
+            not among the accesses.
         gaps: between its reads, of the last window.
         names: of its children.
         clients: that read it lately.
@@ -94,6 +95,7 @@ class Stream:
     hits: int = 0
     bytes: int = 0
     draws: int = 0
+    early: int = 0
     clients: int = 1
     latest: Segment = ""
     next_look: int = 0
@@ -236,6 +238,10 @@ class AccessStreamTree:
         """All streams, by name."""
         return [self._streams[name] for name in sorted(self._streams)]
 
+    def named(self, name: str) -> Stream | None:
+        """The stream of that name."""
+        return self._streams.get(name)
+
     def stream_of(self, bucket: str, key: str) -> Stream | None:
         """The deepest stream above a key; that of its blocks if it has one."""
         path: list[Segment] = [bucket, *levels(key)]
@@ -301,7 +307,7 @@ class AccessStreamTree:
             names,
         )
         # The window has the read that is counted after this, and lacks the first, which made no node.
-        stream.draws = len(node.window)
+        stream.draws = stream.early = len(node.window)
         self._streams[stream.name] = stream
         self._mark(path)
         self._look(node, stream)

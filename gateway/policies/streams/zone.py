@@ -24,6 +24,10 @@ class AheadReport:
     used: int = 0
     wasted: int = 0
 
+    def plus(self, other: AheadReport) -> AheadReport:
+        """Both together."""
+        return AheadReport(self.loaded + other.loaded, self.used + other.used, self.wasted + other.wasted)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:

@@ -1,0 +1,329 @@
+"""Loads random streams whole, as far as their pools may hold them (gateway/policies/streams/prefetch.py decides how much).
+
+It runs beside the tree, in the keeper's worker. The objects of a prefix are listed twice, a page at a time. The first walk adds
+up their sizes, and ends early where the pool cannot hold half of them. The second loads them: from a place that a reader chose
+at random, to the end and then from the beginning, so that several gateways that see one stream begin at different places. Of a
+large object the blocks are loaded in order. An object that is a stream of its own, or is below one, is left to that.
+
+Loads are reads of the stream's latest reader at the objects' homes, in the background lane, a few at once. Rights and rules are
+looked at again before each. A listing that is refused, or endless, and loads that fail end in a rest. What was loaded is
+remembered until it is read, so that it is known whether it helped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gateway.engine.operations.warm_objects import Span
+from gateway.engine.space.stream_prefetch import PrefetchLinks, pattern_of
+from gateway.metrics import STREAM_PREFETCHED
+from gateway.model.access import ObjectRead
+from gateway.model.errors import LarderError
+from gateway.model.keys import ObjectKey, Principal
+from gateway.policies.lane import LoadClass
+from gateway.policies.pools import stream_bucket
+from gateway.policies.rules import OFF
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.prefetch import DEPTH, JUDGED, PoolRoom, WholeLoad, read_whole, whole_stream
+from gateway.policies.streams.tree import AccessStreamTree, Stream
+from gateway.policies.streams.zone import AheadReport
+from gateway.tasks import Tasks
+
+MOST_READERS = 64
+"""Streams whose latest reader is remembered."""
+MOST_PAGES = 100
+"""Pages of a listing, of a thousand names each, beyond which a prefix is not walked."""
+BLOCKS_LISTED = 1000
+"""Blocks of a large object that one step of a walk finds."""
+MOST_UNREAD = 20_000
+"""Objects and blocks that are remembered as loaded and not read yet, of all streams."""
+EPOCHS = 2
+"""Reads of a stream, for each of its children, after which what was loaded before them counts as wasted."""
+_WHOLE = -1
+"""Stands for the number of a block where all of an object is meant."""
+
+log = logging.getLogger("larder.streams")
+
+
+class _Unit(NamedTuple):
+    """An object, or one block of it."""
+
+    key: ObjectKey
+    block: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk through the children of a stream.
+
+    Attributes:
+        first: the key at which it began; empty for one from the beginning.
+        after: the last key that was listed.
+        token: continues the listing.
+        pages: that were listed.
+        wrapped: whether it came to the end and goes on from the beginning.
+        ended: whether nothing is left to be found.
+        units: that were found and are not loaded yet.
+        block: of a large object that is next.
+    """
+
+    first: str = ""
+    after: str = ""
+    token: str = ""
+    pages: int = 0
+    wrapped: bool = False
+    ended: bool = False
+    units: deque[_Unit] = field(default_factory=deque)
+    block: int = 0
+
+
+@dataclass(slots=True)
+class _Whole:
+    """What is known of one random stream beside its policy.
+
+    Attributes:
+        items, size: objects or blocks of it, and their bytes, as far as they are counted.
+        counted: whether that is all.
+        since: bytes that were loaded after its room was looked at.
+        told: whether a failure was logged.
+    """
+
+    stream: Stream
+    policy: WholeLoad = field(default_factory=WholeLoad)
+    items: int = 0
+    size: int = 0
+    counted: bool = False
+    walk: _Walk = field(default_factory=_Walk)
+    since: int = 0
+    running: bool = False
+    told: bool = False
+
+    def begin(self) -> None:
+        """Walk through all of it next, to load it."""
+        latest = "" if self.stream.blocks else f"{self.stream.prefix}{self.stream.latest}"
+        self.counted, self.walk = True, _Walk(latest, latest)
+
+    def rest(self) -> None:
+        """Walk again after a rest, and count anew."""
+        self.policy.rest()
+        self.items, self.size, self.counted, self.walk = 0, 0, False, _Walk()
+
+    def fail(self, why: object) -> None:
+        """Count a failure, and log the first."""
+        self.policy.failed()
+        if not self.told:
+            self.told = True
+            log.info("%s cannot be loaded as a whole: %s", self.stream.name, why)
+
+
+class WholeStreams:
+    """Loads the random streams that one node sees.
+
+    Args:
+        tree: of the node's streams.
+        links: to the rest of the gateway.
+    """
+
+    def __init__(self, tree: AccessStreamTree, links: PrefetchLinks) -> None:
+        self._tree = tree
+        self._links = links
+        self._rooms: Mapping[str, PoolRoom] = {}
+        self._streams: dict[str, _Whole] = {}
+        self._readers: OrderedDict[str, ObjectRead] = OrderedDict()
+        self._unread: OrderedDict[tuple[ObjectKey, int], tuple[_Whole, int, int]] = OrderedDict()
+        self._turns = asyncio.Semaphore(DEPTH)
+        self._tasks = Tasks()
+
+    def seen(self, stream: Stream | None, read: ObjectRead, block: int) -> None:
+        """A block of an object was read; ``stream``: the deepest that it belongs to."""
+        if self._unread:
+            found = self._unread.pop((read.key, _WHOLE), None) or self._unread.pop((read.key, block), None)
+            if found is not None and found[1]:
+                whole, size, _ = found
+                whole.policy.read(hit=read.hit)
+                STREAM_PREFETCHED.labels("used" if read.hit else "wasted").inc(size)
+        if stream is not None:
+            name = stream.name
+            self._readers[name] = read
+            self._readers.move_to_end(name)
+            if len(self._readers) > MOST_READERS:
+                self._readers.popitem(last=False)
+
+    def look(self, rooms: Mapping[str, PoolRoom]) -> None:
+        """Take over what the pools of streams hold and may hold, by the streams' names."""
+        self._rooms = rooms
+        for whole in self._streams.values():
+            whole.since = 0
+
+    def turn(self) -> None:
+        """Load what may be loaded."""
+        for name in self._rooms:
+            stream = self._tree.named(name)
+            if stream is None or pattern_of(stream, self._links.rules()) is not Pattern.RANDOM:
+                continue
+            whole = self._streams.get(name)
+            if whole is None or whole.stream is not stream:
+                whole = self._streams[name] = _Whole(stream)
+            whole.policy.advance(stream.draws, whole.items)
+            if not whole.running and self._allowance(whole) > 0:
+                whole.running = True
+                self._tasks.start(self._run(whole))
+        for name, whole in list(self._streams.items()):
+            if self._tree.named(name) is not whole.stream:
+                del self._streams[name]
+        while self._unread:
+            whole, _, draws = next(iter(self._unread.values()))
+            gone = self._streams.get(whole.stream.name) is not whole
+            late = whole.stream.draws > draws + EPOCHS * max(whole.items, JUDGED)
+            if not gone and not late and len(self._unread) <= MOST_UNREAD:
+                break
+            _, (whole, size, _) = self._unread.popitem(last=False)
+            if size:
+                whole.policy.expired()
+                STREAM_PREFETCHED.labels("wasted").inc(size)
+
+    def report(self, stream: str) -> AheadReport:
+        """What became of the children of a stream that were loaded."""
+        whole = self._streams.get(stream)
+        if whole is None:
+            return AheadReport()
+        return AheadReport(whole.policy.loaded, whole.policy.used, whole.policy.wasted)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        await self._tasks.stop()
+
+    def _allowance(self, whole: _Whole) -> int:
+        """Bytes of a stream that may be loaded now; before all of it is counted, whether it may be looked at."""
+        stream, room = whole.stream, self._rooms.get(whole.stream.name)
+        if room is None or self._tree.named(stream.name) is not stream or stream.name not in self._readers:
+            return 0
+        pattern = pattern_of(stream, self._links.rules())
+        if len(self._unread) >= MOST_UNREAD or not whole_stream(pattern, room.target, max(1, whole.size)):
+            return 0
+        held = room.held + whole.since
+        return whole.policy.allowance(stream.bytes, stream.misses, PoolRoom(room.target, held))
+
+    async def _run(self, whole: _Whole) -> None:
+        """Load a few at a time, as long as something may be loaded."""
+        try:
+            while units := await self._next(whole):
+                await asyncio.gather(*(self._load(whole, unit) for unit in units))
+        finally:
+            whole.running = False
+
+    async def _next(self, whole: _Whole) -> list[_Unit]:
+        """The children to load now; none when no more may be loaded, or all that there is was looked at."""
+        found: list[_Unit] = []
+        while len(found) < DEPTH and (allowed := self._allowance(whole) - sum(unit.size for unit in found)) > 0:
+            units = whole.walk.units
+            if not units and (found or not await self._advance(whole, whole.walk)):
+                break
+            if units and units[0].size > allowed:
+                break
+            if units:
+                found.append(units.popleft())
+        return found
+
+    async def _advance(self, whole: _Whole, walk: _Walk) -> bool:
+        """Find more children; whether the walk goes on."""
+        stream, reader = whole.stream, self._readers[whole.stream.name]
+        principal = self._links.principal(reader.principal)
+        if principal is None or walk.ended or walk.pages >= MOST_PAGES:
+            whole.rest()
+            return False
+        walk.pages += 1
+        if stream.blocks:
+            listed = self._blocks(stream, walk, reader)
+        else:
+            try:
+                listed = await self._list(stream, walk, reader, principal)
+            except LarderError as failure:
+                whole.fail(failure)
+                whole.rest()
+                return False
+            whole.policy.looked_up()
+            listed = [unit for unit in listed if self._deepest(unit) is stream]
+        if whole.counted:
+            walk.units.extend(listed)
+        else:
+            self._count(whole, walk, listed)
+        return True
+
+    def _count(self, whole: _Whole, walk: _Walk, listed: Sequence[_Unit]) -> None:
+        """Add up; when all is counted, go on to load it, or leave it if only parts are read of it, or too little fits."""
+        whole.items += len(listed)
+        whole.size += sum(unit.size for unit in listed)
+        room, mean = self._rooms.get(whole.stream.name, PoolRoom()), whole.size // max(1, whole.items)
+        fits = whole_stream(Pattern.RANDOM, room.target, max(1, whole.size))
+        draws = whole.stream.draws - whole.stream.early
+        if not fits or not read_whole(whole.stream.bytes, draws, mean):
+            whole.rest()
+        elif walk.ended:
+            whole.begin()
+
+    def _deepest(self, unit: _Unit) -> Stream | None:
+        return self._tree.stream_of(stream_bucket(unit.key), unit.key.key)
+
+    def _blocks(self, stream: Stream, walk: _Walk, reader: ObjectRead) -> list[_Unit]:
+        """The next blocks of a large object."""
+        first, walk.block = walk.block, min(stream.blocks, walk.block + BLOCKS_LISTED)
+        walk.ended = walk.block >= stream.blocks
+        return [_Unit(reader.key, number, self._links.block_size) for number in range(first, walk.block)]
+
+    async def _list(self, stream: Stream, walk: _Walk, reader: ObjectRead, principal: Principal) -> list[_Unit]:
+        """The objects on the next page."""
+        page = await self._links.listings.list_page(
+            principal.identity, reader.key.bucket, stream.prefix, start_after=walk.after, token=walk.token
+        )
+        # Without a token the next page is asked for by name: a name that does not go on would be listed for ever.
+        by_name = not (walk.token or page.token)
+        objects = [each for each in page.objects if not by_name or each.key > walk.after]
+        last = not page.truncated or not objects
+        if walk.wrapped:
+            walk.ended = last or objects[-1].key > walk.first
+            objects = [each for each in objects if each.key <= walk.first]
+        if objects:
+            walk.after = objects[-1].key
+        walk.token = page.token
+        if last and not walk.wrapped:
+            walk.wrapped, walk.after, walk.token = True, "", ""
+            walk.ended = not walk.first
+        return [_Unit(reader.key._replace(key=each.key), _WHOLE, each.size) for each in objects if each.size]
+
+    async def _load(self, whole: _Whole, unit: _Unit) -> None:
+        """Load one object or block, if its reader may still read it."""
+        async with self._turns:
+            reader = self._readers.get(whole.stream.name)
+            principal = None if reader is None else self._links.principal(reader.principal)
+            path, rule = unit.key.path, self._links.rules().for_path(unit.key.path)
+            if principal is None or not principal.may_touch(path) or not rule.cache or rule.pattern == OFF:
+                return
+            whole.policy.looked_up()
+            place = unit.key, unit.block
+            self._unread[place] = whole, 0, whole.stream.draws
+            size = self._links.block_size
+            span: Span = None if unit.block == _WHOLE else (unit.block * size, (unit.block + 1) * size)
+            done = await self._links.objects.load(
+                unit.key, principal.tenant, principal.identity, span, LoadClass.STREAM
+            )
+        waiting = self._unread.pop(place, None) is not None
+        if done.failure:
+            whole.fail(done.failure)
+            return
+        whole.policy.arrived(0 if done.there else done.size)
+        if done.there:
+            return
+        whole.since += done.size
+        STREAM_PREFETCHED.labels("loaded").inc(done.size)
+        if waiting:
+            self._unread[place] = whole, done.size, whole.stream.draws
+        else:  # its reader came while it was loaded
+            whole.policy.read(hit=True)
+            STREAM_PREFETCHED.labels("used").inc(done.size)
