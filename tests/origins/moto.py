@@ -1,27 +1,42 @@
-"""moto's server as an origin: every S3 verb, no signatures, no rights."""
+"""moto's S3 as an origin: every S3 verb, no signatures, no rights."""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.origins.processes import free_port, speaks_http, stop, wait_until
+from tests.origins.processes import stop
 
 
 @contextmanager
 def moto_server() -> Iterator[str]:
     """A moto server in a process of its own; gives its address."""
-    port = free_port()
-    # The console script of the environment may not be on PATH; the module always is.
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: speaks_http(endpoint) or process.poll() is not None, 60, "the start of moto")
-        if process.poll() is not None:
-            raise RuntimeError(f"moto ended with status {process.returncode} at start")
-        yield endpoint
-    finally:
-        stop(process)
+    command = [sys.executable, "-m", "tests.origins.moto"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            if not (port := process.stdout.readline().decode().strip()):
+                raise RuntimeError(f"moto ended with status {process.wait()} at start")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            stop(process)
+
+
+def _serve() -> None:
+    """Say at which port of 127.0.0.1 requests are answered, and answer them until the process is ended."""
+    # Imported here, in the process that serves: it takes a second.
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    # Not moto.server: its dispatcher lists the folders of every AWS service on each request, a third of the request's time.
+    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True, request_handler=MotoRequestHandler)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve()
