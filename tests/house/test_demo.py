@@ -20,6 +20,14 @@ DEADLINE = 300
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
+FEW = 450
+"""Images that are enough for what does not depend on how many there are."""
+FEW_IMAGES = f"""\
+from gateway.demo import data
+
+every = data.digits
+data.digits = lambda: dict(list(every().items())[:{FEW}])
+"""
 WITHOUT_TRAINING = """\
 import importlib.machinery, sys
 
@@ -29,7 +37,11 @@ class Finder(importlib.machinery.PathFinder):
         return None if name in ("torch", "larder") else super().find_spec(name, path, target)
 
 sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+"""
+DEMO = """\
+import sys
 import gateway.cli
+
 sys.exit(gateway.cli.main())
 """
 
@@ -73,11 +85,10 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def without_training(tmp_path: Path) -> list[str]:
-    """The demo's command where neither PyTorch nor the client is installed."""
-    program = tmp_path / "without_training.py"
-    program.write_text(WITHOUT_TRAINING)
+def command_of(folder: Path, *parts: str) -> list[str]:
+    """The demo's command with ``parts`` of a program run before it."""
+    program = folder.with_suffix(".py")
+    program.write_text("".join([*parts, DEMO]))
     return [sys.executable, str(program), "demo"]
 
 
@@ -111,12 +122,13 @@ MOMENTS = ["*", "*/origin.port", "*/gateway.log", "*/cache/blobs/*/*", "*/digits
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
     """Ctrl-C while it creates, starts, waits, reads, registers or trains ends every process and removes every file."""
-    demo, output = run_until(folder, lambda: any(folder.glob(f"larder-demo-{moment}")))
+    command = command_of(folder, FEW_IMAGES)
+    demo, output = run_until(folder, lambda: any(folder.glob(f"larder-demo-{moment}")), command=command)
     assert demo.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
 
 
-def test_a_kept_demo_runs_until_interrupted(folder: Path, without_training: list[str]):
+def test_a_kept_demo_runs_until_interrupted(folder: Path):
     """With --keep the gateway goes on answering after the tables, until Ctrl-C ends it as well; its metrics moved. With
     --no-train all this needs neither PyTorch nor the client."""
     output = folder.with_suffix(".txt")
@@ -133,18 +145,19 @@ def test_a_kept_demo_runs_until_interrupted(folder: Path, without_training: list
             )
         return bool(seen)
 
-    demo, text = run_until(folder, shown, "--keep", "--no-train", command=without_training)
+    command = command_of(folder, WITHOUT_TRAINING, FEW_IMAGES)
+    demo, text = run_until(folder, shown, "--keep", "--no-train", command=command)
     assert demo.returncode == 130, text
-    assert seen['larder_origin_requests_total{method="GET",status="2xx"}'] >= 1798
+    assert seen['larder_origin_requests_total{method="GET",status="2xx"}'] >= FEW + 1
     assert seen["larder_origin_received_bytes_total"] > 64 * 1024**2
     assert seen["larder_requests_in_flight"] == 0
     assert seen["larder_disk_state"] == 0
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
 
 
-def test_what_is_missing_for_the_training_is_said(folder: Path, without_training: list[str]):
+def test_what_is_missing_for_the_training_is_said(folder: Path):
     """Where PyTorch or the client is not installed, the demo says so at once, and how to do without."""
-    demo, output = run_until(folder, lambda: False, command=without_training)
+    demo, output = run_until(folder, lambda: False, command=command_of(folder, WITHOUT_TRAINING))
     assert demo.returncode == 1
     assert "also needs torch, larder" in output
     assert "--no-train" in output
