@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +19,11 @@ from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, Failu
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.generations import TWINS, Generations, remove_dead
-from gateway.store.index.database import Database, Operation
+from gateway.store.index.database import Database, Operation, SharedOperation
 from gateway.store.index.index_file import Identity, ensure_index, identity_of
 from gateway.store.threads import HUNG_AFTER, LONG, HangWatch, Threads
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 FILE_THREADS = 8
@@ -141,6 +143,14 @@ class Disk:
         """
         return self._attempt(self._database.write, operation)
 
+    def write_each(self, operation: SharedOperation[A, T], argument: A) -> Coroutine[Any, Any, T]:
+        """``write`` with one argument, together with those that wait for the same operation.
+
+        Raises:
+            DiskFault: it was not done.
+        """
+        return self._attempt(partial(self._database.write_each, operation), argument)
+
     def read(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Do an operation that only reads.
 
@@ -237,10 +247,10 @@ class Disk:
             self.failed(fault)
             raise fault from error
 
-    async def _attempt(self, lane: Callable[[Operation[T]], Awaitable[T]], operation: Operation[T]) -> T:
+    async def _attempt(self, lane: Callable[[A], Awaitable[T]], wanted: A) -> T:
         self.require()
         try:
-            result = await lane(operation)
+            result = await lane(wanted)
         except DiskFault as fault:
             self.failed(fault)
             raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,11 +32,12 @@ from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
 from gateway.store.failures import DiskFault
 from gateway.store.forgetting import Forgetter
-from gateway.store.index import blob_rows, objects, pool_rows
+from gateway.store.index import blob_rows, objects, pool_rows, recording
 from gateway.store.index.blob_rows import Counts, Kept
-from gateway.store.index.objects import Recorded, Recording
+from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering
 from gateway.store.index.purged import AppliedPurges
+from gateway.store.index.recording import Recording
 from gateway.store.index.rights import withdraw
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Evictor, RecoveryReport
@@ -185,20 +187,16 @@ class Store:
             blobs that no other object uses are removed.
         """
         kept = {no: self._kept(ref) for no, ref in blocks.items()}
-        recording = Recording(key, meta, block_size, kept, confirmed_at, grants or {}, max(used_at, confirmed_at))
 
         def still_valid() -> bool:
             return self.generations.of(key) == generation and self.generations.trusts(key)
 
-        capacity = self._settings.capacity
+        wanted = Recording(
+            key, meta, block_size, kept, confirmed_at, grants or {}, max(used_at, confirmed_at), still_valid
+        )
         with self._space.promised(sum(ref.size for ref in blocks.values())):
             try:
-                recorded, counts = await self._disk.write(
-                    lambda connection: (
-                        objects.record(connection, recording, capacity, still_valid, self._disk.now()),
-                        blob_rows.counts(connection),
-                    )
-                )
+                recorded, counts = await self._disk.write_each(self._record, wanted)
             except DiskFault:
                 # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
                 self._loose.update(ref.digest for ref in blocks.values())
@@ -454,6 +452,9 @@ class Store:
         blob = self.opened.get(ref)
         mtime_ns = self._fresh.pop(ref.digest, 0)
         return Kept(ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot)
+
+    def _record(self, connection: sqlite3.Connection, recordings: Sequence[Recording]) -> list[tuple[Recorded, Counts]]:
+        return recording.record(connection, recordings, self._settings.capacity, self._disk.now())
 
     def _settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
         if counts is not None:

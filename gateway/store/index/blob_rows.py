@@ -1,14 +1,14 @@
 """Operations on the rows of blobs: eviction order, use, verification, counts.
 
 Files are removed only here, by ``remove_files``, and only while the transaction holds the write lock and the blob has no
-row. ``objects.record`` looks at the files under the same lock. So of an eviction and a new fill of the same bytes one comes
+row. ``recording.record`` looks at the files under the same lock. So of an eviction and a new fill of the same bytes one comes
 first: either the fill's row protects the file, or the fill sees that the file is gone and is not recorded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
 
@@ -62,10 +62,17 @@ def find_many(connection: Connection, digests: Sequence[bytes]) -> list[BlobRow]
     return [BlobRow(*row) for row in connection.execute(statement, tuple(digests))]
 
 
-def fit(connection: Connection, refs: Iterable[BlobRef], capacity: int) -> bool:
-    """Whether the blobs that are not here yet leave the node within its capacity."""
-    new = {ref.digest: ref.size for ref in refs if find(connection, ref.digest) is None}
-    return not new or counts(connection).size + sum(new.values()) <= capacity
+def held(connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
+    """Those of at most 500 blobs that have a row."""
+    marks = ",".join("?" * len(digests))
+    statement = f"SELECT digest FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
+    return {digest for (digest,) in connection.execute(statement, tuple(digests))}
+
+
+def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bool:
+    """Whether the blobs that are not here yet, of ``sizes`` by digest, leave the node within its capacity."""
+    new = sizes.keys() - held(connection, tuple(sizes))
+    return not new or counts(connection).size + sum(sizes[digest] for digest in new) <= capacity
 
 
 def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering, now: float) -> bool:
@@ -77,7 +84,7 @@ def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering
         status = os.stat(blob.path)
     except FileNotFoundError:
         return False
-    if status.st_size != blob.ref.size or not fit(connection, [blob.ref], capacity):
+    if status.st_size != blob.ref.size or not fit(connection, {blob.ref.digest: blob.ref.size}, capacity):
         return False
     pool_rows.enter(connection, entered(blob, status.st_mtime_ns, entry, item=True), now)
     return True

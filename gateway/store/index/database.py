@@ -5,7 +5,8 @@ The event loop waits for none of them longer than the watch allows (threads.py).
 Group commit. What the event loop asks to be written while a transaction is running is done together in the next one. An
 operation is a function of a connection. When one of a group fails, the group is rolled back and each operation is done
 in a transaction of its own, so an operation may run twice and must have no effects except through the connection
-or ones that do not mind repetition (unlinking a file).
+or ones that do not mind repetition (unlinking a file). What comes often takes an argument, and gets those of all that wait in
+a row: a statement costs more than its rows, as the threads of the process compete for the interpreter after each.
 
 A connection is used only while the file at its path is the one that was opened: SQLite itself would go on writing to a
 deleted index.
@@ -17,10 +18,11 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -32,8 +34,11 @@ from gateway.store.failures import DiskFault, disk_fault
 from gateway.store.index.schema import driver_of, open_engine, prepare_connection, rollback
 from gateway.store.threads import HUNG_AFTER, LONG, HangWatch
 
+A = TypeVar("A")
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
+SharedOperation = Callable[[sqlite3.Connection, Sequence[A]], Sequence[T]]
+"""Gives one result for each argument."""
 
 GROUP = 128
 PATIENCE = 2.0
@@ -42,10 +47,15 @@ Check = Callable[[], None]
 """Raises ``DiskFault`` when the index is not the one that was opened; called in the threads."""
 
 
+_NONE = object()
+"""In the place of an argument."""
+
+
 @dataclass(slots=True)
 class _QueuedOperation:
-    operation: Operation[Any]
+    operation: Callable[..., Any]
     future: asyncio.Future[Any]
+    argument: object
 
 
 Outcome = tuple["_QueuedOperation", Any, BaseException | None]
@@ -107,9 +117,9 @@ class _Lane:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self._watch.future()
-        self._jobs.put(_QueuedOperation(operation, future))
+    def submit(self, operation: Callable[..., Any], argument: object = _NONE) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._watch.future()
+        self._jobs.put(_QueuedOperation(operation, future, argument))
         return future
 
     def stop(self) -> asyncio.Future[None]:
@@ -152,7 +162,7 @@ class _Lane:
             connection = self._session.connection()
             connection.execute("BEGIN IMMEDIATE")
             try:
-                results = [job.operation(connection) for job in group]
+                results = _results(connection, group)
                 connection.execute("COMMIT")
             except BaseException:
                 rollback(connection)
@@ -204,6 +214,14 @@ class Database:
         """
         return self._writer.submit(operation)
 
+    def write_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
+        """``write``, together with those that wait for the same operation.
+
+        Raises:
+            DiskFault: the index cannot take it.
+        """
+        return self._writer.submit(operation, argument)
+
     def read(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Do ``operation``, which only reads and may take long, outside of any transaction.
 
@@ -237,6 +255,18 @@ class Database:
             undone()
         elif error is not None:
             raise error
+
+
+def _results(connection: sqlite3.Connection, group: Sequence[_QueuedOperation]) -> list[Any]:
+    """What each operation of a group returns, done in their order."""
+    results: list[Any] = []
+    for operation, jobs in groupby(group, lambda job: job.operation):
+        arguments = [job.argument for job in jobs]
+        if arguments[0] is _NONE:
+            results += [operation(connection) for _ in arguments]
+        else:
+            results += operation(connection, arguments)
+    return results
 
 
 def _end(future: asyncio.Future[None]) -> None:

@@ -1,55 +1,29 @@
 """Operations on objects, their blocks and their grants. Each takes a connection inside a transaction, or one to read from.
 
 Statements are written out and run by the driver: they are on the path of every miss, and through SQLAlchemy's result
-objects recording one small object took 150 us of CPU instead of 45.
+objects recording one small object took 150 us of CPU instead of 45. New objects are written by recording.py.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from gateway.model.access import Access
-from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import latest
-from gateway.store.generations import slot_of
-from gateway.store.index import blob_rows, pool_rows
-from gateway.store.index.blob_rows import Kept
-from gateway.store.index.pool_rows import Entering
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
 _SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
-_INSERT = (
-    "INSERT INTO objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, confirmed_at) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 _REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ? WHERE id = ?"
-_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
 _DROP_UNTIED = (
     "DELETE FROM blobs WHERE digest = ? AND item = 0 "
     "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
 )
 _PAGE = 500
-_ANYBODY = OriginIdentity("", "")
-"""Who caused a fill is recorded with the access that missed, not with the blob."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What ``record`` is to write; ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``."""
-
-    key: ObjectKey
-    meta: ObjectMeta
-    block_size: int
-    blocks: Mapping[int, Kept]
-    confirmed_at: float
-    grants: Mapping[str, float]
-    used_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +42,8 @@ class CachedObject(NamedTuple):
     blobs: dict[int, BlobRef]
 
 
-def _encode(headers: tuple[Header, ...]) -> str:
-    # ASCII, because a header may hold bytes that were no UTF-8, and SQLite would refuse what stands for them.
-    return json.dumps(headers, separators=(",", ":"))
+encode = json.JSONEncoder(separators=(",", ":")).encode
+"""Headers as text. ASCII, because one may hold bytes that were no UTF-8, and SQLite would refuse what stands for them."""
 
 
 def _decode(text: str) -> tuple[Header, ...]:
@@ -106,86 +79,18 @@ def known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | N
     )
 
 
-def record(
-    connection: Connection, recording: Recording, capacity: int, still_valid: Callable[[], bool], now: float
-) -> Recorded:
-    """Upsert the object, add its blobs and tie them, as ``Store.record`` promises."""
-    given = tuple(block.ref.digest for block in recording.blocks.values())
-    if not still_valid():
-        return Recorded(None, given)
-    present = _present(recording.blocks)
-    if not blob_rows.fit(connection, [block.ref for block, _ in present.values()], capacity):
-        return Recorded(None, given)
-    old = lookup(connection, recording.key)
-    replaced: list[bytes] = []
-    if old is not None and not _same_object(old, recording):
-        replaced = _delete(connection, [old.row_id])
-        old = None
-    if old is None and not present:
-        return Recorded(None, (*given, *replaced))
-    row = _insert(connection, recording) if old is None else _refresh(connection, old, recording, now)
-    if old is not None:
-        replaced = _tied(connection, row.row_id, present)
-    for number, (block, mtime_ns) in present.items():
-        access = Access(recording.key, number, block.ref.digest, False, recording.used_at, _ANYBODY)
-        pool_rows.enter(connection, blob_rows.entered(block, mtime_ns, Entering(access)), now)
-    ties = [(row.row_id, number, block.ref.digest) for number, (block, _) in present.items()]
-    if ties:
-        connection.executemany(_TIE, ties)
-    for identity, granted_at in recording.grants.items():
-        grant(connection, row.row_id, identity, granted_at)
-    loose = _drop_untied(connection, replaced)
-    return Recorded(row, tuple(loose))
-
-
-def _present(wanted: Mapping[int, Kept]) -> dict[int, tuple[Kept, int]]:
-    """The blocks whose files are there, with their modification times.
-
-    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
-    """
-    found = {}
-    for number, block in wanted.items():
-        try:
-            status = os.stat(block.path)
-        except FileNotFoundError:
-            continue
-        if status.st_size == block.ref.size:
-            found[number] = (block, status.st_mtime_ns)
-    return found
-
-
-def _same_object(old: ObjectRecord, recording: Recording) -> bool:
-    meta = recording.meta
-    return (old.meta.etag, old.meta.size, old.block_size) == (meta.etag, meta.size, recording.block_size)
-
-
-def _insert(connection: Connection, new: Recording) -> ObjectRecord:
-    key, meta = new.key, new.meta
-    checksums = None if meta.checksums is None else _encode(meta.checksums)
-    row_id = connection.execute(
-        _INSERT,
-        (
-            *(key.origin, key.bucket, key.key, slot_of(key)),
-            *(meta.etag, meta.size, meta.last_modified, _encode(meta.headers), checksums),
-            *(new.block_size, new.confirmed_at),
-        ),
-    ).lastrowid
-    assert row_id is not None
-    return ObjectRecord(row_id, meta, new.block_size, new.confirmed_at)
-
-
-def _refresh(connection: Connection, old: ObjectRecord, new: Recording, now: float) -> ObjectRecord:
+def refresh(
+    connection: Connection, old: ObjectRecord, meta: ObjectMeta, confirmed_at: float, now: float
+) -> ObjectRecord:
+    """Take over what the origin said again of an object."""
     # An answer that could not carry checksums does not say that there are none.
-    checksums = old.meta.checksums if new.meta.checksums is None else new.meta.checksums
+    checksums = old.meta.checksums if meta.checksums is None else meta.checksums
     row = ObjectRecord(
-        old.row_id,
-        replace(new.meta, checksums=checksums),
-        old.block_size,
-        latest(old.confirmed_at, new.confirmed_at, now),
+        old.row_id, replace(meta, checksums=checksums), old.block_size, latest(old.confirmed_at, confirmed_at, now)
     )
-    stored = None if checksums is None else _encode(checksums)
+    stored = None if checksums is None else encode(checksums)
     connection.execute(
-        _REFRESH, (row.meta.last_modified, _encode(row.meta.headers), stored, row.confirmed_at, row.row_id)
+        _REFRESH, (row.meta.last_modified, encode(row.meta.headers), stored, row.confirmed_at, row.row_id)
     )
     return row
 
@@ -194,13 +99,13 @@ def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_
     """Note that the origin vouched for the object again; nothing happens when the row is of another one."""
     old = lookup(connection, key)
     if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
-        _refresh(connection, old, Recording(key, meta, old.block_size, {}, confirmed_at, {}), now)
+        refresh(connection, old, meta, confirmed_at, now)
 
 
 def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
     """Delete the rows of these keys; the digests whose blobs went with them."""
     rows = [row for key in keys if (row := lookup(connection, key)) is not None]
-    return _drop_untied(connection, _delete(connection, [row.row_id for row in rows]))
+    return drop_untied(connection, delete(connection, [row.row_id for row in rows]))
 
 
 def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
@@ -232,7 +137,7 @@ def mark_origin(connection: Connection, origin: str, mark: int) -> None:
 
 def delete_rows(connection: Connection, row_ids: Sequence[int]) -> list[bytes]:
     """Delete objects by id; the digests whose blobs went with them."""
-    return _drop_untied(connection, _delete(connection, row_ids))
+    return drop_untied(connection, delete(connection, row_ids))
 
 
 def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
@@ -243,7 +148,7 @@ def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
     return delete_rows(connection, ids)
 
 
-def _delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
+def delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
     """Delete objects, their ties and grants; the digests they were tied to."""
     digests: list[bytes] = []
     for row_id in row_ids:
@@ -253,7 +158,8 @@ def _delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
     return digests
 
 
-def _tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[bytes]:
+def tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[bytes]:
+    """The digests of some blocks of an object."""
     digests: list[bytes] = []
     for number in numbers:
         rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ? AND no = ?", (row_id, number))
@@ -261,7 +167,8 @@ def _tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[b
     return digests
 
 
-def _drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
+def drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
+    """Delete those of some blobs that belong to no object and are not here for their own sake; their digests."""
     return [digest for digest in dict.fromkeys(digests) if connection.execute(_DROP_UNTIED, (digest,)).rowcount]
 
 

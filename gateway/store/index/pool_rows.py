@@ -6,9 +6,11 @@ kept by triggers (schema.py).
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from sqlite3 import Connection
 from typing import NamedTuple, TypeVar
 
@@ -111,6 +113,17 @@ def _pool(connection: Connection, *names: str) -> PoolRow:
         names,
     ).fetchone()
     return _row(found)
+
+
+def pools_of(connection: Connection, entering: Sequence[Entering]) -> list[PoolRow]:
+    """The pool of each blob that enters, of those in use."""
+    wanted = [_wanted(entry) for entry in entering]
+    found = connection.execute(
+        f"SELECT {_COLUMNS} FROM pools WHERE name IN (SELECT value FROM json_each(?)) AND NOT retired",  # noqa: S608
+        (json.dumps([DEFAULT, *chain.from_iterable(wanted)]),),
+    )
+    rows = {row[1]: _row(row) for row in found}
+    return [next((rows[name] for name in names if name in rows), rows[DEFAULT]) for names in wanted]
 
 
 def _wanted(entry: Entering) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from sqlalchemy import (
@@ -42,6 +45,11 @@ from gateway.policies.pools import DEFAULT
 SCHEMA_VERSION = 3
 NODE, DEFAULT_POOL = 0, 1
 """Numbers of pools: all blobs together, and ``policies.pools.DEFAULT``."""
+
+ROWS = 16
+"""Rows of one statement at most: each number of rows is a statement of its own, which a connection keeps prepared."""
+_STATEMENTS = 256
+"""Statements that a connection keeps prepared."""
 
 metadata = MetaData()
 
@@ -161,7 +169,10 @@ def open_engine(path: Path, *, patience: float) -> Engine:
     Connections are in autocommit mode: transactions are begun and ended by statements.
     """
     return create_engine(
-        f"sqlite:///{path}", poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"timeout": patience}
+        f"sqlite:///{path}",
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"timeout": patience, "cached_statements": _STATEMENTS},
     )
 
 
@@ -175,6 +186,22 @@ def prepare_connection(connection: Connection) -> None:
         "journal_size_limit = 67108864",
     ):
         connection.exec_driver_sql(f"PRAGMA {pragma}").close()
+
+
+def insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> int:
+    """Insert rows, ``ROWS`` by one statement; the number of the last one. ``table`` is its name and, in brackets, its columns."""
+    last = 0
+    for start in range(0, len(rows), ROWS):
+        page = rows[start : start + ROWS]
+        written = connection.execute(_insertion(table, len(page[0]), len(page)), tuple(chain.from_iterable(page)))
+        last = written.lastrowid or 0
+    return last
+
+
+@lru_cache(maxsize=_STATEMENTS)
+def _insertion(table: str, columns: int, rows: int) -> str:
+    row = f"({','.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {','.join([row] * rows)}"  # noqa: S608 - "?" only
 
 
 def rollback(connection: sqlite3.Connection) -> None:

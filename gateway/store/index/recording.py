@@ -1,0 +1,233 @@
+"""Writing down what fills have brought: objects, their blobs, and who may read them.
+
+Fills end together when many read something new, and a statement costs more than the row that it writes: the threads of a process
+compete for the interpreter after each. So recordings that wait are written a page at a time, and objects that have no row yet,
+which most are, by one statement for each table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from gateway.model.access import Access
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectMeta, ObjectRecord
+from gateway.policies.eviction.order import BlobFacts
+from gateway.store.generations import slot_of
+from gateway.store.index import blob_rows, objects, pool_rows
+from gateway.store.index.blob_rows import Counts, Kept
+from gateway.store.index.objects import Recorded
+from gateway.store.index.pool_rows import Entering, NewBlob
+from gateway.store.index.schema import ROWS, insert
+
+_ANYBODY = OriginIdentity("", "")
+"""Who caused a fill is recorded with the access that missed, not with the blob."""
+_OBJECTS = (
+    "objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, confirmed_at)"
+)
+_BLOBS = "blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool)"
+_TIES = "object_blocks (object_id, no, digest)"
+_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
+_GRANTS = "grants (object_id, identity, granted_at)"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is to be written of one object.
+
+    ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``. ``still_valid`` is asked in the transaction.
+    """
+
+    key: ObjectKey
+    meta: ObjectMeta
+    block_size: int
+    blocks: Mapping[int, Kept]
+    confirmed_at: float
+    grants: Mapping[str, float]
+    used_at: float
+    still_valid: Callable[[], bool]
+
+    def refused(self, *loose: bytes) -> Recorded:
+        """Nothing was written; its blobs may belong to nothing, as those of ``loose``."""
+        return Recorded(None, (*(block.ref.digest for block in self.blocks.values()), *loose))
+
+    def is_of(self, row: ObjectRecord) -> bool:
+        """Whether a row is of this very object, cut into the same blocks."""
+        meta = self.meta
+        return (row.meta.etag, row.meta.size, row.block_size) == (meta.etag, meta.size, self.block_size)
+
+    def row(self, row_id: int) -> ObjectRecord:
+        """The row that is written if there is none yet."""
+        return ObjectRecord(row_id, self.meta, self.block_size, self.confirmed_at)
+
+    def columns(self) -> tuple[object, ...]:
+        """Its values, in the order of ``_OBJECTS``."""
+        key, meta = self.key, self.meta
+        checksums = None if meta.checksums is None else objects.encode(meta.checksums)
+        stated = (meta.etag, meta.size, meta.last_modified, objects.encode(meta.headers), checksums)
+        return (*key, slot_of(key), *stated, self.block_size, self.confirmed_at)
+
+
+class _Arrived(NamedTuple):
+    """A recording, and its blocks whose files are there, with their modification times."""
+
+    recording: Recording
+    present: Mapping[int, tuple[Kept, int]]
+
+    def sizes(self) -> dict[bytes, int]:
+        """Bytes of the blobs, by digest."""
+        return {block.ref.digest: block.ref.size for block, _ in self.present.values()}
+
+    def ties(self, row_id: int) -> list[tuple[int, int, bytes]]:
+        """The rows of its blocks."""
+        return [(row_id, number, block.ref.digest) for number, (block, _) in self.present.items()]
+
+    def blobs(self) -> list[NewBlob]:
+        """Its blobs on their way into a pool."""
+        key, used_at = self.recording.key, self.recording.used_at
+        return [
+            blob_rows.entered(
+                block, mtime_ns, Entering(Access(key, number, block.ref.digest, False, used_at, _ANYBODY))
+            )
+            for number, (block, mtime_ns) in self.present.items()
+        ]
+
+
+def record(
+    connection: Connection, recordings: Sequence[Recording], capacity: int, now: float
+) -> list[tuple[Recorded, Counts]]:
+    """Write down objects, as ``Store.record`` promises for each, and what the node holds then."""
+    found: list[Recorded] = []
+    counts = blob_rows.counts(connection)
+    for start in range(0, len(recordings), ROWS):
+        page = recordings[start : start + ROWS]
+        recorded, counts = _record_page(connection, page, capacity, now, counts)
+        found += recorded
+    return [(recorded, counts) for recorded in found]
+
+
+def _record_page(
+    connection: Connection, page: Sequence[Recording], capacity: int, now: float, counts: Counts
+) -> tuple[list[Recorded], Counts]:
+    known = _known(connection, [recording.key for recording in page])
+    found: dict[int, Recorded] = {}
+    new: dict[int, _Arrived] = {}
+    for place, recording in enumerate(page):
+        if recording.key in known:
+            continue
+        present = _present(recording)
+        if present:
+            new[place] = _Arrived(recording, present)
+            known.add(recording.key)
+        else:
+            found[place] = recording.refused()
+    held = blob_rows.held(connection, [digest for arrived in new.values() for digest in arrived.sizes()])
+    taken = set(held)
+    for place, arrived in tuple(new.items()):
+        entering = {digest: size for digest, size in arrived.sizes().items() if digest not in taken}
+        after = Counts(counts.size + sum(entering.values()), counts.blobs + len(entering))
+        if entering and after.size > capacity:
+            found[place] = new.pop(place).recording.refused()
+        else:
+            counts = after
+            taken |= entering.keys()
+    found.update(zip(new, _insert(connection, tuple(new.values()), held, now), strict=True))
+    rest = [place for place in range(len(page)) if place not in found]
+    for place in rest:
+        found[place] = _merge(connection, page[place], capacity, now)
+    return [found[place] for place in range(len(page))], blob_rows.counts(connection) if rest else counts
+
+
+def _known(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
+    """Those of some keys that have a row."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for origin, bucket, key in keys:
+        places.setdefault((origin, bucket), []).append(key)
+    found: set[ObjectKey] = set()
+    for (origin, bucket), names in places.items():
+        marks = ",".join("?" * len(names))
+        statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
+        found.update(
+            ObjectKey(origin, bucket, key) for (key,) in connection.execute(statement, (origin, bucket, *names))
+        )
+    return found
+
+
+def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
+    """The blocks whose files are there, with their modification times; none when the recording is not valid any more.
+
+    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    """
+    found = {}
+    for number, block in recording.blocks.items() if recording.still_valid() else ():
+        try:
+            status = os.stat(block.path)
+        except FileNotFoundError:
+            continue
+        if status.st_size == block.ref.size:
+            found[number] = (block, status.st_mtime_ns)
+    return found
+
+
+def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collection[bytes], now: float) -> list[Recorded]:
+    """Write objects that have no row; ``held`` are those of their digests that have one."""
+    if not arrived:
+        return []
+    rows = [one.recording.columns() for one in arrived]
+    last = insert(connection, _OBJECTS, rows)
+    # SQLite numbers the rows of one statement one by one, and nobody else writes meanwhile.
+    first = last - len(rows) + 1
+    _enter(connection, [blob for one in arrived for blob in one.blobs()], held, now)
+    insert(connection, _TIES, [tie for row_id, one in enumerate(arrived, first) for tie in one.ties(row_id)])
+    grants = [(row_id, *grant) for row_id, one in enumerate(arrived, first) for grant in one.recording.grants.items()]
+    insert(connection, _GRANTS, grants)
+    return [Recorded(one.recording.row(row_id)) for row_id, one in enumerate(arrived, first)]
+
+
+def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[bytes], now: float) -> None:
+    """Have blobs enter their pools: those at once that have no row, and whose order needs to know nothing of the others."""
+    together: dict[bytes, tuple[object, ...]] = {}
+    rest = []
+    for new, row in zip(blobs, pool_rows.pools_of(connection, [new.entry for new in blobs]), strict=True):
+        if new.digest in held or new.digest in together or row.remembers:
+            rest.append(new)
+            continue
+        rank = row.order.rank(new.entry.access, BlobFacts(row.ledger, new.size, reads=new.entry.reads), now)
+        together[new.digest] = (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id)
+    insert(connection, _BLOBS, tuple(together.values()))
+    for new in rest:
+        pool_rows.enter(connection, new, now)
+
+
+def _merge(connection: Connection, recording: Recording, capacity: int, now: float) -> Recorded:
+    """Write an object that may have a row, of the same version or of another."""
+    if not recording.still_valid():
+        return recording.refused()
+    arrived = _Arrived(recording, _present(recording))
+    if not blob_rows.fit(connection, arrived.sizes(), capacity):
+        return recording.refused()
+    old = objects.lookup(connection, recording.key)
+    if old is not None and recording.is_of(old):
+        return _extend(connection, old, arrived, now)
+    replaced = [] if old is None else objects.delete(connection, [old.row_id])
+    if not arrived.present:
+        return recording.refused(*objects.drop_untied(connection, replaced))
+    (recorded,) = _insert(connection, [arrived], blob_rows.held(connection, list(arrived.sizes())), now)
+    return Recorded(recorded.record, tuple(objects.drop_untied(connection, replaced)))
+
+
+def _extend(connection: Connection, old: ObjectRecord, arrived: _Arrived, now: float) -> Recorded:
+    """Add blocks and news of the origin to an object's row."""
+    recording = arrived.recording
+    row = objects.refresh(connection, old, recording.meta, recording.confirmed_at, now)
+    replaced = objects.tied(connection, row.row_id, arrived.present)
+    for blob in arrived.blobs():
+        pool_rows.enter(connection, blob, now)
+    connection.executemany(_TIE, arrived.ties(row.row_id))
+    for identity, granted_at in recording.grants.items():
+        objects.grant(connection, row.row_id, identity, granted_at)
+    return Recorded(row, tuple(objects.drop_untied(connection, replaced)))
