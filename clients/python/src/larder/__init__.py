@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from larder.errors import (
         CredentialsMissing,
         DigestFileError,
+        ElementDamaged,
+        ElementUnstorable,
         GatewayUnavailable,
         ItemChanged,
         ItemError,
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
         LarderWarning,
         ObjectChanged,
         ObjectMissing,
+        PipelineError,
         RequestRefused,
         S3Error,
+        StageFailed,
         StateError,
         TruncatedBatch,
         UnexpectedAnswer,
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from larder.heartbeat import JobDirectives
     from larder.job import Job
     from larder.loader import Loader
+    from larder.pipelines import Pipeline, pipeline
     from larder.planner import Shard, merge_states
     from larder.retry import Retry
     from larder.run import Batch
@@ -61,6 +66,8 @@ __all__ = [
     "DatasetInfo",
     "DigestFileError",
     "Directives",
+    "ElementDamaged",
+    "ElementUnstorable",
     "Fetched",
     "GatewayUnavailable",
     "ItemChanged",
@@ -80,16 +87,20 @@ __all__ = [
     "ObjectChanged",
     "ObjectHead",
     "ObjectMissing",
+    "Pipeline",
+    "PipelineError",
     "RequestRefused",
     "Retry",
     "S3Error",
     "Shard",
+    "StageFailed",
     "StateError",
     "Stats",
     "TruncatedBatch",
     "UnexpectedAnswer",
     "UnknownDataset",
     "merge_states",
+    "pipeline",
 ]
 
 # Where each name lives that is not an error.
@@ -110,11 +121,13 @@ _MODULES = {
     "ListedObject": "s3",
     "Loader": "loader",
     "ObjectHead": "s3",
+    "Pipeline": "pipelines",
     "Retry": "retry",
     "S3": "s3",
     "Shard": "planner",
     "Stats": "stats",
     "merge_states": "planner",
+    "pipeline": "pipelines",
 }
 
 

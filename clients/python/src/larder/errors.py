@@ -157,6 +157,39 @@ class ItemUntransformable(ItemError):
     problem = "could not be transformed"
 
 
+class StageFailed(ItemError):
+    """A function of a pipeline raised, hung, or killed its worker.
+
+    Args:
+        index: index of the item in the dataset.
+        bucket: bucket of the item; empty if the pipeline does not have ``keys``.
+        key: key of the object that holds it.
+        detail: the exception, or what happened.
+        stage: number and description of the stage, such as ``stage 2, map(augment)``.
+    """
+
+    problem = "failed in a pipeline"
+
+    def __init__(self, index: int | str, bucket: str = "", key: str = "", detail: str = "", stage: str = "") -> None:
+        super().__init__(index, bucket, key, detail)
+        self.stage = stage
+        if isinstance(index, int):
+            name = f" ({bucket}/{key!r})" if key else ""
+            self.args = (f"item {index}{name} failed in {stage or 'a pipeline'}{f': {detail}' if detail else ''}",)
+
+
+class PipelineError(LarderError):
+    """A pipeline cannot run as it was built; the message says which stage, and what to change."""
+
+
+class ElementUnstorable(LarderError):
+    """A stage returned a value of a type that elements cannot have; the message says where in the value."""
+
+
+class ElementDamaged(LarderError):
+    """Bytes are not an element, or one of a later version of the format."""
+
+
 class S3Error(LarderError):
     """An S3 store refused or failed a request.
 

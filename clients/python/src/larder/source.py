@@ -16,7 +16,7 @@ from larder.batch import BatchReader
 from larder.client import Client
 from larder.credentials import Credentials, CredentialSource
 from larder.dataset import DatasetInfo, ItemLocation
-from larder.errors import UnknownDataset
+from larder.errors import LarderError, UnknownDataset
 from larder.merging import Fetched
 from larder.retry import Retry
 from larder.s3 import S3
@@ -152,6 +152,45 @@ class GatewaySource:
         if self._access.digest_file is not None or isinstance(dataset, DatasetInfo) or not is_file(dataset):
             return self._access.digest_file
         return dataset
+
+
+@dataclass(slots=True)
+class Item:
+    """One item, the argument of a transform and of a pipeline's first stage.
+
+    Args:
+        index: index in the dataset.
+        data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
+        name: bucket and key, if the dataset has ``keys=True``.
+    """
+
+    index: int
+    data: memoryview
+    name: tuple[str, str] | None = None
+
+    @property
+    def bucket(self) -> str:
+        """The bucket of the object that holds the item.
+
+        Raises:
+            LarderError: the dataset does not have ``keys=True``.
+        """
+        return self._named()[0]
+
+    @property
+    def key(self) -> str:
+        """The key of the object that holds the item.
+
+        Raises:
+            LarderError: the dataset does not have ``keys=True``.
+        """
+        return self._named()[1]
+
+    def _named(self) -> tuple[str, str]:
+        # An empty string would turn into wrong labels, silently.
+        if self.name is None:
+            raise LarderError("items have bucket and key only if the dataset is created with keys=True")
+        return self.name
 
 
 class Keys:

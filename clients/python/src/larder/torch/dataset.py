@@ -13,14 +13,12 @@ from torch.utils.data import IterableDataset
 
 from larder.errors import StateError
 from larder.loader import Loader, LoaderOptions, Shard
+from larder.ranks import Ranks, environment_ranks, given_ranks
 from larder.source import DatasetName
 from larder.stats import Stats
 from larder.torch.iteration import Iteration, IterationContext, Tag, WorkerState
 from larder.torch.ranks import (
-    Ranks,
     distributed_ranks,
-    environment_ranks,
-    given_ranks,
     refuse_disagreement,
     refuse_division,
     this_worker,

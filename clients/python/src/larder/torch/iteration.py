@@ -14,8 +14,9 @@ from larder.errors import StateError
 from larder.frames import HIT
 from larder.loader import Loader, Shard
 from larder.planner import Progress
+from larder.ranks import Ranks
 from larder.run import Batch, Delivered, EpochRun
-from larder.torch.ranks import Ranks, Worker
+from larder.torch.ranks import Worker
 from larder.torch.rounds import Rounds
 from larder.torch.samples import ItemNames, SamplePipeline
 

@@ -8,7 +8,6 @@ a crash between two checkpoints leaves behind. The rank with more batches left t
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import Counter
 from datetime import timedelta
@@ -18,8 +17,9 @@ from typing import Any, NamedTuple
 from torch import distributed
 from torch.utils.data import get_worker_info
 
-from larder.errors import LarderError, StateError
+from larder.errors import StateError
 from larder.planner import Progress
+from larder.ranks import Ranks
 
 WAIT = 120.0
 """Seconds that a rank waits for the other ranks to load their states."""
@@ -30,13 +30,6 @@ _DIVIDING_WRAPPERS = {
 }
 _loads: Counter[str] = Counter()
 """States loaded by this process, by dataset: the n-th load of one rank belongs to the n-th load of the others."""
-
-
-class Ranks(NamedTuple):
-    """Rank and world size of a training process."""
-
-    rank: int
-    world: int
 
 
 class Worker(NamedTuple):
@@ -51,46 +44,11 @@ class Worker(NamedTuple):
     inside: bool
 
 
-def given_ranks(rank: int | None, world: int | None) -> Ranks | None:
-    """The ranks that the user passed, if any.
-
-    Raises:
-        ValueError: only one of the two, or a rank outside of the world.
-    """
-    if rank is None and world is None:
-        return None
-    if rank is None or world is None:
-        raise ValueError(f"rank and world go together; got rank={rank}, world={world}")
-    if not 0 <= rank < world:
-        raise ValueError(f"rank must be at least 0 and less than world; got rank={rank}, world={world}")
-    return Ranks(rank, world)
-
-
 def distributed_ranks() -> Ranks | None:
     """The ranks of ``torch.distributed``, once it is initialised in this process."""
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size())
     return None
-
-
-def environment_ranks() -> Ranks:
-    """The ranks in ``RANK`` and ``WORLD_SIZE``, as torchrun and similar launchers set them; rank 0 of 1 without them.
-
-    Raises:
-        LarderError: only one variable is set, or their values do not fit together.
-    """
-    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None and world is None:
-        return Ranks(0, 1)
-    try:
-        found = given_ranks(int(rank or ""), int(world or ""))
-    except ValueError:
-        found = None
-    if found is None:
-        raise LarderError(
-            f"RANK={rank!r} and WORLD_SIZE={world!r} do not fit together; set both, or pass rank= and world="
-        )
-    return found
 
 
 def this_worker() -> Worker:

@@ -29,7 +29,6 @@ import fcntl
 import json
 import os
 import struct
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import DupFd
 from typing import Any, TypeVar
 
+from larder.anonymous import anonymous_file
 from larder.errors import StateError
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Rounds:
     """
 
     def __init__(self) -> None:
-        self._adopt(_anonymous_file(), os.getpid())
+        self._adopt(anonymous_file("larder-rounds"), os.getpid())
         self._write({})
 
     def seek(
@@ -264,15 +264,6 @@ class Rounds:
         if "fd" in state:
             self._adopt(state["fd"].detach(), state["sender"])
             return
-        self._adopt(_anonymous_file(), os.getpid())
+        self._adopt(anonymous_file("larder-rounds"), os.getpid())
         self._write({})
         self.seek(state["epoch"], state["start"])
-
-
-def _anonymous_file() -> int:
-    """A descriptor of an unlinked file, which ends with its last descriptor."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("larder-rounds")
-    fd, path = tempfile.mkstemp(prefix="larder-rounds-")
-    os.unlink(path)
-    return fd

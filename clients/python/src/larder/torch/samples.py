@@ -3,54 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from torch.utils.data import default_collate
 
-from larder.errors import ItemUntransformable, LarderError
-from larder.source import Keys
+from larder.errors import ItemUntransformable
+from larder.source import Item, Keys
 from larder.stats import Stats
-
-
-@dataclass(slots=True)
-class Item:
-    """One item, the argument of a transform.
-
-    Args:
-        index: index in the dataset.
-        data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
-        name: bucket and key, if the dataset has ``keys=True``.
-    """
-
-    index: int
-    data: memoryview
-    name: tuple[str, str] | None = None
-
-    @property
-    def bucket(self) -> str:
-        """The bucket of the object that holds the item.
-
-        Raises:
-            LarderError: the dataset does not have ``keys=True``.
-        """
-        return self._named()[0]
-
-    @property
-    def key(self) -> str:
-        """The key of the object that holds the item.
-
-        Raises:
-            LarderError: the dataset does not have ``keys=True``.
-        """
-        return self._named()[1]
-
-    def _named(self) -> tuple[str, str]:
-        # An empty string would turn into wrong labels, silently.
-        if self.name is None:
-            raise LarderError("items have bucket and key only if the dataset is created with keys=True")
-        return self.name
 
 
 class ItemNames(NamedTuple):

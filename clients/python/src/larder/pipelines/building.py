@@ -1,0 +1,356 @@
+"""Pipelines: what turns the items of a dataset into batches.
+
+::
+
+    pipeline = (
+        larder.pipeline("train", endpoint="http://gateway:9000", seed=1)
+        .map(decode)
+        .autocache()
+        .map(augment)
+        .batch(256)
+    )
+    for epoch in range(90):
+        for batch in pipeline:
+            step(batch)
+
+A pipeline is a value until it is iterated: it can be copied, pickled and extended, and two pipelines may share a beginning.
+Stages on single elements run in input workers, processes of this machine; shuffling and batching, and maps after ``batch``, run
+in the training process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from larder.job import Job
+from larder.loader import Loader, Shard
+from larder.pipelines.running import (
+    EpochElements,
+    EpochStart,
+    PipelineRuntime,
+    PipelineStages,
+    RunOptions,
+    filtered,
+)
+from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
+from larder.pipelines.stream import stack
+from larder.ranks import Ranks, environment_ranks, given_ranks
+from larder.source import Access, DatasetName, Source
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_RUN_OPTIONS = frozenset(field.name for field in fields(RunOptions))
+_UNBATCHED = 32
+"""Items that a pipeline without ``batch`` takes from the plan of an epoch at a time."""
+
+
+class PipelineOptions(TypedDict, total=False):
+    """Everything about a pipeline that has a default.
+
+    Args:
+        endpoint: address of the gateway; by default that of AWS's tools, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
+        seed: seed of the order and of all random numbers (0).
+        workers: number of input workers; 0: compute in the training process. By default one per usable core.
+        keys: whether the items of the first stage have bucket and key (``False``).
+        on_error: for an element whose function raises or hangs: ``"raise"`` `StageFailed` (default), or ``"skip"`` it.
+        on_missing: for an item that cannot be read: ``"raise"`` (default), or ``"skip"`` it.
+        timeout: seconds after which a function that has not returned counts as hanging (300).
+        queue: batches that are computed ahead (8).
+        queue_bytes: size of the elements that may wait for the training loop (256 MiB).
+        rank: rank of this training process, if the environment does not have it.
+        world: number of training processes.
+        job: the training run, a `larder.Job` or only its name.
+        access: credentials, timeouts and fallback.
+        source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
+    """
+
+    endpoint: str
+    seed: int
+    workers: int
+    keys: bool
+    on_error: str
+    on_missing: str
+    timeout: float
+    queue: int
+    queue_bytes: int
+    rank: int | None
+    world: int | None
+    job: str | Job
+    access: Access
+    source: Source
+
+
+def pipeline(dataset: DatasetName, **options: Unpack[PipelineOptions]) -> Pipeline:
+    """A pipeline over the items of a dataset. Sends no request until it is iterated.
+
+    Args:
+        dataset: its name, its digest file (a path or ``s3://bucket/key``), or the result of `Client.register`.
+        options: see `PipelineOptions`.
+
+    Raises:
+        ValueError: invalid value of an option, or there is no endpoint.
+        TypeError: unknown option.
+    """
+    if unknown := sorted(options.keys() - PipelineOptions.__annotations__.keys()):
+        known = ", ".join(PipelineOptions.__annotations__)
+        raise TypeError(f"unknown option {', '.join(unknown)}; the options are {known}")
+    return Pipeline(dataset, options)
+
+
+@dataclass
+class _Place:
+    """Where the iterations of a pipeline are."""
+
+    epoch: int = 0
+    state: Mapping[str, Any] | None = None
+
+
+class Pipeline:
+    """A chain of stages over a dataset; made by `larder.pipeline`.
+
+    Each complete iteration advances the epoch. After a ``break`` or an error the next iteration repeats the same epoch from its
+    beginning, unless a state is loaded: ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was.
+
+    Args:
+        dataset: see `larder.pipeline`.
+        options: see `PipelineOptions`.
+        stages: the stages, by the methods below.
+    """
+
+    def __init__(self, dataset: DatasetName, options: PipelineOptions, stages: PipelineStages | None = None) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._stages = stages or PipelineStages()
+        self.ranks: Ranks | None = given_ranks(options.get("rank"), options.get("world"))
+        passed: dict[str, Any] = {name: value for name, value in options.items() if name in _RUN_OPTIONS}
+        self._runtime = PipelineRuntime(RunOptions(**passed))
+        if options.get("source") is None:
+            _endpoint(options)
+        self._loader: Loader | None = None
+        self._place = _Place()
+        self._iteration: EpochElements | None = None
+
+    def map(self, function: Callable[[Any], Any]) -> Pipeline:
+        """Replace each element by ``function(element)``; after ``batch``, each batch.
+
+        The first function gets an item: ``index``, ``data`` and, with ``keys``, ``bucket`` and ``key``. What the last one
+        returns, and what is before a mark, consists of numbers, strings, ``bytes``, numpy arrays, torch tensors, ``None``,
+        and dicts, lists and tuples of these.
+        """
+        stage = Stage(MAP, self._stages.count + 1, _callable(function), _caller())
+        if self._stages.batch:
+            return self._with(batches=(*self._stages.batches, stage))
+        return self._with(elements=(*self._stages.elements, stage))
+
+    def filter(self, function: Callable[[Any], Any]) -> Pipeline:
+        """Keep the elements for which ``function(element)`` is true. Ranks may then have different numbers of batches.
+
+        Raises:
+            ValueError: after ``batch``.
+        """
+        self._before_batch(FILTER)
+        stage = Stage(FILTER, self._stages.count + 1, _callable(function), _caller())
+        return self._with(elements=(*self._stages.elements, stage))
+
+    def autocache(self) -> Pipeline:
+        """Mark a point up to which results may be stored and used again: put it before random operations.
+
+        Raises:
+            ValueError: before the first ``map``, where the gateway caches the items themselves; or after ``shuffle`` or
+                ``batch``.
+        """
+        self._before_batch(AUTOCACHE)
+        if self._stages.shuffle:
+            raise ValueError("autocache() is for single elements; put it before shuffle()")
+        if not self._stages.elements:
+            raise ValueError("autocache() has nothing to store yet: the gateway caches the items; put it after a map()")
+        stage = Stage(AUTOCACHE, self._stages.count + 1, None, _caller())
+        return self._with(elements=(*self._stages.elements, stage))
+
+    def shuffle(self, size: int) -> Pipeline:
+        """Deliver elements in a random order, each chosen among the first ``size`` that are left.
+
+        An epoch has a random order already: of all items, or, of a dataset that is larger than the cache, of one chunk after
+        the other.
+
+        Raises:
+            ValueError: after ``batch``, twice, or ``size`` is below 1.
+        """
+        self._before_batch("shuffle")
+        if self._stages.shuffle:
+            raise ValueError("a pipeline has one shuffle()")
+        return self._with(shuffle=_at_least_one("size", size))
+
+    def batch(self, size: int, *, tail: str = "short", collate: Callable[[list[Any]], Any] | None = None) -> Pipeline:
+        """Deliver batches.
+
+        Args:
+            size: elements of a batch.
+            tail: end of an epoch. ``"short"``: the last batch has the rest; ``"drop"``: full batches only. All ranks get equally
+                many batches, unless a filter drops elements.
+            collate: makes a batch of a list of elements. By default arrays and tensors are stacked, numbers become an array, and
+                dicts and tuples are batched by member.
+
+        Raises:
+            ValueError: twice, or an argument is out of range.
+        """
+        self._before_batch("batch")
+        if tail not in ("short", "drop"):
+            raise ValueError(f'tail must be "short" or "drop", not {tail!r}')
+        batch = _at_least_one("size", size)
+        return self._with(batch=batch, drop=tail == "drop", collate=collate or stack)
+
+    def current_ranks(self) -> Ranks:
+        """Rank and number of training processes: as given, else those of the environment."""
+        return self.ranks or environment_ranks()
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current epoch; between two epochs, of the next one."""
+        return int(self.state_dict()["epoch"])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch with the next iteration."""
+        self._forget()
+        self._place = _Place(epoch)
+
+    def with_ranks(self, rank: int, world: int) -> Pipeline:
+        """The same pipeline, for one of several training processes."""
+        return Pipeline(self._dataset, {**self._options, "rank": rank, "world": world}, self._stages)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._forget()
+        loader = self._open()
+        ranks = self.current_ranks()
+        start = EpochStart(ranks, self._place.epoch, self._place.state)
+        elements = EpochElements(loader, self._stages, self._runtime, start)
+        self._iteration = elements
+        return self._through(elements)
+
+    def _through(self, elements: EpochElements) -> Iterator[Any]:
+        complete = False
+        try:
+            yield from elements
+            complete = True
+        finally:
+            if complete and self._iteration is elements:
+                self._place = _Place(elements.epoch + 1)
+                self._iteration = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to save, of JSON types: exactly the batches that the training loop has received.
+
+        States of several ranks are merged by `larder.merge_states`.
+        """
+        if self._iteration is not None:
+            return self._iteration.state_dict()
+        ranks = self.current_ranks()
+        if self._place.state is not None:
+            return dict(self._place.state)
+        return self._open().start(self._place.epoch, *ranks).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state with the next iteration.
+
+        Raises:
+            StateError: the state is damaged or of another dataset.
+        """
+        self._forget()
+        ranks = self.current_ranks()
+        epoch = self._open().restored(state, Shard(*ranks, 0, 1)).epoch
+        self._place = _Place(epoch, dict(state))
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, batches, workers that died, and by stage
+        number of elements, seconds per element with all earlier stages, and bytes per element."""
+        return self._runtime.stats(self._stages.elements)
+
+    def scale(self, workers: int) -> None:
+        """Change the number of input workers, also in the middle of an epoch; its elements and their order stay the same.
+
+        Raises:
+            ValueError: the pipeline was made with ``workers=0``, or the number is below 1.
+        """
+        self._runtime.scale(workers)
+
+    def close(self) -> None:
+        """End the input workers. They also end with the training process, and with the last reference to the pipeline."""
+        self._forget()
+        self._runtime.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "dataset": self._dataset,
+            "options": self._options,
+            "stages": self._stages,
+            "place": self._saved_place(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Pipeline.__init__(self, state["dataset"], state["options"], state["stages"])
+        self._place = state["place"]
+
+    def _saved_place(self) -> _Place:
+        if self._iteration is None:
+            return self._place
+        state = self._iteration.state_dict()
+        return _Place(int(state["epoch"]), state)
+
+    def _forget(self) -> None:
+        if self._iteration is not None:
+            self._place = _Place(self._iteration.epoch)
+            self._iteration.close()
+            self._iteration = None
+
+    def _open(self) -> Loader:
+        if self._loader is None:
+            options = self._options
+            passed: dict[str, Any] = {
+                name: options[name] for name in ("seed", "on_missing", "job", "access", "source") if name in options
+            }
+            self._loader = Loader(
+                "memory:" if options.get("source") is not None else _endpoint(options),
+                self._dataset,
+                batch_size=self._stages.batch or _UNBATCHED,
+                substitute=1,
+                tail="drop" if self._stages.drop and not filtered(self._stages, self._runtime.options) else "short",
+                **passed,
+            )
+        return self._loader
+
+    def _with(self, **changes: Any) -> Pipeline:
+        return Pipeline(self._dataset, self._options, replace(self._stages, count=self._stages.count + 1, **changes))
+
+    def _before_batch(self, kind: str) -> None:
+        if self._stages.batch:
+            raise ValueError(f"{kind}() is for single elements; put it before batch()")
+
+
+def _endpoint(options: PipelineOptions) -> str:
+    found = options.get("endpoint") or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
+    if found is None:
+        raise ValueError(f"no endpoint=, and neither {' nor '.join(_ENDPOINTS)} is set")
+    return found
+
+
+def _callable(function: Any) -> Callable[[Any], Any]:
+    if not callable(function):
+        raise TypeError(f"a stage needs a function, not {function!r}")
+    result: Callable[[Any], Any] = function
+    return result
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _caller() -> str:
+    """File and line of the call outside of this module, for messages."""
+    frame = sys._getframe(2)
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,116 @@
+"""Messages between the trainer and a worker process of this machine.
+
+A socket carries messages; elements travel beside them, as descriptors of memory without a name (`larder.anonymous`). The
+trainer maps what it gets, so elements are copied once, by the worker, and nothing of them is left when processes are killed.
+Both ends belong to one user and one program, so messages are pickled; elements are not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from larder.anonymous import anonymous_file
+from larder.pipelines.elements import ALIGNMENT, Encoded
+
+_LENGTH = struct.Struct("<I")
+_MOST_PIECES = 512
+"""Buffers of one writev; the system allows 1024."""
+
+
+class Channel:
+    """One end of a socket. Sending is for one thread at a time.
+
+    Args:
+        sock: connected; owned by the channel.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def send(self, message: object, descriptor: int | None = None) -> None:
+        """Send a message, and with it a descriptor.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        payload = pickle.dumps(message)
+        frame = _LENGTH.pack(len(payload)) + payload
+        sent = socket.send_fds(self.sock, [frame], [] if descriptor is None else [descriptor])
+        self.sock.sendall(frame[sent:])
+
+    def receive(self) -> tuple[Any, int | None]:
+        """The next message and the descriptor that came with it.
+
+        Raises:
+            EOFError: the other end is gone.
+        """
+        try:
+            head, descriptors, _, _ = socket.recv_fds(self.sock, _LENGTH.size, 1)
+            head += self._exactly(_LENGTH.size - len(head)) if head else b""
+            if not head:
+                raise EOFError
+            message = pickle.loads(self._exactly(_LENGTH.unpack(head)[0]))  # noqa: S301 - from our own process
+        except ConnectionError as error:
+            raise EOFError from error
+        return message, descriptors[0] if descriptors else None
+
+    def close(self) -> None:
+        """Close this end; the other one sees the end of the stream."""
+        self.sock.close()
+
+    def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            piece = self.sock.recv(size - len(found))
+            if not piece:
+                raise EOFError
+            found += piece
+        return bytes(found)
+
+
+class SharedPart:
+    """Elements of one part, written one after the other into memory without a name."""
+
+    def __init__(self) -> None:
+        self.descriptor = anonymous_file("larder-elements")
+        self.size = 0
+
+    def append(self, element: Encoded) -> tuple[int, int]:
+        """Copy an element; its offset and size.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        start = -(-self.size // ALIGNMENT) * ALIGNMENT
+        os.lseek(self.descriptor, start, os.SEEK_SET)
+        _write(self.descriptor, element.buffers())
+        self.size = start + element.size
+        return start, element.size
+
+    def close(self) -> None:
+        """Close the descriptor. Whoever has mapped the memory keeps it."""
+        os.close(self.descriptor)
+
+
+def mapped(descriptor: int, size: int) -> memoryview:
+    """The memory behind a descriptor, which is closed. It lives as long as any part of the view; writes to it are private."""
+    try:
+        return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+    left = [memoryview(piece) for piece in pieces if len(piece)]
+    while left:
+        written = os.writev(descriptor, left[:_MOST_PIECES])
+        while left and written >= left[0].nbytes:
+            written -= left.pop(0).nbytes
+        if written:
+            left[0] = left[0][written:]

@@ -1,0 +1,207 @@
+"""The workers of a pipeline, as the trainer sees them: how many there are, what each gets, and which of them are dead.
+
+It has no thread. Workers are looked after whenever the training loop asks for an element; between two batches they work through
+the splits that they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from time import monotonic
+
+from larder.errors import PipelineError
+from larder.pipelines.splits import Released, Split, SplitLedger
+from larder.pipelines.stages import Counts, ElementFailure, StageCounts, summed
+from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, SplitPart, Started, WorkerHost
+
+HEARTBEAT = 5.0
+"""Seconds between two heartbeats of a worker (Cachew, ATC 2022, section 4.1)."""
+MISSED = 2
+"""Heartbeats that a worker may miss (section 4.6); with the next one it counts as dead."""
+STARTUP = 300.0
+"""Seconds that a worker may take to start: importing a large framework from a shared file system can take a minute."""
+MOST_FAILED_STARTS = 3
+"""Workers that may end before they are ready, without one that becomes ready, before the pipeline gives up."""
+SPLITS_EACH = 2
+"""Splits of a worker: one that it computes, and one whose items it reads meanwhile."""
+SPLIT_SECONDS = 0.2
+"""Seconds of work in a split: long enough to make its messages cheap, short enough to share the last ones of an epoch."""
+MOST_ELEMENTS = 256
+"""Elements of a split."""
+RELEASED = 16
+"""Elements that leave before the workers are looked after again."""
+FIRST_ELEMENTS = 4
+"""Elements of a split while nothing is known of their cost."""
+
+
+@dataclass(frozen=True)
+class CrewLimits:
+    """Limits of the queue between workers and trainer.
+
+    Args:
+        elements: elements that may be computed ahead.
+        bytes: size of elements that may have come and not been used, beyond the splits that workers have.
+        timeout: seconds after which a function that has not returned counts as hanging.
+    """
+
+    elements: int
+    bytes: int
+    timeout: float
+
+
+@dataclass
+class _Member:
+    heard: float
+    ready: bool = False
+    retiring: bool = False
+
+
+class Crew:
+    """Workers that compute one epoch after the other.
+
+    Args:
+        host: runs the workers.
+        workers: number of workers to begin with.
+        limits: of the queue.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, host: WorkerHost, workers: int, limits: CrewLimits, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._host = host
+        self._limits = limits
+        self._clock = clock
+        self._members: dict[int, _Member] = {}
+        self._target = workers
+        self._number = 0
+        self._failed_starts = 0
+        self._split = 0
+        self._waiting_bytes = 0
+        self.counts: Counts = {}
+        self.deaths = 0
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that are not about to end."""
+        return sum(not member.retiring for member in self._members.values())
+
+    def scale(self, workers: int) -> None:
+        """Change the number of workers. Those that are too many return the splits that they have, then end."""
+        self._target = workers
+
+    def close(self) -> None:
+        """End all workers."""
+        self._members.clear()
+        self._host.close()
+
+    def elements(self, open_ledger: Callable[[int], SplitLedger]) -> Iterator[Released]:
+        """The elements of an epoch, in order.
+
+        Args:
+            open_ledger: makes the ledger of the epoch; its argument is the number of the first split.
+
+        Raises:
+            PipelineError: worker processes cannot start.
+            LarderError: a worker cannot read items.
+        """
+        ledger = open_ledger(self._split)
+        self._waiting_bytes = 0
+        leaving: list[Released] = []
+        while not ledger.finished:
+            self._adjust()
+            self._fill(ledger)
+            # Nobody need wait longer than a heartbeat to see that a worker is dead.
+            for worker, event in self._host.poll(0.0 if leaving else HEARTBEAT):
+                self._handle(ledger, worker, event)
+            self._bury_silent(ledger)
+            self._split = ledger.following
+            # In pieces: workers must not wait until all that has come is used.
+            leaving = list(islice(ledger.release(), RELEASED))
+            for released in leaving:
+                if isinstance(released.value, memoryview):
+                    self._waiting_bytes -= released.value.nbytes
+                yield released
+
+    def _adjust(self) -> None:
+        """Start and retire workers until there are as many as wanted."""
+        active = [number for number, member in self._members.items() if not member.retiring]
+        for _ in range(self._target - len(active)):
+            self._members[self._number] = _Member(self._clock())
+            self._host.start(self._number)
+            self._number += 1
+        for number in active[self._target :]:
+            self._members[number].retiring = True
+            self._host.retire(number)
+
+    def _fill(self, ledger: SplitLedger) -> None:
+        """Give every worker something to do, those with the least first, as long as the queue has room."""
+        size = self._split_size()
+        for held in range(SPLITS_EACH):
+            for number, member in self._members.items():
+                if not member.ready or member.retiring or len(ledger.holds(number)) > held:
+                    continue
+                split: Split | None = ledger.assign(number, size, only_lost=not self._room(ledger, size))
+                if split is not None:
+                    self._host.assign(number, split)
+
+    def _room(self, ledger: SplitLedger, size: int) -> bool:
+        ahead = ledger.ready + ledger.owed
+        limit = max(self._limits.elements, SPLITS_EACH * size * self._target)
+        return ahead < limit and self._waiting_bytes < self._limits.bytes
+
+    def _split_size(self) -> int:
+        last = max(self.counts, default=0)
+        known = self.counts.get(last, StageCounts())
+        if known.elements < FIRST_ELEMENTS:
+            return FIRST_ELEMENTS
+        return max(1, min(MOST_ELEMENTS, int(SPLIT_SECONDS * known.elements / max(known.seconds, 1e-9))))
+
+    def _handle(self, ledger: SplitLedger, worker: int, event: Event) -> None:
+        member = self._members.get(worker)
+        if member is None:
+            return
+        member.heard = self._clock()
+        if isinstance(event, Started):
+            member.ready = True
+            self._failed_starts = 0
+        elif isinstance(event, SplitPart):
+            self.counts = summed(self.counts, event.counts)
+            if ledger.record(worker, event.split, event.first, event.values):
+                self._waiting_bytes += sum(each.nbytes for each in event.values if isinstance(each, memoryview))
+        elif isinstance(event, Heartbeat):
+            self._refuse_hanging(ledger, worker, event)
+        elif isinstance(event, Broken):
+            raise event.error
+        else:
+            self._bury(ledger, worker, member, event)
+
+    def _refuse_hanging(self, ledger: SplitLedger, worker: int, beat: Heartbeat) -> None:
+        if beat.split >= 0 and beat.seconds > self._limits.timeout:
+            detail = f"it has not returned for {beat.seconds:.0f} s, longer than timeout={self._limits.timeout:g}"
+            ledger.fail(beat.split, beat.place, ElementFailure(beat.stage, detail))
+            self._host.kill(worker)
+
+    def _bury_silent(self, ledger: SplitLedger) -> None:
+        """Workers that missed their heartbeats count as dead; they may be stopped, or on a machine that is gone."""
+        now = self._clock()
+        for number, member in list(self._members.items()):
+            if now - member.heard > (MISSED + 1) * HEARTBEAT if member.ready else now - member.heard > STARTUP:
+                self._host.kill(number)
+                self._bury(ledger, number, member, Ended(None))
+
+    def _bury(self, ledger: SplitLedger, worker: int, member: _Member, ended: Ended) -> None:
+        del self._members[worker]
+        owed = bool(ledger.holds(worker))
+        ledger.lost(worker)
+        if not member.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_FAILED_STARTS:
+                raise PipelineError(
+                    f"{self._failed_starts} worker processes ended before they began, the last with exit status {ended.code}; "
+                    'their output says why. A script must start its work below `if __name__ == "__main__":`'
+                )
+        elif owed or not member.retiring:
+            self.deaths += 1

@@ -1,0 +1,332 @@
+"""A pipeline that runs: its workers, and the epoch that is being delivered."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from larder.errors import LarderError, PipelineError, StageFailed
+from larder.frames import ItemFailure
+from larder.loader import Loader
+from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
+from larder.pipelines.elements import DROPPED, decode
+from larder.pipelines.processes import ProcessHost, pickled
+from larder.pipelines.splits import PlannedItems, Released, SplitLedger
+from larder.pipelines.stages import (
+    FILTER,
+    Counts,
+    ElementFailure,
+    Stage,
+    StageCounts,
+    own_generators,
+    seed_generators,
+    summed,
+)
+from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
+from larder.pipelines.workers import InlineHost, WorkerTask
+from larder.planner import EpochPlan, Shard
+from larder.ranks import Ranks
+from larder.run import Tracker, item_error
+
+
+@dataclass(frozen=True)
+class PipelineStages:
+    """The stages of a pipeline.
+
+    Args:
+        elements: those on single elements.
+        shuffle: size of the shuffle's buffer; 0 without one.
+        batch: elements of a batch; 0 without batches.
+        drop: whether a last batch that is not full is left out.
+        collate: makes a batch of a list of elements.
+        batches: those on batches.
+        count: number of stages.
+    """
+
+    elements: tuple[Stage, ...] = ()
+    shuffle: int = 0
+    batch: int = 0
+    drop: bool = False
+    collate: Callable[[list[Any]], Any] = stack
+    batches: tuple[Stage, ...] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The checked options of a pipeline that runs; see `larder.pipelines.PipelineOptions`.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    seed: int = 0
+    workers: int | None = None
+    keys: bool = False
+    on_error: str = "raise"
+    on_missing: str = "raise"
+    timeout: float = 300.0
+    queue: int = 8
+    queue_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("on_error", "on_missing"):
+            if getattr(self, name) not in ("raise", "skip"):
+                raise ValueError(f'{name} must be "raise" or "skip", not {getattr(self, name)!r}')
+        least = {"workers": 0, "timeout": 0.0, "queue": 1, "queue_bytes": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not value >= bound):
+                raise ValueError(f"{name} must be at least {bound}, not {value!r}")
+
+    @property
+    def skips(self) -> bool:
+        """Whether elements may be left out without an error."""
+        return "skip" in (self.on_error, self.on_missing)
+
+
+class RemoteTraceback(LarderError):
+    """The traceback of a function in a worker process; the cause of a `StageFailed`."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0] if self.args else ""}"""'
+
+
+class PipelineRuntime:
+    """The workers and counts of a pipeline, over all its iterations.
+
+    Args:
+        options: of the pipeline.
+    """
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.workers = usable_cores() if options.workers is None else options.workers
+        self.counts: Counter[str] = Counter()
+        self.waited = 0.0
+        self._crew: Crew | None = None
+        self._payload: bytes | None = None
+        self._ended_crews: Counts = {}
+        self._deaths = 0
+
+    def crew(self, task: WorkerTask, batch: int) -> Crew:
+        """The workers of this task; the same as before, unless a function or its arguments have changed.
+
+        Raises:
+            PipelineError: a function cannot be sent to a worker process.
+        """
+        options = self.options
+        payload = pickled(task) if options.workers != 0 else None
+        if self._crew is not None and options.workers != 0 and payload == self._payload:
+            return self._crew
+        self.close()
+        limits = CrewLimits(options.queue * max(1, batch), options.queue_bytes, options.timeout)
+        # A function that hangs is seen by the heartbeat after the timeout.
+        beat = min(HEARTBEAT, max(0.05, options.timeout / 2))
+        host = InlineHost(task) if payload is None else ProcessHost(payload, beat)
+        self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload
+        return self._crew
+
+    def scale(self, workers: int) -> None:
+        """Change the number of workers, now and for later iterations.
+
+        Raises:
+            ValueError: the pipeline computes in this process, or the number is below 1.
+        """
+        if self.options.workers == 0:
+            raise ValueError("a pipeline with workers=0 computes in the training process")
+        if workers < 1:
+            raise ValueError(f"a pipeline has at least 1 worker, not {workers}")
+        self.workers = workers
+        if self._crew is not None:
+            self._crew.scale(workers)
+
+    def stats(self, stages: tuple[Stage, ...]) -> dict[str, Any]:
+        """See `Pipeline.stats`."""
+        counts = summed(self._ended_crews, {} if self._crew is None else self._crew.counts)
+        named = {0: "reading", **{stage.number: str(stage) for stage in stages}}
+        return {
+            **{name: self.counts[name] for name in ("elements", "dropped", "skipped", "batches")},
+            "waited": self.waited,
+            "workers": 0 if self._crew is None else self._crew.workers,
+            "worker_deaths": self._deaths + (0 if self._crew is None else self._crew.deaths),
+            "stages": {named[number]: _described(counts[number]) for number in sorted(counts) if number in named},
+        }
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._crew is not None:
+            self._ended_crews = summed(self._ended_crews, self._crew.counts)
+            self._deaths += self._crew.deaths
+            self._crew.close()
+            self._crew = None
+
+
+class EpochStart(NamedTuple):
+    """Where an iteration begins: ranks, number of the epoch, and a saved state of it, if any."""
+
+    ranks: Ranks
+    epoch: int
+    state: Mapping[str, Any] | None
+
+
+class EpochElements:
+    """One iteration: the elements or batches of this rank's share of an epoch.
+
+    Args:
+        loader: of the dataset; gives order and state.
+        stages: of the pipeline.
+        runtime: its workers.
+        start: where to begin.
+
+    Raises:
+        StateError: the state is damaged, or of another dataset or rank.
+        LarderError: the dataset cannot be described.
+    """
+
+    def __init__(self, loader: Loader, stages: PipelineStages, runtime: PipelineRuntime, start: EpochStart) -> None:
+        self._loader = loader
+        self._stages = stages
+        self._runtime = runtime
+        self._shard = Shard(start.ranks.rank, start.ranks.world, 0, 1)
+        fresh = start.state is None
+        begun = loader.start(start.epoch, *start.ranks) if fresh else loader.restored(start.state or {}, self._shard)
+        self._start = loader.begin(begun)
+        self.epoch = self._start.epoch
+        self._tracker = Tracker(self._start)
+        self._closed = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the latest element or batch."""
+        settings = self._loader.settings
+        return self._tracker.progress.settled(settings.batch_size, settings.tail).to_json()
+
+    def close(self) -> None:
+        """End the iteration; the workers are kept for the next one."""
+        self._closed = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values, in order.
+
+        Raises:
+            StageFailed: a function raised, hung, or killed its worker repeatedly.
+            ItemError: an item could not be read.
+            PipelineError: the pipeline cannot run, or elements do not make a batch.
+        """
+        delivered = self._delivered()
+        while True:
+            began = perf_counter()
+            piece = None if self._closed else next(delivered, None)
+            self._runtime.waited += perf_counter() - began
+            if piece is None:
+                return
+            self._tracker.add(np.array(piece.places, np.int64), 0, 0)
+            self._runtime.counts["elements"] += len(piece.indices)
+            self._runtime.counts["batches"] += bool(self._stages.batch)
+            value = piece.value
+            del piece  # the queue must not keep what the loop has
+            yield value
+
+    def _delivered(self) -> Iterator[Piece]:
+        stages, options = self._stages, self._runtime.options
+        sizes = BatchSizes(stages.batch, filtered(stages, options))
+        pieces = self._pieces(sizes)
+        if stages.shuffle:
+            before = len(self._start.done) - self._start.skipped
+            pieces = shuffled(pieces, stages.shuffle, options.seed, self.epoch, before)
+        if stages.batch:
+            pieces = batched(pieces, sizes, stages.collate, drop=stages.drop)
+        return map(self._finished, pieces) if stages.batches else pieces
+
+    def _pieces(self, sizes: BatchSizes) -> Iterator[Piece]:
+        """The elements of the epoch in order, without those that are dropped or skipped."""
+        loader, options = self._loader, self._runtime.options
+        task = WorkerTask(loader.source, loader.info, self._stages.elements, options.seed, loader.settings.job_name)
+        crew = self._runtime.crew(task, self._stages.batch)
+        for released in crew.elements(self._ledger):
+            piece = self._piece(released)
+            if piece is None:
+                self._tracker.add(np.array([released.place], np.int64), 1, 0)
+            else:
+                sizes.count(piece)
+                yield piece
+
+    def _ledger(self, first: int) -> SplitLedger:
+        loader, settings = self._loader, self._loader.settings
+        plan = EpochPlan(
+            self._start.order(),
+            self._shard,
+            batch_size=settings.batch_size,
+            substitute=1,
+            tail=settings.tail,
+            progress=self._start,
+            dataset=loader.info.id,
+        )
+        names = loader.keys.__getitem__ if self._runtime.options.keys else None
+        return SplitLedger(PlannedItems(plan), self.epoch, first, names)
+
+    def _piece(self, released: Released) -> Piece | None:
+        """The element; ``None`` if it is dropped or skipped."""
+        value = released.value
+        if isinstance(value, ElementFailure):
+            self._refuse(released.item, value)
+            self._runtime.counts["skipped"] += 1
+            return None
+        element = decode(value, copy=False)
+        if element is DROPPED:
+            self._runtime.counts["dropped"] += 1
+            return None
+        return Piece(element, [released.item], [released.place], released.ends_batch)
+
+    def _refuse(self, index: int, failure: ElementFailure) -> None:
+        """Raise the error of an element, unless it is to be skipped."""
+        options = self._runtime.options
+        if (options.on_missing if failure.status else options.on_error) == "skip":
+            return
+        bucket = key = ""
+        with suppress(LarderError):  # the name is a help, not the error
+            bucket, key = self._loader.locate(index)
+        if failure.status:
+            raise item_error(ItemFailure(index, failure.status, bucket, key, failure.detail))
+        cause = RemoteTraceback(failure.trace) if failure.trace else None
+        raise StageFailed(index, bucket, key, failure.detail, failure.stage) from cause
+
+    def _finished(self, piece: Piece) -> Piece:
+        """A batch through the stages after ``batch``."""
+        for stage in self._stages.batches:
+            assert stage.function is not None
+            with own_generators():
+                seed_generators(self._runtime.options.seed, self.epoch, piece.indices[0], stage.number)
+                try:
+                    piece.value = stage.function(piece.value)
+                except Exception as error:
+                    shown = ", ".join(map(str, piece.indices[:8])) + (", ..." if len(piece.indices) > 8 else "")
+                    raise PipelineError(
+                        f"the batch of items {shown} failed in {stage}: {type(error).__name__}: {error}"
+                    ) from error
+        return piece
+
+
+def filtered(stages: PipelineStages, options: RunOptions) -> bool:
+    """Whether the number of elements of an epoch is known only at its end."""
+    return options.skips or any(stage.kind == FILTER for stage in stages.elements)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _described(counts: StageCounts) -> dict[str, float]:
+    return {
+        "elements": counts.elements,
+        "seconds": counts.seconds / max(1, counts.elements),
+        "bytes": counts.bytes / max(1, counts.measured),
+    }

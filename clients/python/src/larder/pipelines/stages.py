@@ -1,0 +1,227 @@
+"""The stages of a pipeline that work on single elements, and the run of one element through them.
+
+Random numbers: before each function, the global generators of ``random``, numpy and PyTorch are seeded from the pipeline's seed,
+the epoch, the item and the stage. So an element is the same whichever worker computes it, after a resume, and whether the stages
+before a mark were computed or read from the cache.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from larder.errors import ElementUnstorable
+from larder.pipelines.elements import DROPPED, Encoded
+from larder.source import Item
+
+MAP, FILTER, AUTOCACHE = "map", "filter", "autocache"
+_LONGEST_TRACEBACK = 20_000
+"""Characters of a traceback that are kept, from its end."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One operation on single elements.
+
+    Args:
+        kind: ``map``, ``filter`` or ``autocache``.
+        number: place in the pipeline, from 1.
+        function: of the user; ``None`` for a mark.
+        where: file and line of the call that added the stage.
+    """
+
+    kind: str
+    number: int
+    function: Callable[[Any], Any] | None = None
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"stage {self.number}, {self.kind}({'' if self.function is None else name_of(self.function)})"
+
+
+class ElementFailure(NamedTuple):
+    """Why an element has no value.
+
+    Args:
+        stage: the stage, in words.
+        detail: the exception in a line, or what happened.
+        trace: its traceback; empty without one.
+        status: status of an item that could not be read (`larder.frames`); 0 for a failed function.
+    """
+
+    stage: str
+    detail: str
+    trace: str = ""
+    status: int = 0
+
+
+@dataclass
+class StageCounts:
+    """What one stage did (Cachew, ATC 2022, Table 1).
+
+    Args:
+        elements: number of elements that came out of it, dropped ones included.
+        seconds: time spent in it and in all stages before it, reading included.
+        bytes: size of what came out, as stored. Known for marks and for the last stage only.
+        measured: number of elements that ``bytes`` counts.
+    """
+
+    elements: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    measured: int = 0
+
+    def add(self, other: StageCounts) -> None:
+        """Add the counts of another worker, or of a later time."""
+        self.elements += other.elements
+        self.seconds += other.seconds
+        self.bytes += other.bytes
+        self.measured += other.measured
+
+
+Counts = dict[int, StageCounts]
+"""By number of the stage; 0 is reading."""
+
+
+def summed(*parts: Counts) -> Counts:
+    """The sums of several counts, as new objects."""
+    total: Counts = {}
+    for part in parts:
+        for number, counts in part.items():
+            total.setdefault(number, StageCounts()).add(counts)
+    return total
+
+
+@dataclass
+class Position:
+    """Where a worker is: read by the thread that sends heartbeats."""
+
+    split: int = -1
+    place: int = -1
+    stage: str = ""
+    since: float = 0.0
+
+
+@dataclass
+class ElementStages:
+    """Runs elements through the stages.
+
+    Args:
+        stages: in order, without those that work on more than one element.
+        seed: of the pipeline.
+    """
+
+    stages: tuple[Stage, ...]
+    seed: int
+    counts: Counts = field(default_factory=dict)
+    position: Position = field(default_factory=Position)
+
+    def take_counts(self) -> Counts:
+        """The counts since the last call."""
+        taken, self.counts = self.counts, {}
+        return taken
+
+    def read(self, elements: int, seconds: float, size: int) -> None:
+        """Count items that were read."""
+        self._counted(0).add(StageCounts(elements, seconds, size, elements))
+
+    def run(self, item: Item, epoch: int, spent: float = 0.0) -> Encoded | ElementFailure:
+        """One element through all stages.
+
+        Args:
+            item: the item.
+            epoch: epoch of the element.
+            spent: seconds that reading the item took.
+        """
+        value: Any = item
+        began = perf_counter() - spent
+        stage = None
+        try:
+            for stage in self.stages:
+                if value is not DROPPED:
+                    self.position.stage, self.position.since = str(stage), perf_counter()
+                    value = self._step(stage, value, epoch, item.index)
+                self._counted(stage.number).add(StageCounts(1, perf_counter() - began))
+            return self._finish(value, stage)
+        except ElementUnstorable as error:
+            return ElementFailure(str(stage), str(error))
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+            return ElementFailure(str(stage), f"{type(error).__name__}: {error}", trace)
+
+    def _step(self, stage: Stage, value: Any, epoch: int, index: int) -> Any:
+        if stage.function is None:
+            self._measure(stage.number, Encoded(plain(value)))
+            return plain(value)
+        seed_generators(self.seed, epoch, index, stage.number)
+        result = stage.function(value)
+        if stage.kind == FILTER:
+            return value if result else DROPPED
+        return result
+
+    def _finish(self, value: Any, last: Stage | None) -> Encoded:
+        encoded = Encoded(plain(value))
+        if last is None or last.kind != AUTOCACHE:
+            self._measure(0 if last is None else last.number, encoded)
+        return encoded
+
+    def _measure(self, number: int, encoded: Encoded) -> None:
+        if number:
+            self._counted(number).add(StageCounts(bytes=encoded.size, measured=1))
+
+    def _counted(self, number: int) -> StageCounts:
+        return self.counts.setdefault(number, StageCounts())
+
+
+def plain(value: Any) -> Any:
+    """The value; of an item, its bytes."""
+    return bytes(value.data) if type(value) is Item else value
+
+
+def name_of(function: Any) -> str:
+    """A function in words: its name without the scopes around it, or its class."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        inner = getattr(function, "func", None)
+        return name_of(inner) if inner is not None else type(function).__name__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def seed_of(*purpose: int | str) -> int:
+    """64 random bits, a pure function of ``purpose``."""
+    return int.from_bytes(blake2b("/".join(map(str, purpose)).encode(), digest_size=8).digest(), "little")
+
+
+def seed_generators(*purpose: int | str) -> None:
+    """Seed the global generators of ``random``, numpy and, if it is loaded, PyTorch."""
+    seed = seed_of("larder/pipeline", *purpose)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # torch.manual_seed would also queue a call for every accelerator.
+        torch.default_generator.manual_seed(seed >> 1)
+
+
+@contextmanager
+def own_generators() -> Iterator[None]:
+    """Put the global generators back afterwards, in a process that uses them for something else."""
+    states = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    state = None if torch is None else torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        if torch is not None and state is not None:
+            torch.default_generator.set_state(state)

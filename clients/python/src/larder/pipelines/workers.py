@@ -1,0 +1,226 @@
+"""Input workers: what one does, and what the trainer knows of them, wherever they run.
+
+A `WorkerHost` runs workers: in processes of this machine (`larder.pipelines.processes`), or in the training process itself
+(`InlineHost`). It carries splits to them and brings events back; `larder.pipelines.crew` decides what they do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from larder.dataset import DatasetInfo
+from larder.errors import LarderError
+from larder.frames import ItemFailure
+from larder.pipelines.elements import Encoded
+from larder.pipelines.splits import Split, Value
+from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, own_generators
+from larder.source import Item, ItemReader, Source
+from larder.stats import Stats
+
+READING = "stage 0, reading"
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """What every worker of a pipeline needs, sent to it once.
+
+    Args:
+        source: reads the items.
+        info: the dataset.
+        stages: those that work on single elements.
+        seed: of the pipeline.
+        job: name of the training run; empty without one.
+    """
+
+    source: Source
+    info: DatasetInfo
+    stages: tuple[Stage, ...]
+    seed: int
+    job: str = ""
+
+
+class Started(NamedTuple):
+    """A worker is ready for splits."""
+
+
+class SplitPart(NamedTuple):
+    """Elements of a split, from place ``first`` on, in order."""
+
+    split: int
+    first: int
+    values: list[Value]
+    counts: Counts
+
+
+class Heartbeat(NamedTuple):
+    """Where a worker is: the split and place of the element, the stage, and for how many seconds it has been there."""
+
+    split: int
+    place: int
+    stage: str
+    seconds: float
+
+
+class Broken(NamedTuple):
+    """A worker cannot go on: its gateway is gone, for example. The error ends the epoch."""
+
+    error: Exception
+
+
+class Ended(NamedTuple):
+    """A worker has ended, after ``retire`` or by itself; ``code`` is its exit status, negative for a signal."""
+
+    code: int | None
+
+
+Event = Started | SplitPart | Heartbeat | Broken | Ended
+
+
+class WorkerHost(Protocol):
+    """Runs workers. Workers have numbers, which are not used again."""
+
+    def start(self, worker: int) -> None:
+        """Start a worker. A `Started` event follows, or an `Ended` one."""
+
+    def assign(self, worker: int, split: Split) -> None:
+        """Give a worker a split. It computes its splits in the order in which it got them."""
+
+    def retire(self, worker: int) -> None:
+        """Let a worker end when it has returned the splits that it has."""
+
+    def kill(self, worker: int) -> None:
+        """End a worker at once. An `Ended` event follows."""
+
+    def poll(self, seconds: float) -> list[tuple[int, Event]]:
+        """What has happened, by worker, in the order in which it happened; waits for at most so long for the first event."""
+
+    def close(self) -> None:
+        """End all workers at once and release everything."""
+
+
+class SplitComputation:
+    """Computes splits: the work of a worker, without where it runs.
+
+    Args:
+        task: of the pipeline.
+    """
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
+        self._reader: ItemReader = task.source.reader(task.info, Stats())
+        self.stages = ElementStages(task.stages, task.seed)
+
+    def read(self, split: Split) -> tuple[dict[int, memoryview], dict[int, ItemFailure]]:
+        """The items of a split, by index. Raises as `larder.BatchReader.fetch`."""
+        indices = np.array(split.indices, np.uint32)
+        fetched = self._reader.fetch(indices, mode="exact", epoch=split.epoch, job=self._task.job)
+        return dict(zip(fetched.indices.tolist(), fetched.data, strict=True)), fetched.failed
+
+    def elements(
+        self, split: Split, items: dict[int, memoryview], failed: dict[int, ItemFailure], seconds: float = 0.0
+    ) -> Iterator[Encoded | ElementFailure]:
+        """Each element of a split, in order.
+
+        Args:
+            split: the split.
+            items: data by index.
+            failed: items that could not be read.
+            seconds: time spent waiting for the items.
+        """
+        each = seconds / max(1, len(split.indices))
+        self.stages.read(len(items), seconds, sum(map(len, items.values())))
+        for offset, index in enumerate(split.indices):
+            self.stages.position.split, self.stages.position.place = split.number, split.first + offset
+            if (missing := failed.get(index)) is not None:
+                yield ElementFailure(READING, missing.detail, status=missing.status)
+                continue
+            name = None if split.names is None else split.names[offset]
+            yield self.stages.run(Item(index, items[index], name), split.epoch, each)
+        self.stages.position.split = -1
+
+
+@dataclass
+class InlineHost:
+    """Computes in the training process, one element per ``poll``; for debugging, and for functions that cannot be sent.
+
+    It has the same events as other hosts, whatever number of workers it is asked for. A function that hangs blocks the training
+    process.
+    """
+
+    task: WorkerTask
+    _events: list[tuple[int, Event]] = field(default_factory=list)
+    _splits: deque[tuple[int, Split]] = field(default_factory=deque)
+    _retiring: list[int] = field(default_factory=list)
+    _started: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._computation = SplitComputation(self.task)
+        self._running: tuple[int, Split, Iterator[Encoded | ElementFailure], int] | None = None
+
+    def start(self, worker: int) -> None:
+        """See `WorkerHost`."""
+        self._started.add(worker)
+        self._events.append((worker, Started()))
+
+    def assign(self, worker: int, split: Split) -> None:
+        """See `WorkerHost`."""
+        self._splits.append((worker, split))
+
+    def retire(self, worker: int) -> None:
+        """See `WorkerHost`."""
+        self._retiring.append(worker)
+
+    def kill(self, worker: int) -> None:
+        """See `WorkerHost`."""
+        self._splits = deque(each for each in self._splits if each[0] != worker)
+        if self._running is not None and self._running[0] == worker:
+            self._running = None
+        self._started.discard(worker)
+        self._events.append((worker, Ended(None)))
+
+    def poll(self, seconds: float) -> list[tuple[int, Event]]:
+        """See `WorkerHost`; computes the next element."""
+        if not self._events:
+            self._advance()
+        busy = {worker for worker, _ in self._splits} | ({self._running[0]} if self._running else set())
+        for worker in [worker for worker in self._retiring if worker not in busy]:
+            self._retiring.remove(worker)
+            self._started.discard(worker)
+            self._events.append((worker, Ended(0)))
+        events, self._events = self._events, []
+        return events or [(worker, Heartbeat(-1, -1, "", 0.0)) for worker in self._started]
+
+    def close(self) -> None:
+        """See `WorkerHost`."""
+        self._splits.clear()
+        self._running = None
+
+    def _advance(self) -> None:
+        if self._running is None:
+            if not self._splits:
+                return
+            worker, split = self._splits.popleft()
+            began = perf_counter()
+            try:
+                items, failed = self._computation.read(split)
+            except LarderError as error:
+                self._events.append((worker, Broken(error)))
+                return
+            spent = perf_counter() - began
+            self._running = worker, split, self._computation.elements(split, items, failed, spent), split.first
+        worker, split, elements, place = self._running
+        with own_generators():
+            element = next(elements, None)
+        if element is None:
+            self._running = None
+            return
+        value = element if isinstance(element, ElementFailure) else memoryview(bytearray(element.to_bytes()))
+        counts = self._computation.stages.take_counts()
+        self._events.append((worker, SplitPart(split.number, place, [value], counts)))
+        self._running = worker, split, elements, place + 1

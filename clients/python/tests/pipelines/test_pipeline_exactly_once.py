@@ -1,0 +1,236 @@
+"""Exactly once, in order, over random schedules of deaths, silence, scaling and resumes.
+
+The crew, the ledger and the planner are the shipped ones; the workers are simulated, under a virtual clock.
+"""
+
+import random
+from collections import Counter, deque
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from larder.errors import PipelineError
+from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
+from larder.pipelines.elements import decode, encode
+from larder.pipelines.splits import MOST_DEATHS, PlannedItems, Split, SplitLedger
+from larder.pipelines.stages import ElementFailure, StageCounts
+from larder.pipelines.workers import Ended, Heartbeat, SplitPart, Started
+from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
+
+LIMITS = CrewLimits(elements=40, bytes=1 << 20, timeout=60.0)
+
+
+class SimulatedWorkers:
+    """Workers that die, fall silent, repeat themselves and lose what they have not sent, by a seeded chance."""
+
+    def __init__(self, chance, trouble, deadly=()):
+        self.chance, self.trouble, self.deadly = chance, trouble, deadly
+        self.now = 0.0
+        self.splits: dict[int, deque[Split]] = {}
+        self.silent: set[int] = set()
+        self.retiring: set[int] = set()
+        self.deaths = Counter()
+        self.events = []
+        self.most = 0
+
+    def start(self, worker):
+        """It is ready at once."""
+        self.splits[worker] = deque()
+        self.most = max(self.most, len(self.splits))
+        self.events.append((worker, Started()))
+
+    def assign(self, worker, split):
+        """Nothing happens to a worker that is gone."""
+        if worker in self.splits:
+            self.splits[worker].append(split)
+
+    def retire(self, worker):
+        """It ends when it has nothing left."""
+        self.retiring.add(worker)
+
+    def kill(self, worker):
+        """What it has computed and not sent is lost."""
+        if self.splits.pop(worker, None) is not None:
+            self.events.append((worker, Ended(-9)))
+
+    def close(self):
+        """Forget all."""
+        self.splits.clear()
+
+    def poll(self, seconds):
+        """Every worker does one thing, or nothing."""
+        self.now += self.chance.uniform(0, HEARTBEAT)
+        for worker in list(self.splits):
+            self.step(worker)
+        events, self.events = self.events, []
+        return events
+
+    def step(self, worker):
+        """Die, fall silent, or work."""
+        if worker in self.silent:
+            return
+        draw = self.chance.random()
+        at = self.splits[worker][0].indices[0] if self.splits[worker] else -1
+        if draw < 1.5 * self.trouble and self.deaths[at] < MOST_DEATHS - 1:
+            self.deaths[at] += 1
+            if draw < self.trouble or at < 0:
+                self.kill(worker)
+            else:
+                self.silent.add(worker)
+            return
+        self.events.append((worker, Heartbeat(-1, -1, "", 0.0)))
+        if self.splits[worker] and draw < 0.8:
+            self.compute(worker)
+        elif not self.splits[worker] and worker in self.retiring:
+            del self.splits[worker]
+            self.events.append((worker, Ended(0)))
+
+    def compute(self, worker):
+        """The next part of the first split; sometimes sent twice, sometimes lost with the worker."""
+        split = self.splits[worker][0]
+        count = 1 if split.careful else self.chance.randint(1, len(split.indices))
+        computed = split.indices[:count]
+        if any(index in self.deadly for index in computed):
+            self.kill(worker)
+            return
+        values = [memoryview(encode(index)) for index in computed]
+        part = SplitPart(split.number, split.first, values, {0: StageCounts(count, 0.01 * count)})
+        self.events += [(worker, part)] * (2 if self.chance.random() < self.trouble else 1)
+        if count == len(split.indices):
+            self.splits[worker].popleft()
+        else:
+            self.splits[worker][0] = Split(
+                split.number, split.epoch, split.indices[count:], split.first + count, split.careful
+            )
+
+
+def epoch_of(items, batch, world=1, rank=0, progress=None, epoch=0):
+    """A plan of an epoch, and the state in which it begins."""
+    order = EpochOrder(Layout(items, 10, 10, "striped", 7), seed=3, epoch=epoch)
+    start = progress or Progress.start("d" * 64, order, rank, world)
+    plan = EpochPlan(order, Shard(rank, world, 0, 1), batch_size=batch, substitute=1, progress=start, dataset="d" * 64)
+    return plan, start
+
+
+def in_order(items, batch):
+    """The items of an epoch in its order."""
+    planned, found = PlannedItems(epoch_of(items, batch)[0]), []
+    while (some := planned.take(batch)) is not None:
+        found += some.indices
+    return found
+
+
+def crew_of(host, workers=2):
+    """A crew on the simulated clock."""
+    return Crew(host, workers, LIMITS, lambda: host.now)
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32), st.integers(0, 200), st.integers(1, 20), st.sampled_from([0.0, 0.02, 0.2]))
+def test_every_element_leaves_once_and_in_order(seed, items, batch, trouble):
+    """Whatever dies, repeats itself or is scaled, and however often the trainer resumes, the epoch is the same."""
+    chance = random.Random(seed)
+    came, progress = [], None
+    while progress is None or progress.epoch == 0:
+        host = SimulatedWorkers(chance, trouble)
+        crew = crew_of(host, chance.randint(1, 4))
+        plan, start = epoch_of(items, batch, progress=progress)
+        ledger = SplitLedger(PlannedItems(plan), 0, 0)
+        places = []
+        stop = chance.choice([None, chance.randint(0, 30)])
+        for released in islice(crew.elements(lambda first, ledger=ledger: ledger), stop):
+            assert decode(released.value) == released.item
+            came.append(released.item)
+            places.append(released.place)
+            if chance.random() < 0.05:
+                crew.scale(chance.randint(1, 5))
+        done = start.with_places(np.array(places, np.int64))
+        progress = done.settled(batch, "short")
+    assert came == in_order(items, batch)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32))
+def test_an_element_that_kills_its_workers_is_given_up(seed):
+    """After three deaths at one element it is a failure in its place; all others come."""
+    host = SimulatedWorkers(random.Random(seed), 0.0, deadly={5, 40})
+    ledger = SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, 0)
+    released = list(crew_of(host).elements(lambda first: ledger))
+    assert [each.item for each in released] == in_order(60, 8)
+    failed = {each.item: each.value.detail for each in released if isinstance(each.value, ElementFailure)}
+    assert failed == dict.fromkeys((5, 40), "3 worker processes ended while they computed it")
+
+
+def test_a_retired_worker_returns_what_it_has():
+    """Scaling down loses and repeats nothing, and the worker ends."""
+    host = SimulatedWorkers(random.Random(1), 0.0)
+    crew = crew_of(host, 4)
+    ledger = SplitLedger(PlannedItems(epoch_of(200, 8)[0]), 0, 0)
+    elements = crew.elements(lambda first: ledger)
+    first = list(islice(elements, 20))
+    crew.scale(1)
+    assert [each.item for each in first + list(elements)] == in_order(200, 8)
+    assert (crew.workers, crew.deaths, host.most, len(host.splits)) == (1, 0, 4, 1)
+
+
+def test_the_queue_is_bounded():
+    """A trainer that takes nothing lets workers compute no further ahead than the limit."""
+    host = SimulatedWorkers(random.Random(1), 0.0)
+    crew = crew_of(host, 2)
+    ledger = SplitLedger(PlannedItems(epoch_of(5000, 8)[0]), 0, 0)
+    elements = crew.elements(lambda first: ledger)
+    for _ in range(200):
+        next(elements)
+        size = crew._split_size()
+        assert ledger.ready + ledger.owed <= max(LIMITS.elements, 2 * size * 2) + size
+
+
+def test_a_queue_full_of_bytes_gets_no_new_splits():
+    """Back-pressure by size: with the budget used up, only lost splits are handed out."""
+    host = SimulatedWorkers(random.Random(1), 0.0)
+    crew = Crew(host, 2, CrewLimits(10**6, 1, 60.0), lambda: host.now)
+    ledger = SplitLedger(PlannedItems(epoch_of(500, 8)[0]), 0, 0)
+    assert [each.item for each in crew.elements(lambda first: ledger)] == in_order(500, 8)
+
+
+def test_workers_that_never_begin_are_an_error():
+    """Three processes that end before they are ready: the pipeline says so instead of starting more."""
+
+    class Stillborn(SimulatedWorkers):
+        def start(self, worker):
+            self.events.append((worker, Ended(1)))
+
+    ledger = SplitLedger(PlannedItems(epoch_of(10, 2)[0]), 0, 0)
+    with pytest.raises(PipelineError, match=r"3 worker processes ended before they began, the last with exit status 1"):
+        list(crew_of(Stillborn(random.Random(1), 0.0)).elements(lambda first: ledger))
+
+
+def test_a_hanging_function_is_ended_and_named():
+    """A heartbeat that shows one element for longer than the timeout: its worker is killed, and the element has failed."""
+
+    class Hanging(SimulatedWorkers):
+        def compute(self, worker):
+            split = self.splits[worker][0]
+            if 5 in split.indices and split.indices[0] != 5:
+                self.splits[worker][0] = cut = split.part(0, split.indices.index(5))
+                super().compute(worker)
+                rest = self.splits[worker]
+                if not rest or rest[0].number != cut.number:
+                    rest.appendleft(
+                        Split(split.number, 0, split.indices[len(cut.indices) :], split.first + len(cut.indices))
+                    )
+            elif split.indices[0] == 5:
+                self.events.append((worker, Heartbeat(split.number, split.first, "stage 1, map(f)", 61.0)))
+            else:
+                super().compute(worker)
+
+    host = Hanging(random.Random(2), 0.0)
+    ledger = SplitLedger(PlannedItems(epoch_of(30, 30)[0]), 0, 0)
+    released = list(crew_of(host).elements(lambda first: ledger))
+    assert [each.item for each in released] == in_order(30, 30)
+    (failure,) = (each for each in released if isinstance(each.value, ElementFailure))
+    assert failure.item == 5
+    assert failure.value == ElementFailure("stage 1, map(f)", "it has not returned for 61 s, longer than timeout=60")

@@ -1,0 +1,262 @@
+"""Input workers as processes: exactly once over deaths and scaling, and nothing left behind."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pipeline_steps import (
+    DyingOnce,
+    dying_at_7,
+    failing_at_7,
+    hanging_at_7,
+    noisy,
+    number,
+    pipeline_of,
+    unstorable_at_7,
+    vector,
+    whole,
+    with_process,
+)
+
+from larder.errors import PipelineError, StageFailed
+from larder.testing import MemorySource
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def kept():
+    """Pipelines that are closed when the test ends."""
+    pipelines = []
+    yield lambda pipeline: pipelines.append(pipeline) or pipeline
+    for pipeline in pipelines:
+        pipeline.close()
+
+
+def with_workers(items=103, **options):
+    """A pipeline with two worker processes."""
+    return pipeline_of(items, **{"workers": 2, **options})
+
+
+def alive(process):
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(processes, seconds=30):
+    """Wait until none of these processes, which need not be children, runs."""
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        assert select.select([descriptor], [], [], seconds)[0], f"process {process} still runs"
+        os.close(descriptor)
+
+
+def shared_memory():
+    """Names in ``/dev/shm`` that a result queue could have."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("larder-elements", "psm_"))}
+
+
+def test_workers_give_what_one_process_gives(kept):
+    """Values, order and random numbers are the same with any number of workers."""
+    alone = list(pipeline_of(seed=3).map(number).map(noisy).shuffle(10).batch(8))
+    shared = list(kept(with_workers(seed=3).map(number).map(noisy).shuffle(10).batch(8)))
+    assert [list(map(list, batch)) for batch in shared] == [list(map(list, batch)) for batch in alone]
+
+
+def test_workers_are_kept_between_epochs(kept):
+    """Starting a process may take seconds; it is done once, and all workers get a share."""
+    pipeline = kept(with_workers(400).map(with_process))
+    epochs = [dict(pipeline), dict(pipeline)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(400))] * 2
+    assert len({process for epoch in epochs for process in epoch.values()}) == 2
+
+
+def test_a_killed_worker_is_replaced(kept, tmp_path):
+    """After ``kill -9`` in the middle of an element, every element comes once, and in the same order."""
+    expected = list(pipeline_of().map(number).batch(8))
+    pipeline = kept(with_workers().map(DyingOnce(tmp_path / "died")).batch(8))
+    assert [list(batch) for batch in pipeline] == [list(batch) for batch in expected]
+    assert pipeline.stats()["worker_deaths"] == 1
+
+
+def test_killed_again_and_again(kept):
+    """Workers are killed from outside and scaled while an epoch runs: nothing comes twice, nothing is lost."""
+    pipeline = kept(with_workers(300, workers=3).map(with_process))
+    came, killed = [], 0
+    for place, (value, process) in enumerate(pipeline):
+        came.append(value)
+        if place % 60 == 30 and alive(process):
+            os.kill(process, signal.SIGKILL)
+            killed += 1
+        if place % 60 == 0:
+            pipeline.scale(1 + place // 60 % 3)
+    assert Counter(came) == whole(300)
+    assert killed >= 2
+
+
+def test_an_element_that_kills_workers_is_named(kept):
+    """The third worker that dies at one element ends the epoch with its index."""
+    with pytest.raises(StageFailed, match=r"item 7 .*3 worker processes ended while they computed it"):
+        list(kept(with_workers(20).map(dying_at_7)))
+
+
+def test_a_function_that_hangs_is_named(kept):
+    """After the timeout its worker is killed, and the error names element and stage."""
+    with pytest.raises(StageFailed, match=r"item 7 .* in stage 1, map\(hanging_at_7\): it has not returned for \d+ s"):
+        list(kept(with_workers(20, timeout=1).map(hanging_at_7)))
+
+
+def test_a_hanging_element_can_be_skipped(kept):
+    """With ``on_error="skip"`` the rest of the epoch comes from other workers."""
+    pipeline = kept(with_workers(20, timeout=1, on_error="skip").map(hanging_at_7))
+    assert Counter(pipeline) == whole(20) - Counter([7])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"), [(failing_at_7, "ZeroDivisionError: seven"), (unstorable_at_7, r"\['lock'\]\[0\] is a")]
+)
+def test_errors_come_from_workers_as_from_one_process(kept, function, message):
+    """Element, stage and reason are the same."""
+    with pytest.raises(StageFailed, match=f"item 7 .* in stage 1, map.*{message}"):
+        list(kept(with_workers(20).map(function)))
+
+
+def test_a_function_that_cannot_be_sent_is_named(kept, monkeypatch):
+    """Without cloudpickle, a lambda is an error before any process starts, which says what to do."""
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(
+        PipelineError, match=r"stage 1, map\(<lambda>\) cannot be sent .* install cloudpickle .* workers=0"
+    ):
+        list(kept(with_workers().map(lambda item: 1)))
+
+
+def test_large_elements_arrive_whole(kept):
+    """Elements of several megabytes travel through shared memory like small ones."""
+    pipeline = kept(with_workers(6).map(vector).map(enlarged))
+    assert sorted(int(element.sum()) for element in pipeline) == [value << 20 for value in range(6)]
+
+
+def enlarged(element):
+    """A megabyte of numbers out of one."""
+    return np.full(1 << 20, element["x"][0])
+
+
+def test_elements_may_be_changed_and_kept(kept):
+    """What the loop gets is its own: writing to an element changes nothing else."""
+    own = []
+    for element in kept(with_workers(50).map(vector)):
+        element["x"] += 1
+        own.append(element)
+    assert sorted(int(element["x"][0]) for element in own) == list(range(1, 51))
+
+
+def test_a_closed_pipeline_leaves_nothing():
+    """Workers end, descriptors are closed, and ``/dev/shm`` has nothing of ours, also after an abandoned epoch."""
+    before, files = shared_memory(), len(os.listdir("/proc/self/fd"))
+    pipeline = with_workers(400).map(with_process)
+    elements = iter(pipeline)
+    processes = {process for _, process in islice(elements, 100)}
+    pipeline.close()
+    wait_for_end(processes)
+    assert list(elements) == []
+    del elements
+    assert shared_memory() <= before
+    assert len(os.listdir("/proc/self/fd")) <= files + 3  # the resource tracker of multiprocessing may have started
+
+
+def test_a_forgotten_pipeline_ends_its_workers():
+    """The last reference ends the workers."""
+    processes = {process for _, process in with_workers(200).map(with_process)}
+    wait_for_end(processes)
+
+
+def test_a_source_without_items_is_an_error_of_the_epoch(kept):
+    """A reader that fails in a worker raises in the training loop."""
+    source = MemorySource(20, before=refuse)
+    with pytest.raises(PipelineError, match="no items today"):
+        list(kept(with_workers(source=source).map(number)))
+
+
+def refuse(indices):
+    """As a gateway that is gone would."""
+    raise PipelineError("no items today")
+
+
+PROGRAM = """
+    import os, sys
+    sys.path.insert(0, {here!r})
+    from pipeline_steps import pipeline_of, with_process
+
+    def main():
+        pipeline = pipeline_of(10**6, workers=2).map(with_process)
+        seen = set()
+        try:
+            for value, process in pipeline:
+                if process not in seen:
+                    seen.add(process)
+                    print(process, flush=True)
+        except KeyboardInterrupt:
+            print("state", pipeline.state_dict()["epoch"], flush=True)
+
+    {main}
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Start a training program of its own; it prints the processes of its workers."""
+    started = []
+
+    def start(main='if __name__ == "__main__": main()'):
+        file = tmp_path / "train.py"
+        file.write_text(textwrap.dedent(PROGRAM).format(here=str(HERE), main=main))
+        process = subprocess.Popen(
+            [sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_workers_end_with_a_killed_trainer(program):
+    """After ``kill -9`` of the training process its workers end, and ``/dev/shm`` is as before."""
+    before = shared_memory()
+    trainer = program()
+    workers = [int(trainer.stdout.readline()) for _ in range(2)]
+    trainer.kill()
+    wait_for_end(workers)
+    assert shared_memory() <= before
+
+
+def test_ctrl_c_is_the_trainers(program):
+    """An interrupt of the whole group raises in the training loop only; the state can be saved, and workers end quietly."""
+    trainer = program()
+    workers = [int(trainer.stdout.readline()) for _ in range(2)]
+    os.killpg(trainer.pid, signal.SIGINT)
+    output, errors = trainer.communicate(timeout=60)
+    assert (output.splitlines()[-1], errors, trainer.returncode) == ("state 0", "", 0)
+    wait_for_end(workers)
+
+
+def test_a_script_without_a_guard_is_told_so(program):
+    """Spawned workers import the script again; the error says what is missing."""
+    _, errors = program(main="main()").communicate(timeout=60)
+    assert 'A script must start its work below `if __name__ == "__main__":`' in errors

@@ -1,0 +1,130 @@
+"""Pipelines with PyTorch: tensors as elements, and the stock `DataLoader`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import larder
+from larder.errors import ElementUnstorable, PipelineError
+from larder.pipelines import Pipeline
+from larder.pipelines.elements import decode, encode
+from larder.testing import MemorySource
+from larder.torch import Item, PipelineDataset
+
+TYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64]
+
+
+def pipeline_of(items: int = 103, **options: Any) -> Pipeline:
+    """A pipeline over so many items in memory, each its own number as text."""
+    return larder.pipeline("numbers", **{"workers": 0, "source": MemorySource(items), **options})
+
+
+def tensor(item: Item) -> dict[str, Any]:
+    """The item's number as tensor, array and number."""
+    value = int(bytes(item.data))
+    return {"t": torch.full((2, 2), value), "a": np.full(3, value, np.float32), "n": value}
+
+
+def with_noise(element: dict[str, Any]) -> dict[str, Any]:
+    """The element with random numbers of PyTorch."""
+    return {**element, "noise": torch.rand(2)}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("copy", [False, True])
+def test_tensors_come_back_as_they_were(dtype: torch.dtype, copy: bool) -> None:
+    """Type, shape and values survive, of transposed, empty and single tensors too."""
+    for value in (torch.ones(3, 4).t(), torch.zeros(0, 2), torch.tensor(3.0)):
+        given = value.to(dtype)
+        found = decode(bytearray(encode(given)), copy=copy)
+        assert (found.dtype, found.shape) == (dtype, given.shape)
+        assert torch.equal(found, given)
+
+
+def test_a_tensor_that_needs_gradients_is_stored_without() -> None:
+    """Elements are data."""
+    assert not decode(encode(torch.ones(2, requires_grad=True))).requires_grad
+
+
+def test_a_sparse_tensor_is_refused() -> None:
+    """The message says what tensors must be."""
+    with pytest.raises(ElementUnstorable, match="tensors are dense, and on the CPU"):
+        encode(torch.eye(2).to_sparse())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_gives_tensors(workers: int) -> None:
+    """The stock loader turns arrays into tensors; every element comes once in each epoch, with any number of input workers."""
+    pipeline = pipeline_of(seed=1, workers=workers).map(tensor).map(with_noise).batch(8)
+    loader = DataLoader(PipelineDataset(pipeline), batch_size=None)
+    for _ in range(2):
+        batches = list(loader)
+        assert Counter(value for batch in batches for value in batch["n"].tolist()) == Counter(range(103))
+        assert batches[0]["t"].shape == (8, 2, 2)
+        assert isinstance(batches[0]["a"], torch.Tensor)
+    pipeline.close()
+
+
+def test_random_numbers_of_torch_are_the_elements_own() -> None:
+    """They are the same in a worker process and here, and the training process's generator is left alone."""
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    here, there = (pipeline_of(20, workers=workers).map(tensor).map(with_noise).batch(20) for workers in (0, 1))
+    assert torch.equal(next(iter(here))["noise"], next(iter(there))["noise"])
+    assert torch.equal(torch.rand(1), expected)
+    there.close()
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def test_a_stateful_dataloader_resumes() -> None:
+    """torchdata saves and loads the state through the dataset."""
+    loader = StatefulDataLoader(PipelineDataset(pipeline_of().map(tensor).batch(8)), batch_size=None)
+    came = list(islice(iter(loader), 5))
+    state = json.loads(json.dumps(loader.state_dict()))
+    again = StatefulDataLoader(PipelineDataset(pipeline_of().map(tensor).batch(8)), batch_size=None)
+    again.load_state_dict(state)
+    numbers = [value for batch in [*came, *again] for value in batch["n"].tolist()]
+    assert Counter(numbers) == Counter(range(103))
+
+
+def test_dataloader_workers_are_refused() -> None:
+    """A pipeline in a DataLoader's worker would be read once by each; the error says what to set."""
+    loader = DataLoader(PipelineDataset(pipeline_of().map(tensor).batch(8)), batch_size=None, num_workers=1)
+    with pytest.raises(ValueError, match="give the DataLoader num_workers=0"):
+        next(iter(loader))
+
+
+def _in_daemon(queue: Any) -> None:
+    try:
+        next(iter(pipeline_of(workers=1).map(tensor)))
+    except PipelineError as error:
+        queue.put(str(error))
+
+
+def test_a_process_that_may_not_start_others_is_told_so() -> None:
+    """Input workers cannot be children of a daemonic process."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=_in_daemon, args=(queue,), daemon=True)
+    process.start()
+    assert "or the pipeline workers=0" in queue.get()
+    process.join()
+
+
+def test_a_lambda_is_sent_by_cloudpickle() -> None:
+    """Functions of notebooks reach worker processes if cloudpickle is installed."""
+    offset = 1000
+    pipeline = pipeline_of(20, workers=1).map(lambda item: int(bytes(item.data)) + offset)
+    assert sorted(pipeline) == list(range(1000, 1020))
+    pipeline.close()
