@@ -25,6 +25,7 @@ from gateway.admin.pages import add_pages
 from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.peer.announcements import PeerAnnouncements
 from gateway.api.peer.app import PEER, PeerApp
+from gateway.api.peer.importance import PeerImportance
 from gateway.api.peer.items import PeerItemsEdge
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.access_log import AccessLog
@@ -41,6 +42,7 @@ from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, dat
 from gateway.api.v1.fleet import FleetService, add_fleet
 from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
+from gateway.api.v1.importance import ImportanceService, add_importance
 from gateway.api.v1.jobs import JobService, add_jobs
 from gateway.config import Settings, load_settings
 from gateway.edge.asgi import Router
@@ -50,8 +52,10 @@ from gateway.engine.objects.handover import Moves
 from gateway.engine.operations.purge import Forgetting
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.services import Services
-from gateway.engine.space.chunk_keeper import OpenDatasets
+from gateway.engine.space.item_scores import ItemScores
+from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.keeper import SweepLoop
+from gateway.engine.space.score_exchange import ScoreExchange
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
 from gateway.fleet.invalidations import HeardWrites, Invalidations
@@ -75,7 +79,7 @@ from gateway.wiring.config_file import LAUNCH, ConfigFile
 from gateway.wiring.datasets import others_of, share
 from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
-from gateway.wiring.manager import Management, job_parts, keep_chunks, manage
+from gateway.wiring.manager import Management, job_parts, keep_chunks, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
 from gateway.wiring.streams import ReaderRights, watch_streams
 from gateway.wiring.vitals import late, show_memory
@@ -99,6 +103,7 @@ class Larder(Router):
         self._data: Any = None
         self._peer: PeerApp | None = None
         self._admin: Administration
+        self._exchange: ScoreExchange
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -218,6 +223,7 @@ class Larder(Router):
             fleet=others_of(fleet),
             moved=Moves(fleet.membership, fleet.peers),
             keeps=management.planned.keeps,
+            scores=scores_of(store, management),
         )
 
     async def _administrate(self, services: Services, listings: Listings, engine: Engine) -> tuple[Authenticator, Live]:
@@ -284,6 +290,10 @@ class Larder(Router):
         self._data = DataApp(identities, registrations, batches, store, settings.server.max_in_flight)
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
+        scores = engine.services.scores
+        assert isinstance(scores, ItemScores)
+        self._exchange = ScoreExchange(scores, engine.services.fleet, time.time)
+        add_importance(self._ops, ImportanceService(identities, management.parts.jobs, find, self._exchange))
         shelves = OpenDatasets(find, registry.contents, origin.has)
         keep_chunks(settings, management, engine, shelves, self._stack)
         return registrations
@@ -300,6 +310,7 @@ class Larder(Router):
                 **items.addresses(),
                 **everywhere.peers().addresses(),
                 **PeerAnnouncements(ground.channel.announce_for).addresses,
+                **PeerImportance(self._exchange, registrations.find).addresses,
             }
             limit = self._settings.server.max_in_flight
             self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)

@@ -238,6 +238,25 @@ CHUNK_ITEMS = Counter(
 PRELOADED_BYTES = Counter(
     "larder_preloaded_bytes_total", "Bytes of items of rotated chunks that this node loaded ahead"
 )
+SCORE_PARTS = Counter(
+    "larder_importance_parts_total",
+    "Parts of jobs' scores by result: applied, repeated, unknown-base, malformed; forwarded (to their homes)",
+    ["result"],
+)
+SCORED_ITEMS = Gauge(
+    "larder_importance_scored_items",
+    "Items that jobs have scored on this node, by the node's keeper: the ghost list, one entry per item and job",
+    multiprocess_mode="livesum",
+)
+UNIMPORTANT_ITEMS = Counter(
+    "larder_importance_refused_items_total",
+    "Items that were read and not stored because all that their full pool holds is more important",
+)
+IMPORTANT_ITEMS = Counter(
+    "larder_importance_prefetched_items_total",
+    "Items of next epochs' lists that were read from the origin ahead because they are important",
+)
+IMPORTANT_BYTES = Counter("larder_importance_prefetched_bytes_total", "Bytes of those items")
 STREAM_ACCESSES = Counter(
     "larder_stream_accesses_total",
     "S3 reads watched for access streams, by result: recorded, dropped (too many to process)",
@@ -287,6 +306,7 @@ ALL = (
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
+    SCORE_PARTS, SCORED_ITEMS, UNIMPORTANT_ITEMS, IMPORTANT_ITEMS, IMPORTANT_BYTES,
     STREAM_ACCESSES, STREAMS, RELEASED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,
     WARMUPS_RUNNING, WARMUPS_ENDED,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gateway.engine.items.homes import PeerNodes
 from gateway.engine.objects.handover import Moved
@@ -23,6 +24,26 @@ def _everything(_content: Content, _index: int) -> bool:
     return True
 
 
+class ScoredItems(Protocol):
+    """How important items are; see ``gateway.engine.space.item_scores.ItemScores``."""
+
+    def of(self, content: Content, index: int) -> float | None:
+        """The score of an item, if its dataset is kept by importance."""
+
+    async def admits(self, content: Content, index: int) -> bool:
+        """Whether an item that is not here may be stored."""
+
+
+class _Unscored:
+    """No item is more important than another."""
+
+    def of(self, content: Content, index: int) -> float | None:
+        return None
+
+    async def admits(self, content: Content, index: int) -> bool:
+        return True
+
+
 async def _not_moved(_key: ObjectKey, _identity: OriginIdentity) -> Moved | None:
     return None
 
@@ -34,7 +55,7 @@ class Services:
     ``heard`` says which writes elsewhere in the fleet this worker knows of. ``fleet`` is how other nodes are
     reached; ``None`` when there can be none.
     ``moved`` takes objects over from their former homes, but not those that were ``forgotten`` lately.
-    ``keeps`` says whether the plan has a place for an item of a dataset.
+    ``keeps`` says whether the plan has a place for an item of a dataset, ``scores`` how important it is.
     """
 
     store: Store
@@ -49,6 +70,7 @@ class Services:
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
     forgotten: RecentlyInvalidated = field(default_factory=RecentlyInvalidated)
     keeps: Callable[[Content, int], bool] = _everything
+    scores: ScoredItems = field(default_factory=_Unscored)
 
     def trusted_since(self) -> float:
         """When the origin must have confirmed an object, at the earliest, for it to be served without a check.

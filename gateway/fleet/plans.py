@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
+from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
 from gateway.policies.streams.zone import NodeStreams
 
@@ -80,6 +81,7 @@ class NodeReport(NamedTuple):
 
 _REPORT = Document[dict[str, NodeReport]](dict[str, NodeReport])
 _STREAMS = Document[NodeStreams](NodeStreams)
+_SCORES = Document[dict[str, ScoreReport]](dict[str, ScoreReport])
 
 
 class Plans:
@@ -228,3 +230,10 @@ class StreamReports(NodeReports[NodeStreams]):
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
         super().__init__(redis, f"{prefix}streams", silence, _STREAMS)
+
+
+class ScoreReports(NodeReports[dict[str, ScoreReport]]):
+    """What the nodes of a zone say of the importance of items, by dataset."""
+
+    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+        super().__init__(redis, f"{prefix}scores", silence, _SCORES)

@@ -40,6 +40,7 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "ServiceUnavailable": (503, "Something that is needed for the answer is not available at the moment"),
         "TooLarge": (413, "The request is too large"),
         "Unauthorized": (401, "The request needs a valid token"),
+        "UnknownBase": (409, "The part adds to one that is not here; send a whole one"),
         "UnknownDataset": (404, "The dataset is not registered; register it again"),
         "UnknownJob": (404, "The job is not registered, or was silent for too long; register it again"),
         "UnsupportedMediaType": (415, "The body's type is not understood here"),

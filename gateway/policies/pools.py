@@ -23,6 +23,7 @@ from gateway.model.keys import ObjectKey
 from gateway.policies.eviction.arc import Arc
 from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.consumed import Consumed
+from gateway.policies.eviction.importance import Importance
 from gateway.policies.eviction.lfu import LeastFrequentlyUsed
 from gateway.policies.eviction.loop import Loop
 from gateway.policies.eviction.lru import LeastRecentlyUsed
@@ -49,6 +50,7 @@ ORDERS: dict[str, EvictionOrder] = {
         Consumed(),
         Loop(),
         ChunkOrder(),
+        Importance(),
     )
 }
 """All eviction orders, by the name that settings, plan and index use."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gateway.model.keys import ObjectKey
+from gateway.policies.importance import PoolLevel
 from gateway.policies.pools import Pool
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
@@ -42,13 +43,33 @@ class Pools:
         except DiskFault:
             return 0
 
-    async def charge(self, digests: Sequence[bytes], pool: str) -> bool:
-        """Have blobs enter a pool, those that it holds excepted; whether the index took it."""
+    async def charge(self, digests: Sequence[bytes], pool: str, scores: Mapping[bytes, float] | None = None) -> bool:
+        """Have blobs enter a pool, those that it holds excepted; whether the index took it.
+
+        ``scores`` says how important some of them are.
+        """
         try:
-            await self._disk.write(lambda connection: pool_rows.charge(connection, digests, pool, self._disk.now()))
+            await self._disk.write(
+                lambda connection: pool_rows.charge(connection, digests, pool, self._disk.now(), scores or {})
+            )
         except DiskFault:
             return False
         return True
+
+    async def rank(self, pool: str, scores: Mapping[bytes, float]) -> bool:
+        """Rank those of some blobs that a pool holds by their scores; whether the index took it."""
+        try:
+            await self._disk.write(partial(pool_rows.rank, name=pool, scores=scores))
+        except DiskFault:
+            return False
+        return True
+
+    async def level(self, pool: str) -> PoolLevel | None:
+        """How full a pool is; ``None`` when there is none of this name, or while the index cannot be read."""
+        try:
+            return await self._disk.look(partial(pool_rows.level, name=pool))
+        except DiskFault:
+            return None
 
     async def charge_below(self, place: ObjectKey, after: str, limit: int) -> str | None:
         """See ``pool_rows.charge_below``; while the index takes nothing, ``after`` again."""

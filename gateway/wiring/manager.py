@@ -5,11 +5,15 @@ from __future__ import annotations
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.api.v1.jobs import Find, JobParts
 from gateway.config import Settings
 from gateway.engine.engine import Engine
-from gateway.engine.space.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
+from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
+from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
+from gateway.engine.space.item_scores import ItemScores
+from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
@@ -17,8 +21,10 @@ from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
-from gateway.fleet.plans import Plans, Reports, StreamReports
+from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
 from gateway.model.fleet import NodeState
+from gateway.store.importance import ScoreTables
+from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 
 _REPORTS_LAST = 3
@@ -45,6 +51,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         Plans(redis, prefix),
         Reports(redis, prefix, _REPORTS_LAST * pace.expire),
         StreamReports(redis, prefix, _REPORTS_LAST * pace.expire),
+        ScoreReports(redis, prefix, _REPORTS_LAST * pace.expire),
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 
@@ -62,6 +69,11 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership)
 
 
+def scores_of(store: Store, management: Management) -> ItemScores:
+    """How important items are, as this worker sees it."""
+    return ItemScores(ScoreTables(store.directory.generations), store.pools, lambda: management.parts.plans.plan)
+
+
 def job_parts(settings: Settings, management: Management, find: Find) -> JobParts:
     """What the addresses of jobs work with."""
     parts = management.parts
@@ -72,8 +84,21 @@ def keep_chunks(
     settings: Settings, management: Management, engine: Engine, shelves: OpenDatasets, stack: AsyncExitStack
 ) -> None:
     """Perform the plan on this node, in the worker whose turn it is; the stack ends it."""
-    parts = management.parts
+    parts, store, scores = management.parts, engine.services.store, engine.services.scores
+    assert isinstance(scores, ItemScores)
     preloader = Preloader(engine.fetches, engine.lane)
     told = PlanExchange(management.planned, parts.jobs, parts.reports, management.membership)
-    keeper = ChunkKeeper(engine.services.store, preloader, shelves, told, settings.cache.eviction)
+    keeper = ChunkKeeper(store, preloader, shelves, told, settings.cache.eviction, scores)
     keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
+    membership = management.membership
+    links = ImportanceLinks(
+        lambda: parts.plans.plan, membership, shelves.contents, partial(parts.scores.tell, membership.me)
+    )
+    readers = JobReaders(parts.jobs, shelves, store.items)
+    important = ImportanceKeeper(store, scores, preloader, readers, links)
+
+    async def end() -> None:
+        await important.stop()
+        await readers.stop()
+
+    keep_running(repeat("importance", important.turn, settings.fleet.heartbeat), stack, end)

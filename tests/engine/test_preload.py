@@ -14,7 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.engine.lane import BESIDE
 from gateway.engine.space import chunk_keeper, preload
-from gateway.engine.space.chunk_keeper import ChunkKeeper, OpenDatasets, PlanExchange
+from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
+from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.fleet.jobs import JobRecord

@@ -14,7 +14,7 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, sett
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import NodeReport, Plans, Reports, StreamReports
+from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.plan import Phase, Plan
@@ -52,6 +52,7 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
         Plans(redis, Z),
         Reports(redis, Z, LONG),
         StreamReports(redis, Z, LONG),
+        ScoreReports(redis, Z, LONG),
         Leadership(redis, Z, name, lease),
     )
     electorate = Electorate(lambda: [node], lambda: True)

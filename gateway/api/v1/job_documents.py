@@ -175,6 +175,17 @@ class ChunksInForce(BaseModel):
     marked: list[int] = Field(description="complete, older than another, and gone when no job needs them")
 
 
+class ImportanceInForce(BaseModel):
+    """How a dataset is kept whose jobs say how important its items are."""
+
+    threshold: float | None = Field(description="the score from which on items fit; null while all that is scored fits")
+    partial: bool = Field(description="whether only a part of the dataset fits")
+    jobs: dict[str, float] = Field(
+        description="the caller's jobs whose scores count, each with its share of their reads"
+    )
+    others: float = Field(description="the share of other tenants' jobs")
+
+
 class PlannedDataset(BaseModel):
     """What the fleet does for a dataset."""
 
@@ -183,7 +194,9 @@ class PlannedDataset(BaseModel):
     units: int
     why: str = Field(examples=["benefit"])
     granted: int = Field(description="bytes")
+    order: str = Field(description="in which its items leave", examples=["uniform", "chunk", "importance"])
     chunks: ChunksInForce
+    importance: ImportanceInForce | None
     inputs: dict[str, Any] = Field(description="what the manager saw")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gateway.api.v1.job_documents import ChunksInForce, PlanDocument, PlannedDataset, PlannedJob
-from gateway.policies.space.plan import Plan
+from gateway.api.v1.job_documents import ChunksInForce, ImportanceInForce, PlanDocument, PlannedDataset, PlannedJob
+from gateway.policies.space.plan import ImportanceOrder, Plan
 
 
 def plan_document(
@@ -33,12 +33,14 @@ def plan_document(
                 units=order.units,
                 why=order.why.value,
                 granted=order.target,
+                order=order.eviction,
                 chunks=ChunksInForce(
                     complete=list(order.chunks.complete),
                     loading=order.chunks.loading,
                     active=order.chunks.active,
                     marked=list(order.chunks.marked),
                 ),
+                importance=_importance(order.importance, tenant),
                 inputs=of_datasets.get(dataset, {}),
             )
             for dataset, order in plan.datasets.items()
@@ -51,6 +53,14 @@ def plan_document(
         },
         history=[_told(event, tenant) for event in history if _concerns(event, tenant, datasets)],
     )
+
+
+def _importance(order: ImportanceOrder | None, tenant: str) -> ImportanceInForce | None:
+    if order is None:
+        return None
+    mine = {name.rpartition("/")[2]: weight.share for name, weight in order.jobs.items() if _is_of(name, tenant)}
+    others = sum(weight.share for name, weight in order.jobs.items() if not _is_of(name, tenant))
+    return ImportanceInForce(threshold=order.threshold, partial=order.partial, jobs=mine, others=round(others, 3))
 
 
 def _inputs(plan: Plan) -> Mapping[str, Any]:

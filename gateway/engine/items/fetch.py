@@ -218,6 +218,7 @@ class ItemFetches:
         length = int(wanted.registration.content.lengths[wanted.index])
         location = wanted.location
         keep = keep and self._may_keep(wanted, location, length)
+        keep = keep and await self._services.scores.admits(wanted.registration.content, wanted.index)
         if wanted.store_only and not keep:
             return _not_taken()
         if location.length == 0:
@@ -350,9 +351,10 @@ class ItemFetches:
             raise _changed() from None
         finally:
             growing.end()
-        dataset = wanted.registration.content.id
-        access = Access(dataset, wanted.index, ref.digest, False, self._services.now(), wanted.identity)
-        entering = Entering(access, dataset_pool(dataset), 0 if wanted.store_only else 1)
+        content = wanted.registration.content
+        access = Access(content.id, wanted.index, ref.digest, False, self._services.now(), wanted.identity)
+        score = self._services.scores.of(content, wanted.index)
+        entering = Entering(access, dataset_pool(content.id), 0 if wanted.store_only else 1, score)
         await self._store.keep_item(ref, entering, for_good=not may_evict_for(wanted.mode))
         return StoredItem(blob)
 

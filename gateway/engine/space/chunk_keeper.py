@@ -15,53 +15,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from gateway import metrics
 from gateway.engine.items.homes import keys_of
 from gateway.engine.space.chunk_eviction import outside, placeless
+from gateway.engine.space.item_scores import ItemScores
+from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.engine.space.preload import Preloader, Reader
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import JobRecord, Jobs
+from gateway.fleet.jobs import Jobs
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport, Reports
-from gateway.flight import SingleFlight
-from gateway.model.errors import LarderError
-from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.plan import PoolOrder
-from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 from gateway.tasks import stop
 
 _SWEEP_EVERY = 10
 _PATIENCE = 10
-_SOON = 0.5
-"""Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
 
 log = logging.getLogger("larder.chunks")
 
-Find = Callable[[str, str], Awaitable[Registration | None]]
 Part = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenDatasets:
-    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
-
-    ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
-    """
-
-    find: Find
-    contents: Callable[[], Iterable[Content]]
-    signs_as: Callable[[OriginIdentity], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +84,7 @@ class ChunkKeeper:
         shelves: what datasets there are.
         told: the fleet.
         eviction: order of the pool ``default``.
+        scores: how important items are.
     """
 
     def __init__(
@@ -111,6 +94,7 @@ class ChunkKeeper:
         shelves: OpenDatasets,
         told: PlanExchange,
         eviction: str = LeastRecentlyUsed.name,
+        scores: ItemScores | None = None,
     ) -> None:
         self._store = store
         self._preloader = preloader
@@ -118,12 +102,11 @@ class ChunkKeeper:
         self._told = told
         self._rotated: dict[str, _Rotated] = {}
         self._loads: dict[Part, _Load] = {}
-        self._finding: SingleFlight[tuple[str, str], Registration | None] = SingleFlight()
-        self._records: list[JobRecord] | None = None
+        self._jobs = JobReaders(told.jobs, shelves, store.items)
         self._placed: dict[str, Registration] = {}
         self._wanted: frozenset[str] = frozenset()
         self._turns = 0
-        self._assignments = PoolAssignments(store, told.planned.keeps, eviction)
+        self._assignments = PoolAssignments(store, told.planned.keeps, eviction, told.membership.me, scores)
 
     async def turn(self) -> None:
         """Once per heartbeat. In a worker without the node lock nothing happens."""
@@ -133,7 +116,7 @@ class ChunkKeeper:
         orders = self._told.planned.plan.datasets
         rotated = {name: order for name, order in orders.items() if order.caching is CachingMode.CHUNKED}
         self._forget_others(rotated)
-        self._records = None
+        self._jobs.look_again()
         await self._place(frozenset(name for name, order in orders.items() if order.caching is not CachingMode.NONE))
         for name, order in rotated.items():
             await self._keep(name, order)
@@ -149,7 +132,7 @@ class ChunkKeeper:
         loads = [load.task for load in self._loads.values()]
         self._loads.clear()
         await stop(loads)
-        await self._finding.stop()
+        await self._jobs.stop()
         self._rotated.clear()
         self._placed.clear()
         self._wanted = frozenset()
@@ -162,23 +145,14 @@ class ChunkKeeper:
         self._wanted = wanted
         self._placed = {name: known for name, known in self._placed.items() if name in wanted}
         looked = set()
-        for record in await self._known_jobs():
+        for record in await self._jobs.records():
             name = record.dataset
             if name in wanted and name not in looked:
-                registration = await self._found(record.tenant, name)
+                registration = await self._jobs.registration(record.tenant, name)
                 if registration is not None:
                     looked.add(name)
                     self._store.items.adopt(registration.content)
                     self._placed[name] = registration
-
-    async def _known_jobs(self) -> list[JobRecord]:
-        """The jobs of the zone, asked for once per turn; none while Redis is lost."""
-        if self._records is None:
-            try:
-                self._records = await self._told.jobs.records()
-            except DOWN:
-                self._records = []
-        return self._records
 
     def _forget_others(self, rotated: dict[str, PoolOrder]) -> None:
         for name in [name for name in self._rotated if name not in rotated]:
@@ -191,7 +165,7 @@ class ChunkKeeper:
     async def _keep(self, name: str, order: PoolOrder) -> None:
         known = self._rotated.setdefault(name, _Rotated(order))
         if not known.readers or known.turns % _SWEEP_EVERY == 0:
-            known.readers = await self._readers(name) or known.readers
+            known.readers = await self._jobs.readers(name) or known.readers
             known.unknown_for = 0 if known.readers else known.unknown_for + 1
         if known.order.units != order.units:
             for part in [part for part in self._loads if part[0] == name]:
@@ -203,33 +177,6 @@ class ChunkKeeper:
         known.turns += 1
         if known.readers:
             self._load_all(name, order, known.readers)
-
-    async def _readers(self, name: str) -> list[Reader]:
-        """The jobs of a dataset whose registration is known here."""
-        found: dict[tuple[str, OriginIdentity], Reader] = {}
-        for record in await self._known_jobs():
-            identity = OriginIdentity(record.origin, record.access_key_id)
-            if record.dataset != name or not self._shelves.signs_as(identity):
-                continue
-            if (record.tenant, identity) not in found:
-                registration = await self._found(record.tenant, name)
-                if registration is not None:
-                    self._store.items.adopt(registration.content)
-                    found[record.tenant, identity] = Reader(registration, identity)
-        return list(found.values())
-
-    async def _found(self, tenant: str, name: str) -> Registration | None:
-        """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
-        within = _SOON if self._finding.get((tenant, name)) is None else 0.0
-        finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
-        done, _ = await asyncio.wait([finding], timeout=within)
-        return finding.result() if done else None
-
-    async def _find(self, tenant: str, name: str) -> Registration | None:
-        try:
-            return await self._shelves.find(tenant, name)
-        except (*DOWN, LarderError):
-            return None  # it is still being copied from another node, or Redis is lost: looked for again later
 
     # --- room
 

@@ -24,9 +24,10 @@ from gateway.engine.space.changes import changes
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import NodeReport, Plans, Reports, StreamReports
+from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.plan import Phase, Plan, PoolOrder
 from gateway.policies.streams.zone import ZoneStream, zone_streams
@@ -46,6 +47,7 @@ class Coordination:
     plans: Plans
     reports: Reports
     streams: StreamReports
+    scores: ScoreReports
     leadership: Leadership
 
 
@@ -82,6 +84,7 @@ class Manager:
         self._until = 0.0
         self._turns = 0
         self._streams: Mapping[str, ZoneStream] = {}
+        self._scores: Mapping[str, Mapping[str, ScoreReport]] = {}
         self._lost = False
 
     @property
@@ -186,7 +189,9 @@ class Manager:
         capacity = int(USABLE * sum(node.capacity for node in ready))
         if self._turns % _STREAMS_EVERY == 1:
             self._streams = zone_streams(await parts.streams.all())
-        return Facts(capacity, datasets, {job.record.key: _facts_of(job, plan) for job in jobs}, self._streams)
+            self._scores = _by_dataset(await parts.scores.all())
+        facts = {job.record.key: _facts_of(job, plan) for job in jobs}
+        return Facts(capacity, datasets, facts, self._streams, self._scores)
 
 
 def _show(plan: Plan) -> None:
@@ -237,6 +242,15 @@ def _loaded(order: PoolOrder | None, dataset: str, told: list[dict[str, NodeRepo
         return False
     missing = NodeReport()
     return bool(told) and all(report.get(dataset, missing).chunk == order.chunks.loading for report in told)
+
+
+def _by_dataset(reports: Mapping[str, Mapping[str, ScoreReport]]) -> dict[str, dict[str, ScoreReport]]:
+    """What each node says of the importance of a dataset's items."""
+    found: dict[str, dict[str, ScoreReport]] = {}
+    for node, of_node in sorted(reports.items()):
+        for dataset, report in of_node.items():
+            found.setdefault(dataset, {})[node] = report
+    return found
 
 
 def _share(dataset: str, items: int, told: list[dict[str, NodeReport]]) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway import metrics
+from gateway.engine.space.item_scores import ItemScores
 from gateway.policies.pools import STREAM, Pool, dataset_pool, stream_place, with_default
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.watermarks import Watermarks
@@ -58,12 +59,18 @@ class PoolAssignments:
         store: of the node.
         keeps: whether the plan has a place for an item of a dataset.
         order: eviction order of the pool ``default``.
+        node: this node's id.
+        scores: how important items are.
     """
 
-    def __init__(self, store: Store, keeps: Keeps, order: str) -> None:
+    def __init__(
+        self, store: Store, keeps: Keeps, order: str, node: str = "", scores: ItemScores | None = None
+    ) -> None:
         self._store = store
         self._keeps = keeps
         self._order = order
+        self._node = node
+        self._scores = scores
         self._defined: tuple[Pool, ...] = ()
         self._given: Mapping[str, bool] = {}
         self._charged: dict[str, _Charged] = {}
@@ -99,7 +106,7 @@ class PoolAssignments:
     async def _define(self, plan: Plan, everywhere: int) -> bool:
         """Define the pools if they are others; whether blobs may have to change pools."""
         capacity = self._store.status().capacity
-        planned = node_pools(plan, capacity, everywhere)
+        planned = node_pools(plan, capacity, everywhere, self._node)
         wanted = with_default(planned, int(Watermarks().low * capacity), self._order)
         if wanted == self._defined or not await self._store.pools.define(wanted):
             return False
@@ -151,11 +158,17 @@ class PoolAssignments:
             page = pending[start : start + _BATCH]
             digests = [content.digest(int(index)) for index in page]
             mine = [one for one in digests if not any(self._wants(rival, one) for rival in rivals)]
-            if not await self._store.pools.charge(mine, name):
+            if not await self._store.pools.charge(mine, name, self._scores_of(content, page)):
                 self._more = True
                 return
             charged.stamps[page] = states.stamp[page]
             charged.items[page] = True
+
+    def _scores_of(self, content: Content, page: NDArray[np.intp]) -> dict[bytes, float]:
+        if self._scores is None or self._scores.order(content.id) is None:
+            return {}
+        found = ((int(index), self._scores.of(content, int(index))) for index in page)
+        return {content.digest(index): score for index, score in found if score is not None}
 
     def _goes_before(self, other: Content, content: Content) -> bool:
         """Whether bytes of both datasets are charged to the other one."""

@@ -1,9 +1,10 @@
-"""Loading this node's part of a chunk before jobs need it (Quiver, section 5.1), in the background lane.
+"""Loading items before jobs need them, in the background lane: this node's part of a chunk (Quiver, section 5.1), or the most
+important ones of a list (SHADE, section 4.2).
 
-The order is random, so that several nodes and jobs find different items in the cache. An item that the origin cannot give now is
-tried again, as another job's reader if there is one. One that the origin has not, or refuses to all readers, is left out: a chunk
-is complete when all that can be had is there, or it would hold up the rotation. Nodes that have an item already are asked before
-the origin (gateway/engine/items/homes.py).
+The order of a chunk is random, so that several nodes and jobs find different items in the cache. An item that the origin cannot
+give now is tried again, as another job's reader if there is one. One that the origin has not, or refuses to all readers, is left
+out: a chunk is complete when all that can be had is there, or it would hold up the rotation. Nodes that have an item already are
+asked before the origin (gateway/engine/items/homes.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,14 @@ _AGAIN = 0.5
 Indices = NDArray[np.uint32]
 
 
+class Purpose(Enum):
+    """Why items are loaded."""
+
+    CHUNK = "chunk"
+    IMPORTANCE = "importance"
+    """In the order that is given, because there may be no time for all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """As whom, and from where, a dataset's items are read."""
@@ -51,7 +61,7 @@ def missing_of(content: Content, indices: Indices) -> Indices:
 
 
 class Preloader:
-    """Loads parts of chunks on one worker.
+    """Loads items on one worker.
 
     Args:
         fetches: of this worker.
@@ -63,27 +73,30 @@ class Preloader:
         self._lane = lane
         self._random = np.random.default_rng()
 
-    async def load(self, readers: Sequence[Reader], indices: Indices) -> int:
+    async def load(self, readers: Sequence[Reader], indices: Indices, purpose: Purpose = Purpose.CHUNK) -> int:
         """Bring items into the cache that are not there; how many could not be had.
 
         Args:
             readers: of the same content, at least one.
             indices: whose home is here.
+            purpose: why.
         """
         content = readers[0].registration.content
         left = missing_of(content, indices)
         for number in range(ROUNDS):
-            self._random.shuffle(left)
+            if purpose is Purpose.CHUNK:
+                self._random.shuffle(left)
             reader = readers[number % len(readers)]
-            left = await self._round(reader, left)
+            left = await self._round(reader, left, purpose)
             if not len(left):
                 return 0
             if number + 1 < ROUNDS:
                 await asyncio.sleep(_AGAIN * 2**number)
-        metrics.CHUNK_ITEMS.labels("failed").inc(len(left))
+        if purpose is Purpose.CHUNK:
+            metrics.CHUNK_ITEMS.labels("failed").inc(len(left))
         return len(left)
 
-    async def _round(self, reader: Reader, indices: Indices) -> Indices:
+    async def _round(self, reader: Reader, indices: Indices, purpose: Purpose) -> Indices:
         """Try each item once; those that may be had another time, or by another reader."""
         failed: list[int] = []
         neighbours, content = self._fetches.neighbours, reader.registration.content
@@ -92,7 +105,7 @@ class Preloader:
         async def fetch(index: int) -> int:
             if content.states.flags[index] in (RESIDENT, VERIFIED):
                 return 0  # a job has brought it
-            status = await self._fetch(reader, index, scout)
+            status = await self._fetch(reader, index, scout, purpose)
             if status in (ItemStatus.ORIGIN_ERROR, ItemStatus.REFUSED):
                 failed.append(index)
             length = int(content.lengths[index])
@@ -101,12 +114,15 @@ class Preloader:
         await self._lane.add(LoadClass.CHUNK, indices.tolist(), fetch).ended()
         return np.array(failed, dtype=np.uint32)
 
-    async def _fetch(self, reader: Reader, index: int, source: HolderSource | None) -> ItemStatus:
+    async def _fetch(self, reader: Reader, index: int, source: HolderSource | None, purpose: Purpose) -> ItemStatus:
         wanted = Wanted(
             reader.registration, index, reader.identity, CachingMode.CHUNKED, store_only=True, here=True, source=source
         )
         outcome = await self._fetches.fetch(wanted)
-        if isinstance(outcome, StoredItem):
+        if isinstance(outcome, StoredItem) and purpose is Purpose.CHUNK:
             metrics.CHUNK_ITEMS.labels("loaded").inc()
             metrics.PRELOADED_BYTES.inc(outcome.blob.size)
+        elif isinstance(outcome, StoredItem) and not outcome.flags:
+            metrics.IMPORTANT_ITEMS.inc()
+            metrics.IMPORTANT_BYTES.inc(outcome.blob.size)
         return outcome.status if isinstance(outcome, FailedItem) else ItemStatus.OK

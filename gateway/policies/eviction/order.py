@@ -47,6 +47,7 @@ class BlobFacts:
         rank: it has; ``None`` when it enters the pool.
         reads: how many accesses this one stands for; 0 when the blob was announced, or loaded ahead, and not read yet.
         ghost: the rank with which it left, if that is remembered.
+        score: how important jobs said that the item is, not negative; ``None`` when none did.
     """
 
     pool: Ledger
@@ -54,6 +55,7 @@ class BlobFacts:
     rank: float | None = None
     reads: int = 1
     ghost: float | None = None
+    score: float | None = None
 
 
 class EvictionOrder(Protocol):

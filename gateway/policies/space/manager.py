@@ -22,13 +22,15 @@ choice:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
+from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import Allocation, Candidate, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
+from gateway.policies.space.importance import ScoredDataset, ScoreReport, important
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
@@ -88,13 +90,14 @@ class Facts:
     """All that a decision is made from.
 
     ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
-    ``jobs`` by ``tenant/job``, access ``streams`` by name.
+    ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node.
     """
 
     capacity: int
     datasets: Mapping[str, DatasetFacts]
     jobs: Mapping[str, JobFacts]
     streams: Mapping[str, ZoneStream] = field(default_factory=dict)
+    scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
     jobs = _probed(before, memory.jobs, facts, now, settings.probe)
     spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
-    datasets, rotations, events = _rotated(before, facts, spaces.orders(), memory.rotations, jobs, now, settings)
+    orders = _by_importance(before, facts, spaces.orders(), memory.capacity)
+    datasets, rotations, events = _rotated(before, facts, orders, memory.rotations, jobs, now, settings)
     told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, memory.capacity - sum(order.target for order in datasets.values()))
     streams, remembered = stream_orders(before.pools, facts.streams, left, memory.streams, now)
@@ -170,7 +174,7 @@ def _probed(
     jobs = {}
     for dataset, names in _by_dataset(facts).items():
         order = before.of(dataset)
-        held = CachingMode.FULL if order is None else order.caching
+        held = CachingMode.FULL if order is None else order.held
         known = {name: _remembered(memory, name, dataset) for name in names}
         probing = [name for name in names if facts.jobs[name].wants == "auto"]
         turn = _next_turn({name: known[name] for name in probing}, facts, now, settings)
@@ -329,6 +333,34 @@ def _gains(fact: JobFacts, known: RememberedJob, assumed: float) -> tuple[float,
 
 def _above(benefit: float) -> float:
     return benefit - 1 if benefit >= LEAST_BENEFIT else 0.0
+
+
+def _by_importance(
+    before: Plan, facts: Facts, orders: Mapping[str, PoolOrder], capacity: int
+) -> Mapping[str, PoolOrder]:
+    """The orders, with pools ranked by importance where jobs send scores. Access streams keep what they were given."""
+    named = _by_dataset(facts)
+    scored = {
+        dataset: ScoredDataset(
+            reports,
+            {name: _rate(facts.jobs[name].totals.values()) for name in named.get(dataset, ())},
+            min(facts.datasets[dataset].size, facts.datasets[dataset].quota or facts.datasets[dataset].size),
+        )
+        for dataset, reports in facts.scores.items()
+        if dataset in facts.datasets
+    }
+    if not scored:
+        return orders
+    of_streams = sum(order.target for name, order in before.pools.items() if name.startswith(STREAM))
+    free = capacity - of_streams - sum(order.target for order in orders.values())
+    return important(orders, before.datasets, scored, free)
+
+
+def _rate(totals: Iterable[PhaseTotals]) -> float:
+    """Items that a job read per second since it began; 0 while that is not known."""
+    known = list(totals)
+    seconds = sum(total.seconds for total in known)
+    return sum(total.items for total in known) / seconds if seconds > 0 else 0.0
 
 
 # --- chunks

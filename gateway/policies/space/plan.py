@@ -7,14 +7,16 @@ in the plan is treated as ``policies.datasets.decide`` says: there is no manager
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.importance import JobWeight
 from gateway.policies.pools import Pool, dataset_pool, share_of
+from gateway.policies.watermarks import Watermarks
 
 
 class Phase(StrEnum):
@@ -70,11 +72,27 @@ class ChunkRotation:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportanceOrder:
+    """How a pool of the order ``importance`` is filled in the fleet (policies/space/importance.py).
+
+    ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the score from which on items fit the pool,
+    ``None`` while all that is scored fits; ``shares`` the bytes that each node has of it; ``partial``: not the whole dataset
+    fits.
+    """
+
+    jobs: Mapping[str, JobWeight]
+    threshold: float | None = None
+    shares: Mapping[str, int] = field(default_factory=dict)
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PoolOrder:
     """What the fleet does for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
 
     ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
-    ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching``.
+    ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching`` unless jobs say how important
+    its items are (``importance``).
     """
 
     caching: CachingMode
@@ -85,6 +103,12 @@ class PoolOrder:
     chunks: ChunkRotation = ChunkRotation()
     minimum: int = 0
     order: str = ""
+    importance: ImportanceOrder | None = None
+
+    @property
+    def held(self) -> CachingMode:
+        """As what the times of its jobs are measured: a part of a dataset, chosen by importance, is no whole one."""
+        return CachingMode.CHUNKED if self.importance is not None and self.importance.partial else self.caching
 
     @property
     def eviction(self) -> str:
@@ -148,6 +172,7 @@ class Plan:
                         "active": order.chunks.active,
                         "marked": list(order.chunks.marked),
                     },
+                    "importance": None if order.importance is None else asdict(order.importance),
                 }
                 for name, order in self.pools.items()
             },
@@ -207,26 +232,47 @@ def _pool(document: Mapping[str, Any]) -> PoolOrder:
         ),
         int(document.get("minimum", 0)),
         str(document.get("order", "")),
+        _importance(document.get("importance")),
     )
 
 
-def node_pools(plan: Plan, capacity: int, everywhere: int) -> tuple[Pool, ...]:
+def _importance(document: Mapping[str, Any] | None) -> ImportanceOrder | None:
+    if document is None:
+        return None
+    threshold = document["threshold"]
+    return ImportanceOrder(
+        {str(job): JobWeight(float(of["share"]), float(of["factor"])) for job, of in document["jobs"].items()},
+        None if threshold is None else float(threshold),
+        {str(node): int(share) for node, share in document["shares"].items()},
+        bool(document["partial"]),
+    )
+
+
+def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
     """The pools that one node has under a plan; a dataset without jobs has none.
 
     Args:
         plan: of the fleet.
         capacity: bytes of this node's cache.
         everywhere: bytes of all nodes' caches.
+        node: its id.
     """
     return tuple(
-        Pool(name, _target(order, capacity, everywhere), order.eviction, share_of(order.minimum, capacity, everywhere))
+        Pool(
+            name,
+            _target(order, capacity, everywhere, node),
+            order.eviction,
+            share_of(order.minimum, capacity, everywhere),
+        )
         for name, order in sorted(plan.pools.items())
         if order.why is not WhyCaching.NO_JOBS
     )
 
 
-def _target(order: PoolOrder, capacity: int, everywhere: int) -> int:
+def _target(order: PoolOrder, capacity: int, everywhere: int, node: str) -> int:
     if order.caching is CachingMode.NONE:
         return 0
+    if order.importance is not None and node in order.importance.shares:
+        return min(order.importance.shares[node], int(Watermarks().low * capacity))
     # A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept.
     return share_of(order.target, capacity, everywhere) or capacity

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from sqlite3 import Connection
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
+from gateway.policies.importance import PoolLevel
 from gateway.policies.pools import (
     DEFAULT,
     GHOSTS,
@@ -37,6 +39,7 @@ _PAGE = 500
 _TRIMMED = 64
 """Ghosts that are forgotten at a time, at most."""
 _NOBODY = OriginIdentity("", "")
+_NONE: Mapping[bytes, float] = MappingProxyType({})
 _COLUMNS = (
     "id, name, eviction, target, minimum, bytes, fresh, ghosts, fresh_ghosts, adapted, retired, "
     "blobs, hits, misses, ghost_hits, evicted_blobs, evicted_bytes"
@@ -73,12 +76,13 @@ class PoolRow:
 class Entering(NamedTuple):
     """Why a blob enters the cache: the access, and the pool that it is for; of an object, its stream's goes before ``default``.
 
-    ``reads`` is 0 if it was loaded ahead.
+    ``reads`` is 0 if it was loaded ahead. ``score``: see ``BlobFacts``.
     """
 
     access: Access
     pool: str = DEFAULT
     reads: int = 1
+    score: float | None = None
 
 
 class NewBlob(NamedTuple):
@@ -172,7 +176,9 @@ def _forget_empty(connection: Connection) -> None:
     connection.execute(f"DELETE FROM pools WHERE id IN ({empty})")  # noqa: S608
 
 
-def charge(connection: Connection, digests: Sequence[bytes], name: str, now: float) -> int:
+def charge(
+    connection: Connection, digests: Sequence[bytes], name: str, now: float, scores: Mapping[bytes, float] = _NONE
+) -> int:
     """Have blobs enter a pool, those excepted that it holds; how many did."""
     row = _pool(connection, name)
     entering = []
@@ -183,7 +189,8 @@ def charge(connection: Connection, digests: Sequence[bytes], name: str, now: flo
         ).fetchall()
         for digest, size in found:
             access = Access(row.pool.name, 0, digest, False, now, _NOBODY)
-            entering.append((row.id, row.order.rank(access, BlobFacts(row.ledger, size, reads=0), now), digest))
+            facts = BlobFacts(row.ledger, size, reads=0, score=scores.get(digest))
+            entering.append((row.id, row.order.rank(access, facts, now), digest))
     connection.executemany("UPDATE blobs SET pool = ?, rank = ? WHERE digest = ?", entering)
     return len(entering)
 
@@ -225,6 +232,24 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     return found[-1][1] if len(keys) == limit else None
 
 
+def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> None:
+    """Rank those of some blobs that a pool holds by what jobs now say of them."""
+    connection.executemany(
+        "UPDATE blobs SET rank = ? WHERE digest = ? AND pool = (SELECT id FROM pools WHERE name = ?)",
+        [(score, digest, name) for digest, score in scores.items()],
+    )
+
+
+def level(connection: Connection, name: str) -> PoolLevel | None:
+    """How full a pool in use is; ``None`` when there is none of this name."""
+    found = connection.execute(
+        "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
+        "WHERE name = ? AND NOT retired",
+        (name,),
+    ).fetchone()
+    return None if found is None else PoolLevel(*found)
+
+
 def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
     """The blobs of a pool that leave first, at most ``limit``: digests and sizes."""
     return connection.execute(
@@ -250,7 +275,7 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
     ghost = None
     if not stays and row.remembers:
         ghost = _recall(connection, row.id, new.digest)
-    facts = BlobFacts(row.ledger, new.size, known[1] if stays else None, new.entry.reads, ghost)
+    facts = BlobFacts(row.ledger, new.size, known[1] if stays else None, new.entry.reads, ghost, new.entry.score)
     rank = row.order.rank(new.entry.access, facts, now)
     connection.execute(
         "INSERT INTO blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "

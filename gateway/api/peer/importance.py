@@ -1,0 +1,49 @@
+"""Scores of items that are at home here, from a node whose client sent it those of all homes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.api.v1.importance import Find, taken
+from gateway.edge.asgi import send_json
+from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
+from gateway.model.datasets import UnknownDataset
+from gateway.model.importance import MOST_SCORED, longest
+
+_PATH = re.compile(r"importance/([0-9a-f]{64})/([A-Za-z0-9._-]{1,128})")
+
+
+class PeerImportance:
+    """Answers ``/-/peer/v1/importance``.
+
+    Args:
+        exchange: takes parts.
+        find: gives a tenant's dataset by name or id.
+    """
+
+    def __init__(self, exchange: ScoreExchange, find: Find) -> None:
+        self._exchange = exchange
+        self._find = find
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """What is answered, by kind."""
+        return {"importance": Address(_PATH, ("PUT",), self.importance, longest(MOST_SCORED), asks=Asks.TENANT)}
+
+    async def importance(self, request: PeerRequest) -> None:
+        """``PUT /-/peer/v1/importance/{dataset}/{job}``: a part; answered like ``PUT /-/v1/jobs/{job}/importance``.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        found = _PATH.fullmatch(request.scope["raw_path"].decode("ascii").partition("/peer/v1/")[2])
+        assert found is not None
+        dataset, job = found.groups()
+        registration = await self._find(request.principal.tenant, dataset)
+        if registration is None:
+            raise UnknownDataset(dataset)
+        sender = ScoreSender(request.principal.tenant, job)
+        receipt = await taken(self._exchange, sender, registration.content, request.body, forwarded=True)
+        await send_json(request.send, 200, {"sequence": receipt.sequence, "items": receipt.scored})

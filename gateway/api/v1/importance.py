@@ -1,0 +1,165 @@
+"""``PUT /-/v1/jobs/{job}/importance``: a job says how important items are, and which its next epoch draws.
+
+The body is binary (gateway/model/importance.py), because heartbeats are too small for a million items. A job is its tenant's: of
+others' nobody learns anything. A part that adds to one that this gateway does not have is refused with what it has, and the
+client sends everything; so nothing of it has to survive a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from pydantic import BaseModel, Field
+
+from gateway import metrics
+from gateway.api.v1.identity import Caller, Identities
+from gateway.edge.problems import LATER, RETRY, include, refusals
+from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import Jobs
+from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id, is_job_name
+from gateway.model.importance import MOST_SCORED, MalformedPart, longest
+from gateway.model.keys import Principal
+from gateway.policies.importance import PartVerdict
+from gateway.server.received import Receive, whole_body
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.opened import Registration
+from gateway.store.importance import MOST_JOBS, Receipt, TooManyScorers
+
+MEDIA_TYPE = "application/octet-stream"
+_MEANINGS = {
+    400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
+    403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
+    404: "UnknownJob, UnknownDataset: register it again",
+    409: "UnknownBase: `sequence` is that of the part which is here, 0 for none; send a whole part",
+    413: "TooLarge",
+    503: "ServiceUnavailable: Redis cannot be reached, or there is no memory for scores; go on, and try again later",
+}
+
+Find = Callable[[str, str], Awaitable[Registration | None]]
+
+
+class ImportanceTaken(BaseModel):
+    """The part was taken, or had been before."""
+
+    sequence: int = Field(description="of the part", examples=[12])
+    items: int = Field(description="items of which this node now has a score", examples=[1_281_167])
+
+
+class ImportanceService:
+    """What the endpoint does.
+
+    Args:
+        identities: verifies callers.
+        jobs: of the zone.
+        find: gives a tenant's dataset by name or id.
+        exchange: takes parts.
+    """
+
+    def __init__(self, identities: Identities, jobs: Jobs, find: Find, exchange: ScoreExchange) -> None:
+        self._identities = identities
+        self._jobs = jobs
+        self._find = find
+        self._exchange = exchange
+
+    def admit(self, request: Request) -> Caller:
+        """The verified caller of a request."""
+        return self._identities.admit(request.scope)
+
+    async def take(self, caller: Caller, job: str, dataset: str, receive: Receive) -> ImportanceTaken:
+        """Take a part.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        content = await self._content(caller.principal, job, dataset)
+        body = await whole_body(receive, longest(content.items))
+        caller.confirm_body(body)
+        receipt = await taken(self._exchange, ScoreSender(caller.principal.tenant, job), content, body)
+        return ImportanceTaken(sequence=receipt.sequence, items=receipt.scored)
+
+    async def _content(self, principal: Principal, job: str, dataset: str) -> Content:
+        if not is_dataset_id(dataset):
+            raise ApiError("InvalidRequest", "dataset: must be the dataset's id, 64 lower-case hex digits.")
+        try:
+            record = await self._jobs.record(f"{principal.tenant}/{job}") if is_job_name(job) else None
+        except DOWN:
+            raise ApiError(
+                "ServiceUnavailable", "Redis cannot be reached; go on, and try again.", headers=RETRY
+            ) from None
+        if record is None:
+            raise ApiError(
+                "UnknownJob", f"The job {job[:128]!r} is not known: it was never registered, or silent for too long."
+            )
+        if record.dataset != dataset:
+            raise ApiError("InvalidRequest", f"dataset: the job {job!r} is registered with another dataset.")
+        registration = await self._find(principal.tenant, dataset)
+        if registration is None:
+            raise UnknownDataset(dataset)
+        if registration.content.items > MOST_SCORED:
+            raise ApiError("TooLarge", f"dataset: has more than {MOST_SCORED} items, and is not kept by importance.")
+        return registration.content
+
+
+async def taken(
+    exchange: ScoreExchange, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False
+) -> Receipt:
+    """Have a part taken.
+
+    Raises:
+        ApiError: InvalidRequest, UnknownBase, TooLarge or ServiceUnavailable.
+    """
+    try:
+        receipt = await exchange.receive(sender, content, body, forwarded=forwarded)
+    except MalformedPart as mistake:
+        metrics.SCORE_PARTS.labels("malformed").inc()
+        raise ApiError("InvalidRequest", f"{mistake}.") from None
+    except TooManyScorers:
+        raise ApiError("TooLarge", f"job: {MOST_JOBS} jobs send scores of this dataset already.") from None
+    except OSError:
+        raise ApiError(
+            "ServiceUnavailable", "There is no memory for scores at the moment; go on, and try again.", headers=LATER
+        ) from None
+    if receipt.verdict is PartVerdict.UNKNOWN_BASE:
+        raise ApiError(
+            "UnknownBase",
+            f"base: the last part that is known here is {receipt.sequence}; send a whole part.",
+            sequence=receipt.sequence,
+        )
+    return receipt
+
+
+def _service(request: Request) -> ImportanceService:
+    service: ImportanceService = request.app.state.importance
+    return service
+
+
+Service = Annotated[ImportanceService, Depends(_service)]
+_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
+
+
+@router.put("/jobs/{job}/importance", summary="Say how important items are", openapi_extra=_BODY)
+async def importance(
+    job: str,
+    dataset: Annotated[str, Query(description="the dataset's id", examples=["9f86d081884c7d659a2feaa0c55ad015..."])],
+    request: Request,
+    service: Service,
+) -> ImportanceTaken:
+    """Scores that changed since an earlier part, and the items of the next epoch's list. The same part again changes nothing."""
+    caller = service.admit(request)
+    unknown = [name for name in request.query_params if name != "dataset"]
+    if unknown:
+        raise ApiError("InvalidRequest", f"There is no parameter {unknown[0][:64]!r} here.")
+    return await service.take(caller, job, dataset, request.receive)
+
+
+def add_importance(app: FastAPI, service: ImportanceService) -> None:
+    """Put the endpoint into the application under ``/-``."""
+    app.state.importance = service
+    include(app, router)

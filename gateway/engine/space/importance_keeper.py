@@ -1,0 +1,246 @@
+"""One node's part in importance: rank what is cached by the scores that jobs send, and load what the next epoch draws most.
+
+The worker with the node lock does it, once per heartbeat (SHADE, section 4.2.2). Whichever worker a part came to, its scores are
+in memory that all workers share (store/importance.py). When they have changed, or the plan has:
+
+- Resident items whose rank is another one now are ranked anew, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
+  that neither the event loop nor a fill waits long. An item that is stored meanwhile has its rank from the worker that stores it.
+- Of the next epoch's list the most important items that are not here are loaded, as many as the pool's target has room for, in
+  the background lane. Each is a read of the origin, and counted as one.
+
+The node says to the fleet what it has of each job, and how its items' bytes are distributed over scores
+(policies/space/importance.py makes one threshold of that).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.engine.items.homes import keys_of
+from gateway.engine.space.item_scores import ItemScores
+from gateway.engine.space.job_readers import JobReaders
+from gateway.engine.space.preload import Preloader, Purpose, Reader
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.membership import Membership
+from gateway.policies.importance import LATE, SHORTEST_INTERVAL, Scores, ScoreStep, ahead, freshness, steps_of
+from gateway.policies.pools import dataset_pool
+from gateway.policies.space.importance import JobReport, ScoreReport
+from gateway.policies.space.plan import ImportanceOrder, Plan
+from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
+from gateway.store.importance import JobTable
+from gateway.store.store import Store
+from gateway.tasks import stop
+
+_PAGE = 1000
+_PAGES = 32
+"""Blobs that are ranked in one transaction, and transactions in one turn."""
+_STRANGE = LATE * SHORTEST_INTERVAL
+"""Seconds after which the scores of a job that is not registered are forgotten."""
+
+log = logging.getLogger("larder.importance")
+
+Tell = Callable[[dict[str, ScoreReport]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceLinks:
+    """The rest of the gateway: the plan, the nodes, the datasets that are open here, and who hears this node's reports."""
+
+    plan: Callable[[], Plan]
+    membership: Membership
+    contents: Callable[[], Iterable[Content]]
+    tell: Tell
+
+
+@dataclass(slots=True)
+class _Ranked:
+    """A dataset as its items are ranked now.
+
+    ``stamp`` is of the parts, weights and homes from which the scores were combined; ``ranks`` is what the index was told, NaN
+    for nothing; ``home`` says which items are at home here.
+    """
+
+    scores: Scores
+    ranks: Scores
+    home: NDArray[np.bool_]
+    stamp: object = None
+    homes: int = -1
+    steps: tuple[ScoreStep, ...] = ()
+    loads: list[asyncio.Task[None]] = field(default_factory=list)
+
+
+class ImportanceKeeper:
+    """Keeps the pools of this node by importance.
+
+    Args:
+        store: of the node.
+        scores: what jobs say.
+        preloader: brings items.
+        readers: as whom.
+        links: the rest of the gateway.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        scores: ItemScores,
+        preloader: Preloader,
+        readers: JobReaders,
+        links: ImportanceLinks,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._scores = scores
+        self._preloader = preloader
+        self._readers = readers
+        self._links = links
+        self._now = now
+        self._ranked: dict[str, _Ranked] = {}
+        self._told: dict[str, ScoreReport] = {}
+
+    async def turn(self) -> None:
+        """Once per heartbeat. In a worker without the node lock nothing happens."""
+        if not self._store.directory.locked:
+            await self.stop()
+            return
+        self._readers.look_again()
+        contents = {content.id: content for content in self._links.contents()}
+        for dataset in [dataset for dataset in self._ranked if dataset not in contents]:
+            await stop(self._ranked.pop(dataset).loads)
+        report = {}
+        for content in contents.values():
+            tables = self._living(content)
+            if tables:
+                await self._keep(content, tables)
+                report[content.id] = self._report(content, tables)
+        metrics.SCORED_ITEMS.set(sum(job.scored for one in report.values() for job in one.jobs.values()))
+        await self._say(report)
+
+    async def stop(self) -> None:
+        """Load no more."""
+        ranked, self._ranked = self._ranked, {}
+        await stop([task for one in ranked.values() for task in one.loads])
+
+    def _living(self, content: Content) -> list[JobTable]:
+        """What jobs sent that may still count; what is too old, or of a job that has gone, is forgotten."""
+        found = []
+        known = self._links.plan().jobs
+        for table in self._scores.tables.of(content.id, content.items):
+            age = self._now() - table.updated
+            if freshness(age, table.interval) and (table.job in known or age < _STRANGE):
+                found.append(table)
+            else:
+                self._scores.tables.drop(content.id, table.job)
+        return found
+
+    async def _keep(self, content: Content, tables: list[JobTable]) -> None:
+        order = self._scores.order(content.id)
+        known = self._ranked.get(content.id)
+        if known is None:
+            known = self._ranked[content.id] = _Ranked(_nothing(content), _nothing(content), np.ones(0, dtype=np.bool_))
+        version = self._links.membership.version
+        if known.homes != version:
+            known.home = await asyncio.to_thread(self._at_home, content)
+            known.homes = version
+        stamp = (_weights(order), [(table.job, table.stamp) for table in tables], version)
+        if stamp != known.stamp:
+            self._scores.changed(content.id)
+            await asyncio.to_thread(self._combine, content, tables, known)
+            known.stamp = stamp
+            if order is not None:
+                await self._load(content, tables, known)
+        if order is None:
+            known.ranks[:] = np.nan
+        else:
+            await self._rank(content, known)
+
+    def _at_home(self, content: Content) -> NDArray[np.bool_]:
+        homes, _ = self._links.membership.homes(keys_of(content, np.arange(content.items, dtype=np.uint32)))
+        at_home: NDArray[np.bool_] = homes < 0
+        return at_home
+
+    def _combine(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
+        """The scores by the plan's weights; before there are any, those of one job say how bytes are distributed."""
+        known.scores = (
+            self._scores.all(content) if self._scores.of_jobs(content) else tables[0].scores.astype(np.float32)
+        )
+        known.steps = steps_of(np.where(known.home, known.scores, np.float32(np.nan)), _lengths(content))
+
+    async def _rank(self, content: Content, known: _Ranked) -> None:
+        flags = content.states.flags
+        resident = (flags == RESIDENT) | (flags == VERIFIED)
+        known.ranks[~resident] = np.nan
+        stale = np.flatnonzero(resident & ~np.isnan(known.scores) & (known.ranks != known.scores))
+        for start in range(0, min(len(stale), _PAGES * _PAGE), _PAGE):
+            page = stale[start : start + _PAGE]
+            scores = known.scores[page]
+            digests = [content.digest(int(index)) for index in page]
+            if not await self._store.pools.rank(
+                dataset_pool(content.id), dict(zip(digests, scores.tolist(), strict=True))
+            ):
+                return
+            known.ranks[page] = scores
+
+    async def _load(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
+        """Load the most important items of the lists, in place of those of the lists before."""
+        await stop(known.loads)
+        known.loads.clear()
+        level = await self._store.pools.level(dataset_pool(content.id))
+        readers = await self._readers.readers(content.id)
+        if level is None or not readers or not self._store.usable:
+            return
+        draws = np.maximum.reduce([table.draws for table in tables])
+        scores = np.where(known.home, known.scores, np.float32(np.nan))
+        wanted = await asyncio.to_thread(ahead, scores, draws, _lengths(content), level.target)
+        known.loads.append(asyncio.get_running_loop().create_task(self._bring(content, readers, wanted)))
+
+    async def _bring(self, content: Content, readers: list[Reader], wanted: NDArray[np.uint32]) -> None:
+        try:
+            same = [one for one in readers if one.registration.content is content]
+            if same:
+                await self._preloader.load(same, wanted, Purpose.IMPORTANCE)
+        except Exception:
+            log.exception("important items could not be loaded; those who need them read them")
+
+    def _report(self, content: Content, tables: list[JobTable]) -> ScoreReport:
+        now = self._now()
+        jobs = {
+            table.job: JobReport(
+                max(0.0, now - table.updated), table.interval, table.scored, table.mean, table.stamp[0]
+            )
+            for table in tables
+        }
+        return ScoreReport(jobs, self._ranked[content.id].steps)
+
+    async def _say(self, report: dict[str, ScoreReport]) -> None:
+        if not report and not self._told:
+            return
+        try:
+            await self._links.tell(report)
+            self._told = report
+        except DOWN:
+            return  # said again with the next turn
+
+
+def _nothing(content: Content) -> Scores:
+    return np.full(content.items, np.nan, dtype=np.float32)
+
+
+def _weights(order: ImportanceOrder | None) -> list[tuple[str, float]] | None:
+    return None if order is None else sorted((job, weight.factor) for job, weight in order.jobs.items())
+
+
+def _lengths(content: Content) -> NDArray[np.uint64]:
+    """In bytes; 0 where the digest file does not say."""
+    lengths: NDArray[np.uint64] = content.lengths[:].copy()
+    lengths[lengths == UNKNOWN_LENGTH] = 0
+    return lengths

@@ -1,0 +1,96 @@
+"""How important items are, as every worker of a node asks: when it stores one, and before it reads one that is not here.
+
+Scores are those of all jobs that the plan counts, combined by its weights (policies/importance.py). The plan also says whether a
+dataset's pool is in this order at all; of other datasets nothing is asked, and every item may enter.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway import metrics
+from gateway.policies.eviction.importance import Importance
+from gateway.policies.importance import Scores, combined, may_enter
+from gateway.policies.pools import dataset_pool
+from gateway.policies.space.plan import ImportanceOrder, Plan
+from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
+from gateway.store.importance import JobTable, ScoreTables
+from gateway.store.pools import Pools
+
+_LOOK_EVERY = 0.5
+"""Seconds after which a worker looks again which jobs sent scores."""
+
+
+@dataclass(slots=True)
+class _SeenTables:
+    tables: list[JobTable]
+    until: float
+
+
+class ItemScores:
+    """The scores of one worker's datasets.
+
+    Args:
+        tables: what jobs sent.
+        pools: of the node.
+        plan: of the fleet, now.
+    """
+
+    def __init__(self, tables: ScoreTables, pools: Pools, plan: Callable[[], Plan]) -> None:
+        self.tables = tables
+        self._pools = pools
+        self._plan = plan
+        self._known: dict[str, _SeenTables] = {}
+
+    def order(self, dataset: str) -> ImportanceOrder | None:
+        """What the plan says of a dataset whose pool is in the order of importance; ``None`` for any other."""
+        found = self._plan().of(dataset)
+        return None if found is None or found.eviction != Importance.name else found.importance
+
+    def changed(self, dataset: str) -> None:
+        """A part of a job of this dataset was applied here."""
+        self._known.pop(dataset, None)
+
+    def of_jobs(self, content: Content) -> list[tuple[JobTable, float]]:
+        """The tables that count, each with its factor."""
+        order = self.order(content.id)
+        if order is None:
+            return []
+        return [(table, order.jobs[table.job].factor) for table in self._tables(content) if table.job in order.jobs]
+
+    def of(self, content: Content, index: int) -> float | None:
+        """The score of an item; ``None`` where the dataset is in another order, or no job that counts has scored it."""
+        found = None
+        for table, factor in self.of_jobs(content):
+            score = float(table.scores[index])
+            if not math.isnan(score):
+                found = (found or 0.0) + factor * score
+        # As the index has it: what is ranked in bulk is ranked by 32 bits.
+        return None if found is None else float(np.float32(found))
+
+    def all(self, content: Content) -> Scores:
+        """The scores of all items; NaN where ``of`` says ``None``."""
+        return combined([(table.scores, factor) for table, factor in self.of_jobs(content)], content.items)
+
+    async def admits(self, content: Content, index: int) -> bool:
+        """Whether an item that is not here may be stored, by its importance."""
+        if self.order(content.id) is None:
+            return True
+        level = await self._pools.level(dataset_pool(content.id))
+        length = int(content.lengths[index])
+        size = 1 if length == UNKNOWN_LENGTH else length
+        if level is None or may_enter(self.of(content, index), size, level):
+            return True
+        metrics.UNIMPORTANT_ITEMS.inc()
+        return False
+
+    def _tables(self, content: Content) -> list[JobTable]:
+        now, known = time.monotonic(), self._known.get(content.id)
+        if known is None or known.until <= now:
+            known = self._known[content.id] = _SeenTables(self.tables.of(content.id, content.items), now + _LOOK_EVERY)
+        return known.tables

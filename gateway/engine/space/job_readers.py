@@ -1,0 +1,96 @@
+"""As whom a node reads items of datasets while no client waits: by the jobs that are registered, and their registrations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.engine.space.preload import Reader
+from gateway.fleet.announcer import DOWN
+from gateway.fleet.jobs import JobRecord, Jobs
+from gateway.flight import SingleFlight
+from gateway.model.errors import LarderError
+from gateway.model.keys import OriginIdentity
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.opened import Registration
+from gateway.store.items import ItemBlobs
+
+_SOON = 0.5
+"""Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
+
+Find = Callable[[str, str], Awaitable[Registration | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDatasets:
+    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
+
+    ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
+    """
+
+    find: Find
+    contents: Callable[[], Iterable[Content]]
+    signs_as: Callable[[OriginIdentity], bool]
+
+
+class JobReaders:
+    """Finds the jobs of the zone, and what they read.
+
+    Args:
+        jobs: of the zone.
+        shelves: what datasets there are.
+        items: adopts the datasets that are found.
+    """
+
+    def __init__(self, jobs: Jobs, shelves: OpenDatasets, items: ItemBlobs) -> None:
+        self._jobs = jobs
+        self._shelves = shelves
+        self._items = items
+        self._finding: SingleFlight[tuple[str, str], Registration | None] = SingleFlight()
+        self._records: list[JobRecord] | None = None
+
+    def look_again(self) -> None:
+        """Ask for the jobs anew when they are needed next: once per turn."""
+        self._records = None
+
+    async def records(self) -> list[JobRecord]:
+        """The jobs of the zone, asked for once per turn; none while Redis is lost."""
+        if self._records is None:
+            try:
+                self._records = await self._jobs.records()
+            except DOWN:
+                self._records = []
+        return self._records
+
+    async def readers(self, dataset: str) -> list[Reader]:
+        """The jobs of a dataset whose registration is known here."""
+        found: dict[tuple[str, OriginIdentity], Reader] = {}
+        for record in await self.records():
+            identity = OriginIdentity(record.origin, record.access_key_id)
+            if record.dataset != dataset or not self._shelves.signs_as(identity):
+                continue
+            if (record.tenant, identity) not in found:
+                registration = await self.registration(record.tenant, dataset)
+                if registration is not None:
+                    self._items.adopt(registration.content)
+                    found[record.tenant, identity] = Reader(registration, identity)
+        return list(found.values())
+
+    async def registration(self, tenant: str, name: str) -> Registration | None:
+        """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
+        within = _SOON if self._finding.get((tenant, name)) is None else 0.0
+        finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
+        done, _ = await asyncio.wait([finding], timeout=within)
+        return finding.result() if done else None
+
+    async def stop(self) -> None:
+        """Look for nothing more."""
+        await self._finding.stop()
+
+    async def _find(self, tenant: str, name: str) -> Registration | None:
+        try:
+            return await self._shelves.find(tenant, name)
+        except (*DOWN, LarderError):
+            return None  # it is still being copied from another node, or Redis is lost: looked for again later

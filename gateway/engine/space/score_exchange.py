@@ -1,0 +1,157 @@
+"""Parts of scores on their way to the homes of their items.
+
+A client that reaches the nodes splits its scores by home, as it does with batches. One that reaches a single gateway sends all of
+them there; that gateway sends each other home its items. A home that is unreachable is left out: it does not know the base of the
+part after that, and the client, which hears of it, sends everything again. Nothing is applied here before the other homes have
+taken theirs, so a part that was answered well is with all homes that are alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from zlib import crc32
+
+from pydantic import BaseModel, ValidationError
+
+from gateway import metrics
+from gateway.engine.items.homes import PREFIX, PeerNodes, keys_of
+from gateway.engine.space.item_scores import ItemScores
+from gateway.model.errors import LarderError
+from gateway.model.fleet import Node
+from gateway.model.importance import ScorePart, decode, encode
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer_principal import principal_header
+from gateway.policies.importance import PartVerdict
+from gateway.store.datasets.content import Content
+from gateway.store.importance import DIRECT, FORWARDED, Receipt
+
+_WITHIN = 10.0
+"""Seconds that another home may take."""
+_LONGEST_ANSWER = 4096
+"""Bytes."""
+_NOBODY = OriginIdentity("", "")
+
+log = logging.getLogger("larder.importance")
+
+
+class ScoresTaken(BaseModel):
+    """What a home answers."""
+
+    sequence: int
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSender:
+    """Whose scores come: a tenant's job."""
+
+    tenant: str
+    job: str
+
+    @property
+    def key(self) -> str:
+        """The job's name in the zone."""
+        return f"{self.tenant}/{self.job}"
+
+
+class ScoreExchange:
+    """Takes parts on one worker.
+
+    Args:
+        scores: of this worker.
+        fleet: the other nodes; ``None`` where there can be none.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, scores: ItemScores, fleet: PeerNodes | None, now: Callable[[], float]) -> None:
+        self._scores = scores
+        self._fleet = fleet
+        self._now = now
+
+    async def receive(self, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False) -> Receipt:
+        """Take a part.
+
+        Args:
+            sender: whose.
+            content: the dataset.
+            body: the bytes of the part.
+            forwarded: another node sent it, which has done the rest.
+
+        Raises:
+            MalformedPart: it is none of this dataset.
+            TooManyScorers: see ``ScoreTables.receive``.
+            OSError: there is no memory for the scores.
+        """
+        part = await asyncio.to_thread(decode, body, content.items)
+        if not forwarded:
+            refused = await self._forward(sender, content, part)
+            if refused is not None:
+                metrics.SCORE_PARTS.labels(PartVerdict.UNKNOWN_BASE.value).inc()
+                return Receipt(PartVerdict.UNKNOWN_BASE, refused, 0)
+        receipt = await asyncio.to_thread(
+            self._scores.tables.receive,
+            sender.key,
+            content.id,
+            content.items,
+            part,
+            crc32(body),
+            FORWARDED if forwarded else DIRECT,
+            self._now(),
+        )
+        self._scores.changed(content.id)
+        metrics.SCORE_PARTS.labels(receipt.verdict.value).inc()
+        return receipt
+
+    async def _forward(self, sender: ScoreSender, content: Content, part: ScorePart) -> int | None:
+        """Send other homes their items; the sequence that one of them has, if it does not know the base of this part."""
+        if self._fleet is None or self._fleet.members.alone:
+            return None
+        members = self._fleet.members
+        of_scored, nodes = await asyncio.to_thread(members.homes, keys_of(content, part.scored))
+        of_listed, others = await asyncio.to_thread(members.homes, keys_of(content, part.listed))
+        if nodes != others or not ((of_scored >= 0).any() or (of_listed >= 0).any()):
+            return None
+        # To each of them, if only an empty one: the next part adds to this one everywhere.
+        parts = {
+            node: part.only(of_scored == number, of_listed == number)
+            for number, node in enumerate(nodes)
+            if node.id != members.me
+        }
+        answers = await asyncio.gather(*(self._send(node, sender, content, one) for node, one in parts.items()))
+        return min((answer for answer in answers if answer is not None), default=None)
+
+    async def _send(self, node: Node, sender: ScoreSender, content: Content, part: ScorePart) -> int | None:
+        assert self._fleet is not None
+        body = await asyncio.to_thread(encode, part, content.items)
+        headers = (principal_header(sender.tenant, _NOBODY),)
+        try:
+            async with asyncio.timeout(_WITHIN):
+                answer = await self._fleet.peers.request(
+                    node, "PUT", f"{PREFIX}/importance/{content.id}/{sender.job}", headers, body=body
+                )
+                try:
+                    text = await answer.read(_LONGEST_ANSWER)
+                finally:
+                    answer.release()
+        except (LarderError, OSError, TimeoutError) as failure:
+            log.info("%s did not take scores: %s", node.id, failure)
+            return None
+        metrics.SCORE_PARTS.labels("forwarded").inc()
+        return _held(text) if answer.status == 409 else None
+
+
+def _held(text: bytes) -> int:
+    """The sequence that a home says it has; 0 if it does not say."""
+    try:
+        return ScoresHeld.model_validate_json(text).sequence
+    except ValidationError:
+        return 0
+
+
+class ScoresHeld(BaseModel):
+    """The member of a refusal that says which part a home has."""
+
+    sequence: int = 0

@@ -1,0 +1,29 @@
+"""Importance: the least important item leaves first (SHADE, section 4.2.2, Algorithm 1).
+
+The rank of a scored item is its score, which is not negative. An item without a score has a rank below 0, so it leaves before all
+that have one; among those without, the order is ``uniform``'s, as for a job that sends no scores. Reads change nothing: they say
+less of what is read next than the job does.
+
+The queue of Algorithm 1 is the index of ranks; its ghost cache is the table of all scores that jobs have sent
+(``policies/importance.py``), from which a blob that enters gets its rank, whether or not it was here before. What may enter a
+full pool is decided there too, before anything is read.
+"""
+
+from __future__ import annotations
+
+from gateway.model.access import Access
+from gateway.policies.eviction.order import BlobFacts, EvictionOrder
+
+
+class Importance(EvictionOrder):
+    """The rank is the score; of an item that was never scored, the time of entering, negated."""
+
+    name = "importance"
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """The score if it is given, else what the blob had; -1e-9 at most for a new blob without a score."""
+        if facts.score is not None:
+            return facts.score
+        if facts.rank is not None:
+            return facts.rank
+        return -max(access.time, 1e-9)

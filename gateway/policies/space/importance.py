@@ -1,0 +1,163 @@
+"""The fleet's part in importance: which jobs' scores count and how much, and one threshold for all homes (SHADE, section 4.2.2).
+
+Each node says what jobs sent it, and how the bytes of the items that are at home there are distributed over scores. The leader
+puts the reports together. The *threshold* is the score at which the items above it fill the pool's target; what a node has above
+it is the node's *share*. So the fleet holds what one large queue would hold, though each node only knows its own items, and a
+home that happens to have more of the important ones gets more of the space.
+
+A pool is in this order while a job on its dataset has scores that count (``importance.freshness``), unless its registration asked
+for chunks. It then needs no chunks: any number of bytes is of use, so it also gets what no other dataset was given.
+
+Weights move in steps of ``STEP``, because each change has all items of the dataset ranked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.importance import Importance
+from gateway.policies.importance import JobWeight, ScoreStep, freshness
+from gateway.policies.space.plan import ImportanceOrder, PoolOrder, WhyCaching
+
+STEP = 0.1
+"""Share of all reads by which a job's weight must be wrong to be changed."""
+_DIGITS = 3
+"""Significant digits of a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What a node has of one job: seconds since its last part, and between the last two; items that are scored; their mean."""
+
+    age: float
+    interval: float = 0.0
+    scored: int = 0
+    mean: float = 0.0
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReport:
+    """What a node says of one dataset: of each job, and of the items that are at home there under the weights in force."""
+
+    jobs: Mapping[str, JobReport] = field(default_factory=dict)
+    steps: tuple[ScoreStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDataset:
+    """A dataset that jobs sent scores for: reports by node, reads per second by job, and bytes that it may have at most."""
+
+    reports: Mapping[str, ScoreReport]
+    rates: Mapping[str, float]
+    limit: int
+
+
+def important(
+    orders: Mapping[str, PoolOrder],
+    before: Mapping[str, PoolOrder],
+    scored: Mapping[str, ScoredDataset],
+    free: int,
+) -> dict[str, PoolOrder]:
+    """The orders, with those in the order ``importance`` whose jobs send scores.
+
+    Args:
+        orders: as allocated, by dataset.
+        before: of the last plan, by dataset.
+        scored: what is known of scores, by dataset.
+        free: bytes that nobody was given.
+    """
+    weights: dict[str, dict[str, JobWeight]] = {}
+    for dataset, known in scored.items():
+        if dataset in orders and _may(orders[dataset]):
+            last = before.get(dataset)
+            of_last = last.importance.jobs if last is not None and last.importance is not None else {}
+            found = weigh(of_last, known)
+            if found:
+                weights[dataset] = found
+    missing = {name: max(0, scored[name].limit - orders[name].target) for name in weights}
+    wanted = sum(missing.values())
+    result = dict(orders)
+    for name, jobs in weights.items():
+        target = orders[name].target + min(missing[name], max(0, free) * missing[name] // max(1, wanted))
+        result[name] = _filled(orders[name], target, jobs, scored[name])
+    return result
+
+
+def _may(order: PoolOrder) -> bool:
+    if order.caching is CachingMode.CHUNKED:
+        return order.why is not WhyCaching.REQUESTED
+    return order.caching is CachingMode.FULL
+
+
+def _filled(order: PoolOrder, target: int, jobs: Mapping[str, JobWeight], known: ScoredDataset) -> PoolOrder:
+    partial = target < known.limit
+    threshold, shares = divide({node: one.steps for node, one in known.reports.items()}, target)
+    if not partial:
+        threshold, shares = None, {}
+    return replace(
+        order,
+        caching=CachingMode.FULL,
+        order=Importance.name,
+        target=target,
+        importance=ImportanceOrder(jobs, threshold, shares, partial),
+    )
+
+
+def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, JobWeight]:
+    """How much each job's scores count; none for jobs that are not there, or whose scores are too old.
+
+    Args:
+        before: as decided last.
+        known: of the dataset.
+    """
+    rates: dict[str, float] = {}
+    means: dict[str, float] = {}
+    for job, rate in sorted(known.rates.items()):
+        told = [report.jobs[job] for report in known.reports.values() if job in report.jobs]
+        fresh = max((freshness(one.age, one.interval) for one in told), default=0.0)
+        count = sum(one.scored for one in told)
+        if fresh and count:
+            rates[job] = rate * fresh
+            means[job] = sum(one.mean * one.scored for one in told) / count
+    if not rates:
+        return {}
+    # A job of which no rate is known yet counts as an average one.
+    usual = sum(rates.values()) / max(1, sum(rate > 0 for rate in rates.values())) or 1.0
+    reads = {job: rate or usual for job, rate in rates.items()}
+    shares = {job: rate / sum(reads.values()) for job, rate in reads.items()}
+    near = before.keys() == shares.keys() and all(abs(before[job].share - shares[job]) < STEP for job in shares)
+    if near:
+        shares = {job: weight.share for job, weight in before.items()}
+    found = {}
+    for job, share in shares.items():
+        factor = 1.0 if len(shares) == 1 else _rounded(share / max(means[job], 1e-6))
+        settled = near and abs(before[job].factor - factor) <= STEP * factor
+        found[job] = before[job] if settled else JobWeight(round(share, _DIGITS), factor)
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def divide(steps: Mapping[str, tuple[ScoreStep, ...]], target: int) -> tuple[float | None, dict[str, int]]:
+    """The threshold at which ``target`` bytes are above it, and what each node has of them.
+
+    Of the items at the threshold itself every node gets the same part.
+
+    Returns:
+        ``None`` and all bytes if less than ``target`` is scored.
+    """
+    ordered = sorted((step.score for node in steps.values() for step in node), reverse=True)
+    above = dict.fromkeys(steps, 0)
+    for score in dict.fromkeys(ordered):
+        here = {node: sum(step.bytes for step in of if step.score == score) for node, of in steps.items()}
+        size = sum(here.values())
+        left = target - sum(above.values())
+        if size >= left:
+            return score, {node: above[node] + here[node] * max(0, left) // max(1, size) for node in steps}
+        above = {node: above[node] + here[node] for node in steps}
+    return None, above
