@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.signed_requests import ClientSigner
+from gateway.testing.stores import query
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
-from tests.scored import Part, by_importance, join, planned, put
-from tests.v1 import GWA, Key
+from tests.scored import Part, beat, by_importance, join, planned, put
+from tests.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
 CREDENTIALS = (
@@ -23,10 +29,15 @@ PACE = """
 [fleet]
 heartbeat = "100ms"
 """
-SOON = 30.0
+SOON = 60.0
 ITEMS = 100
 FIT = 54
 """Items of 10,000 bytes below the low watermark of 600 kB."""
+
+
+def settings(origin: FakeOrigin, home: Path) -> Settings:
+    """A gateway of two workers with room for a little more than half of the items below."""
+    return Settings(origin.endpoint, home / "cache", capacity="600KB", workers=2, credentials=CREDENTIALS, extra=PACE)
 
 
 @pytest.fixture(scope="module")
@@ -36,70 +47,242 @@ def origin() -> Iterator[FakeOrigin]:
         yield started
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A gateway of two workers with room for a little more than half of the items below."""
+    """The gateway."""
     home = tmp_path_factory.mktemp("importance")
-    settings = Settings(
-        origin.endpoint, home / "cache", capacity="600KB", workers=2, credentials=CREDENTIALS, extra=PACE
-    )
-    with gateway(settings, home) as started:
+    with gateway(settings(origin, home), home) as started:
         yield started
 
 
+@dataclass
+class Training:
+    """A job on a dataset of 100 items that no other test has."""
+
+    running: Running
+    stock: Stock
+    job: str
+
+    @property
+    def held(self) -> set[int]:
+        """The items in the cache."""
+        return set(range(ITEMS)) - set(self.stock.missing(self.running))
+
+    def put(self, part: Part | bytes, key: Key | None = GWA) -> Reply:
+        """Send a part."""
+        return put(self.running, self.job, self.stock.id, part, key)
+
+    def rank(self, part: Part) -> None:
+        """Have a part taken, and the dataset kept by importance."""
+        reply = self.put(part)
+        assert reply.status == 200, reply.body
+        wait_until(lambda: by_importance(self.running, self.stock, self.job), SOON, "the order importance")
+
+    def ranked(self, score: float) -> int:
+        """Items of this rank in the index."""
+        root = self.running.config.parent / "cache"
+        return int(query(root, f"SELECT count(*) FROM blobs WHERE rank = {score}")[0][0])
+
+    def read(self, indices: Any) -> None:
+        """Read items, in the job's name."""
+        self.stock.read(self.running, list(indices), f"job={self.job}")
+
+
 @pytest.fixture
-def data(origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPathFactory, request) -> Stock:
-    """A dataset of 100 items that is registered, with a job ``train``."""
+def train(
+    origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Training]:
+    """A registered job; it is gone afterwards."""
     name = re.sub("[^A-Za-z0-9._-]", "-", request.node.name)[-100:]
-    made = stock(origin, tmp_path_factory.mktemp("stock"), name, bytes_of(ITEMS, 10_000, name))
+    yield training(running, origin, tmp_path_factory.mktemp("stock"), name)
+    ask(running, "DELETE", f"/v1/jobs/{name}")
+
+
+@pytest.fixture
+def alone(origin: FakeOrigin, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Training]:
+    """A job on a gateway of its own: nothing that went before has any of its space."""
+    with gateway(settings(origin, tmp_path), tmp_path) as started:
+        yield training(started, origin, tmp_path / "stock", request.node.name)
+
+
+def training(running: Running, origin: FakeOrigin, home: Path, name: str) -> Training:
+    """A registered job on a registered dataset."""
+    made = stock(origin, home, name, bytes_of(ITEMS, 10_000, name))
     made.register(running, "auto")
-    join(running, "train", made)
-    return made
+    join(running, name, made)
+    return Training(running, made, name)
 
 
-def held(running: Running, data: Stock) -> set[int]:
-    """The items in the cache."""
-    return set(range(ITEMS)) - set(data.missing(running))
-
-
-def rank(running: Running, data: Stock, part: Part) -> None:
-    """Have a part taken, and the dataset kept by importance."""
-    assert put(running, "train", data.id, part).status == 200
-    wait_until(lambda: by_importance(running, data, "train"), SOON, "the order importance")
-
-
-def test_a_full_pool_keeps_what_is_important(running: Running, data: Stock, origin: FakeOrigin) -> None:
+def test_a_full_pool_keeps_what_is_important(alone: Training, origin: FakeOrigin) -> None:
     """Rule: while there is room all enters; then only what is at least as important as the least, which leaves; what nobody
     scored does not displace anything."""
-    rank(running, data, Part(scores={index: (index + 1) / 16 for index in range(80)}))
-    assert planned(running, data)["granted"] == FIT * 10_000
-    data.read(running, range(FIT))
-    assert held(running, data) == set(range(FIT))
-    data.read(running, range(80, ITEMS))
-    assert held(running, data) == set(range(FIT))
+    alone.rank(Part(scores={index: (index + 1) / 16 for index in range(80)}))
+    assert planned(alone.running, alone.stock)["granted"] == FIT * 10_000
+    alone.read(range(FIT))
+    assert alone.held == set(range(FIT))
+    alone.read(range(80, ITEMS))
+    assert alone.held == set(range(FIT))
     reads = origin.count("GET", "/data/")
-    data.read(running, range(80, 90))
+    alone.read(range(80, 90))
     assert origin.count("GET", "/data/") == reads + 10
-    data.read(running, range(60, 80))
-    now = held(running, data)
+    alone.read(range(60, 80))
+    now = alone.held
     assert set(range(60, 80)) <= now
     gone = set(range(FIT)) - now
     assert gone == set(range(len(gone)))
-    data.read(running, [0, 1])
-    assert not held(running, data) & {0, 1}
+    alone.read([0, 1])
+    assert not alone.held & {0, 1}
+    assert alone.running.metric("larder_importance_refused_items_total") >= 32
 
 
-def test_what_jobs_say_later_ranks_what_is_here(running: Running, data: Stock) -> None:
+def test_what_jobs_say_later_ranks_what_is_here(alone: Training) -> None:
     """Rule: when scores change, what is cached is ranked anew: what became unimportant leaves first."""
-    rank(running, data, Part(scores=dict.fromkeys(range(ITEMS), 1.0)))
-    data.read(running, range(FIT))
+    alone.rank(Part(scores=dict.fromkeys(range(ITEMS), 1.0)))
+    alone.read(range(FIT))
     least = dict.fromkeys(range(40, 50), 0.5)
     part = Part(2, 1, {**least, **dict.fromkeys(range(FIT, ITEMS), 4.0)})
-    assert put(running, "train", data.id, part).json == {"sequence": 2, "items": ITEMS}
+    assert alone.put(part).json == {"sequence": 2, "items": ITEMS}
+    wait_until(lambda: alone.ranked(0.5) == len(least), SOON, "the new ranks")
+    alone.read(range(FIT, 75))
+    now = alone.held
+    assert not now & set(least)
+    assert set(range(FIT, 75)) <= now
 
-    def left() -> bool:
-        data.read(running, range(FIT, 75))
-        return not held(running, data) & set(least)
 
-    wait_until(left, SOON, "the ten items to leave")
-    assert len(held(running, data)) >= 50
+def test_the_most_important_of_the_next_list_are_loaded_ahead(alone: Training, origin: FakeOrigin) -> None:
+    """Rule: items that the next epoch draws and that fit are read from the origin ahead and counted; the others are not."""
+    before = alone.running.metric("larder_importance_prefetched_items_total")
+    scores = {index: 1 + index / 16 for index in range(ITEMS)}
+    alone.rank(Part(scores=scores))
+    drawn = dict.fromkeys(range(0, ITEMS, 2), 3)
+    assert alone.put(Part(2, 1, {}, drawn)).status == 200
+    wanted = {index for index in drawn if index >= ITEMS - FIT}
+    wait_until(lambda: alone.held == wanted, SOON, "the items that fit")
+    wait_until(
+        lambda: alone.running.metric("larder_importance_prefetched_items_total") == before + len(wanted),
+        SOON,
+        "the count",
+    )
+    assert all(origin.count("GET", alone.stock.path(index)) == 1 for index in wanted)
+
+
+def test_a_job_that_ends_takes_its_scores_along(train: Training) -> None:
+    """Rule: when the last job with scores is gone, the dataset is no longer kept by importance."""
+    train.rank(Part(scores={1: 1.0}))
+    join(train.running, f"{train.job}-2", train.stock)
+    assert ask(train.running, "DELETE", f"/v1/jobs/{train.job}").status == 204
+
+    def back() -> bool:
+        beat(train.running, f"{train.job}-2")
+        return planned(train.running, train.stock).get("order") in ("uniform", "chunk")
+
+    wait_until(back, SOON, "the order of a dataset without scores")
+    assert train.put(Part(2, 1, {2: 1.0})).code == "UnknownJob"
+    ask(train.running, "DELETE", f"/v1/jobs/{train.job}-2")
+
+
+def test_two_jobs_count_together(train: Training) -> None:
+    """Rule: the plan names each job with scores and its share of their reads."""
+    other = f"{train.job}-2"
+    join(train.running, other, train.stock)
+    train.rank(Part(scores={1: 1.0}))
+    assert put(train.running, other, train.stock.id, Part(scores={2: 3.0})).json == {"sequence": 1, "items": 1}
+
+    def both() -> bool:
+        beat(train.running, train.job)
+        beat(train.running, other)
+        found = planned(train.running, train.stock).get("importance") or {}
+        return found.get("jobs") == {train.job: 0.5, other: 0.5}
+
+    wait_until(both, SOON, "the shares of both jobs")
+    ask(train.running, "DELETE", f"/v1/jobs/{other}")
+
+
+def test_the_same_part_again_changes_nothing(train: Training) -> None:
+    """Rule: over both workers, a repeated part is answered as the first time, one on another base 409 with what is here."""
+    part = Part(scores={1: 1.0})
+    assert [train.put(part).json for _ in range(8)] == [{"sequence": 1, "items": 1}] * 8
+    for stale in (Part(3, 2, {1: 2.0}), Part(1, 0, {1: 2.0})):
+        reply = train.put(stale)
+        assert (reply.status, reply.code, reply.json["sequence"]) == (409, "UnknownBase", 1)
+    assert train.put(Part(7, 0, {3: 1.0}, whole=True)).json == {"sequence": 7, "items": 1}
+
+
+def test_scores_are_their_own_tenants(train: Training) -> None:
+    """Rule: of another tenant's job nothing is learned, and who is not known is refused."""
+    assert (train.put(Part(), GWB).status, train.put(Part(), GWB).code) == (404, "UnknownJob")
+    assert train.put(Part(), None).code == "AccessDenied"
+    assert train.put(Part(), (GWA[0], "wrong")).code == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (Part(items=ITEMS + 1).body, "items"),
+        (Part(scores={ITEMS: 1.0}).body, "scored"),
+        (Part(scores={1: float("nan")}).body, "scores"),
+        (Part(scores={1: 1.0}, draws={1: 1}).body[:-4], "body"),
+        (b"", "body"),
+    ],
+    ids=["other-dataset", "out-of-range", "nan", "half", "empty"],
+)
+def test_a_malformed_part_is_refused_by_its_field(train: Training, body: bytes, field: str) -> None:
+    """Rule: what is no part of this dataset is refused, names the field, and changes nothing."""
+    reply = train.put(body)
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
+    assert reply.json["detail"].startswith(f"{field}: ")
+    assert train.put(Part(2, 1, {1: 1.0})).json["sequence"] == 0
+
+
+def test_a_body_that_is_too_long_is_refused(train: Training) -> None:
+    """Rule: no more is read than a part of this dataset can have."""
+    assert train.put(bytes(100_000)).code == "TooLarge"
+
+
+def test_a_body_that_breaks_off_changes_nothing(train: Training) -> None:
+    """Rule: a client that leaves within its body has sent nothing."""
+    path, body = f"/v1/jobs/{train.job}/importance?dataset={train.stock.id}", Part(scores={1: 1.0}).body
+    signed = ClientSigner(*GWA).header("PUT", f"{train.running.endpoint}/-{path}", {}, body=body)
+    lines = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in signed.headers)
+    with socket.create_connection(("127.0.0.1", train.running.port), timeout=30) as sock:
+        head = f"PUT /-{path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
+        sock.sendall(head.encode() + body[:-3])
+    assert train.put(Part(2, 1)).json["sequence"] == 0
+
+
+def test_what_the_scores_are_about_must_be_known(train: Training, origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: the dataset is the job's, named by its id, and registered; there is no other parameter."""
+    running, part = train.running, Part().body
+    other = stock(origin, tmp_path, f"{train.job}-other", bytes_of(ITEMS, 100, train.job))
+    other.register(running)
+    address = f"/v1/jobs/{train.job}/importance"
+    for query_, field in (
+        (f"dataset={other.id}", "dataset: the job"),
+        (f"dataset={train.stock.name}", "dataset: must be"),
+        ("", "dataset: "),
+        (f"dataset={train.stock.id}&what=1", "There is no parameter 'what'"),
+    ):
+        reply = ask(running, "PUT", f"{address}?{query_}", part)
+        assert (reply.status, reply.code) == (400, "InvalidRequest")
+        assert reply.json["detail"].startswith(field)
+    assert ask(running, "DELETE", f"/v1/datasets/{train.stock.name}").status in (200, 204)
+    wait_until(lambda: train.put(part).code == "UnknownDataset", SOON, "the dataset to be gone in both workers")
+
+
+def test_a_restart_asks_for_everything_again(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: scores are gone with the gateway: the job registers again, is told 0, and sends a whole part."""
+    made = stock(origin, tmp_path / "stock", "restarted", bytes_of(ITEMS, 10_000, "restarted"))
+    first = Part(scores=dict.fromkeys(range(ITEMS), 1.0))
+    with gateway(settings(origin, tmp_path), tmp_path) as before:
+        made.register(before, "auto")
+        join(before, "train", made)
+        assert put(before, "train", made.id, first).status == 200
+    with gateway(settings(origin, tmp_path), tmp_path) as running:
+        assert put(running, "train", made.id, Part(2, 1, {1: 2.0})).code == "UnknownJob"
+        made.register(running, "auto")
+        join(running, "train", made)
+        reply = put(running, "train", made.id, Part(2, 1, {1: 2.0}))
+        assert (reply.status, reply.code, reply.json["sequence"]) == (409, "UnknownBase", 0)
+        whole = Part(3, 0, first.scores, whole=True)
+        assert put(running, "train", made.id, whole).json == {"sequence": 3, "items": ITEMS}
+        wait_until(lambda: by_importance(running, made, "train"), SOON, "the order importance")

@@ -57,6 +57,17 @@ def test_consumed_gives_what_was_read_first() -> None:
     assert ranks("consumed", (3.0, 1))[0] < consumed
 
 
+def test_importance_gives_what_nobody_scored_and_then_the_least_important() -> None:
+    """Rule: the rank is the score, whatever is read; without one a blob is below all that have one, the newcomer first."""
+    order = ORDERS["importance"]
+    scored = [order.rank(read(5.0), BlobFacts(POOL, 10, score=score), 5.0) for score in (0.0, 2.5)]
+    unknown = ranks("importance", (5.0, 1), (9.0, 7))
+    assert scored == [0.0, 2.5]
+    assert unknown == [-5.0, -5.0]
+    assert order.rank(read(9.0), BlobFacts(POOL, 10, -5.0, score=1.0), 9.0) == 1.0
+    assert order.rank(read(9.0), BlobFacts(POOL, 10, 1.0), 9.0) == 1.0
+
+
 def test_loop_gives_what_was_read_last() -> None:
     """Rule: the latest read leaves first; what was loaded ahead and not read yet leaves after all that were."""
     ahead, read_once, read_again = ranks("loop", (9.0, 0), (10.0, 1), (20.0, 1))

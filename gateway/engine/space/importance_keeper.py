@@ -64,14 +64,16 @@ class ImportanceLinks:
 class _Ranked:
     """A dataset as its items are ranked now.
 
-    ``stamp`` is of the parts, weights and homes from which the scores were combined; ``ranks`` is what the index was told, NaN
-    for nothing; ``home`` says which items are at home here.
+    ``stamp`` is of the parts, weights and homes from which the scores were combined, ``loaded`` the one for which items were
+    loaded ahead, with the space that there was; ``ranks`` is what the index was told, NaN for nothing; ``home`` says which items
+    are at home here.
     """
 
     scores: Scores
     ranks: Scores
     home: NDArray[np.bool_]
     stamp: object = None
+    loaded: object = None
     homes: int = -1
     steps: tuple[ScoreStep, ...] = ()
     loads: list[asyncio.Task[None]] = field(default_factory=list)
@@ -156,12 +158,11 @@ class ImportanceKeeper:
             self._scores.changed(content.id)
             await asyncio.to_thread(self._combine, content, tables, known)
             known.stamp = stamp
-            if order is not None:
-                await self._load(content, tables, known)
         if order is None:
             known.ranks[:] = np.nan
         else:
             await self._rank(content, known)
+            await self._load(content, tables, known)
 
     def _at_home(self, content: Content) -> NDArray[np.bool_]:
         homes, _ = self._links.membership.homes(keys_of(content, np.arange(content.items, dtype=np.uint32)))
@@ -192,12 +193,15 @@ class ImportanceKeeper:
 
     async def _load(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
         """Load the most important items of the lists, in place of those of the lists before."""
+        level = await self._store.pools.level(dataset_pool(content.id))
+        if level is None or known.loaded == (known.stamp, level.target) or not self._store.usable:
+            return
+        readers = await self._readers.readers(content.id)
+        if not readers:
+            return
         await stop(known.loads)
         known.loads.clear()
-        level = await self._store.pools.level(dataset_pool(content.id))
-        readers = await self._readers.readers(content.id)
-        if level is None or not readers or not self._store.usable:
-            return
+        known.loaded = known.stamp, level.target
         draws = np.maximum.reduce([table.draws for table in tables])
         scores = np.where(known.home, known.scores, np.float32(np.nan))
         wanted = await asyncio.to_thread(ahead, scores, draws, _lengths(content), level.target)

@@ -86,6 +86,11 @@ def important(
     return result
 
 
+def unscored(order: PoolOrder | None) -> PoolOrder | None:
+    """The order of a dataset whose jobs have gone, with their scores."""
+    return None if order is None else replace(order, order="", importance=None)
+
+
 def _may(order: PoolOrder) -> bool:
     if order.caching is CachingMode.CHUNKED:
         return order.why is not WhyCaching.REQUESTED

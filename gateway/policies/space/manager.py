@@ -30,7 +30,7 @@ from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
 from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import Allocation, Candidate, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
-from gateway.policies.space.importance import ScoredDataset, ScoreReport, important
+from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
@@ -247,7 +247,7 @@ class _Spaces:
         orders = {name: self._order(name, allocation) for name, allocation in allocations.items()}
         free = self._capacity - sum(one.granted for one in allocations.values())
         for name in sorted(set(self._facts.datasets) - set(orders)):
-            idle, fact = self._before.of(name), self._facts.datasets[name]
+            idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
             if idle is None:
                 if fact.bounded:
                     orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))

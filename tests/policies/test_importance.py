@@ -1,0 +1,126 @@
+"""Importance by hand: what becomes of a part, how jobs are combined, what may enter, what is loaded ahead, and how scores age."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.policies.importance import (
+    BINS,
+    PartVerdict,
+    PoolLevel,
+    Received,
+    ScoreStep,
+    ahead,
+    combined,
+    deciles,
+    freshness,
+    may_enter,
+    steps_of,
+    total,
+    verdict,
+)
+
+NAN = float("nan")
+FULL = PoolLevel(100, 100, 2.0)
+
+
+def scores(*values: float) -> np.ndarray:
+    """Scores by item."""
+    return np.array(values, dtype=np.float16)
+
+
+def sizes(count: int, each: int = 10) -> np.ndarray:
+    """Lengths of items."""
+    return np.full(count, each, dtype=np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("last", "sequence", "base", "whole", "found"),
+    [
+        (Received(), 1, 0, False, PartVerdict.APPLY),
+        (Received(3, 9), 4, 3, False, PartVerdict.APPLY),
+        (Received(3, 7), 3, 2, False, PartVerdict.REPEATED),
+        (Received(3, 9), 3, 2, False, PartVerdict.UNKNOWN_BASE),
+        (Received(3, 9), 5, 4, False, PartVerdict.UNKNOWN_BASE),
+        (Received(3, 9), 3, 3, False, PartVerdict.UNKNOWN_BASE),
+        (Received(), 5, 4, False, PartVerdict.UNKNOWN_BASE),
+        (Received(3, 9), 1, 0, False, PartVerdict.UNKNOWN_BASE),
+        (Received(3, 9), 1, 0, True, PartVerdict.APPLY),
+        (Received(3, 9), 3, 0, True, PartVerdict.APPLY),
+        (Received(3, 7), 3, 0, True, PartVerdict.REPEATED),
+    ],
+)
+def test_what_becomes_of_a_part(last: Received, sequence: int, base: int, whole: bool, found: PartVerdict) -> None:
+    """Rule: a part adds to the last one or is whole; the same bytes again change nothing; all else is asked for anew."""
+    assert verdict(last, sequence, base, 7, whole=whole) is found
+
+
+def test_scores_of_one_job_are_its_own() -> None:
+    """Rule: with one job nothing is scaled, so its scores are the ranks."""
+    assert combined([(scores(1.5, NAN, 3), 1.0)], 3).tolist() == pytest.approx([1.5, NAN, 3], nan_ok=True)
+
+
+def test_jobs_are_added_by_their_factors() -> None:
+    """Rule: an item that one job has scored counts 0 with the other; one that none has scored is unknown."""
+    both = combined([(scores(1, 2, NAN, NAN), 0.5), (scores(NAN, 4, 8, NAN), 2.0)], 4)
+    assert both.tolist() == pytest.approx([0.5, 9.0, 16.0, NAN], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("score", "level", "enters"),
+    [
+        (None, PoolLevel(90, 100, 2.0), True),
+        (None, FULL, False),
+        (1.9, FULL, False),
+        (2.0, FULL, True),
+        (0.0, PoolLevel(100, 100, -5.0), True),
+        (None, PoolLevel(100, 100, -5.0), False),
+        (9.0, PoolLevel(0, 0, None), False),
+    ],
+)
+def test_what_may_enter(score: float | None, level: PoolLevel, enters: bool) -> None:
+    """Rule (Algorithm 1): with room all enters; else what is at least as important as the least, and nothing that is unknown."""
+    assert may_enter(score, 10, level) is enters
+
+
+def test_scores_lose_weight_when_a_job_is_late() -> None:
+    """Rule: full weight up to 1.5 times the usual interval, none from 3 times on; no interval is taken to be below 200 s."""
+    assert [freshness(age, 1000) for age in (0, 1500, 2250, 3000, 9000)] == [1, 1, 0.5, 0, 0]
+    assert [freshness(age, 0) for age in (300, 450, 600)] == [1, 0.5, 0]
+
+
+def test_steps_add_up_to_what_is_scored() -> None:
+    """Rule: steps go down in score and leave out what is not scored; equal scores are one step."""
+    found = steps_of(np.float32([3, 1, NAN, 3, 2]), np.uint64([10, 20, 1000, 30, 40]))
+    assert found == (ScoreStep(3.0, 40), ScoreStep(2.0, 40), ScoreStep(1.0, 20))
+    assert steps_of(np.float32([NAN]), sizes(1)) == ()
+
+
+@given(st.lists(st.floats(0, 100, width=16) | st.just(NAN), max_size=400))
+def test_steps_are_few_and_exact(values: list[float]) -> None:
+    """Rule: however many scores there are, steps are bounded, descend, hold all scored bytes, and end at scores that exist."""
+    found = steps_of(np.float32(values), sizes(len(values)))
+    known = [value for value in values if value == value]
+    assert total(found) == 10 * len(known)
+    assert len(found) <= BINS
+    assert [step.score for step in found] == sorted({step.score for step in found}, reverse=True)
+    for step in found:
+        upto = total(one for one in found if one.score >= step.score)
+        assert upto == 10 * sum(np.float32(value) >= np.float32(step.score) for value in known)
+
+
+def test_what_is_loaded_ahead() -> None:
+    """Rule: of the items that fill the room best, those that the next epoch draws, the most important first."""
+    draws = np.uint8([1, 1, 0, 3, 1])
+    assert ahead(np.float32([1, 5, 9, 7, NAN]), draws, sizes(5), 30).tolist() == [3, 1]
+    assert ahead(np.float32([1, 5, 9, 7, NAN]), draws, sizes(5), 5).tolist() == []
+
+
+def test_deciles_divide_what_is_scored() -> None:
+    """Rule: nine bounds leave a tenth of the scored items between each two; of fewer than ten items there are none."""
+    bounds = deciles(np.float32([*range(100), NAN]))
+    assert np.bincount(np.searchsorted(bounds, np.arange(100, dtype=np.float32))).tolist() == [10] * 10
+    assert len(deciles(np.float32(range(9)))) == 0

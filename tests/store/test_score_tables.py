@@ -1,0 +1,142 @@
+"""The scores of jobs in memory: shared, bounded, forgotten with the start, and never half a part."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.model.importance import ScorePart, decode
+from gateway.policies.importance import PartVerdict, combined
+from gateway.store import importance
+from gateway.store.importance import DIRECT, FORWARDED, MOST_JOBS, Receipt, ScoreTables, TooManyScorers
+from tests.scored import Part
+
+DATASET = "d" * 64
+JOB = "tenant/job"
+ITEMS = 100
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Where a table of generations would be."""
+    return tmp_path / "larder-0-abc"
+
+
+def send(tables: ScoreTables, part: Part, job: str = JOB, way: int = DIRECT, now: float = 1000.0) -> Receipt:
+    """Have a part applied."""
+    decoded = decode(part.body, ITEMS)
+    return tables.receive(job, DATASET, ITEMS, decoded, hash(part.body) & 0xFFFFFFFF, way, now)
+
+
+def scores(tables: ScoreTables, job: str = JOB) -> dict[int, float]:
+    """What a job said, by item."""
+    (found,) = [table for table in tables.of(DATASET, ITEMS) if table.job == job]
+    return {index: score for index, score in enumerate(found.scores.tolist()) if not math.isnan(score)}
+
+
+def test_all_workers_see_the_same_scores(table: Path) -> None:
+    """Rule: what one worker applied another has, and both know the base of the next part."""
+    one, other = ScoreTables(table), ScoreTables(table)
+    assert send(one, Part(1, 0, {1: 1.0, 2: 2.0}, {7: 3})) == Receipt(PartVerdict.APPLY, 1, 2)
+    assert send(other, Part(2, 1, {2: 4.0, 3: 3.0}, {8: 1}), now=1100.0) == Receipt(PartVerdict.APPLY, 2, 3)
+    for tables in (one, other):
+        assert scores(tables) == {1: 1.0, 2: 4.0, 3: 3.0}
+        (found,) = tables.of(DATASET, ITEMS)
+        assert (found.updated, found.interval, found.epoch) == (1100.0, 100.0, 1)
+        assert np.flatnonzero(found.draws).tolist() == [8]
+        assert found.mean == pytest.approx(8 / 3)
+
+
+def test_a_part_that_came_before_changes_nothing(table: Path) -> None:
+    """Rule: a part is applied once, and one on another base not at all; the answer says what is here."""
+    tables = ScoreTables(table)
+    first = Part(1, 0, {1: 1.0})
+    send(tables, first)
+    assert send(tables, first, now=2000.0) == Receipt(PartVerdict.REPEATED, 1, 1)
+    assert send(tables, Part(9, 8, {1: 5.0})) == Receipt(PartVerdict.UNKNOWN_BASE, 1, 1)
+    assert scores(tables) == {1: 1.0}
+    assert tables.of(DATASET, ITEMS)[0].updated == 1000.0
+
+
+def test_a_whole_part_replaces_everything(table: Path) -> None:
+    """Rule: scores that a whole part does not name are gone."""
+    tables = ScoreTables(table)
+    send(tables, Part(5, 0, {1: 1.0, 2: 2.0}))
+    send(tables, Part(1, 0, {2: 3.0}, whole=True))
+    assert scores(tables) == {2: 3.0}
+
+
+def test_what_is_forwarded_has_a_sequence_of_its_own(table: Path) -> None:
+    """Rule: a few items from another node replace nothing of what the client sends here itself; if it sends nothing they do."""
+    tables = ScoreTables(table)
+    send(tables, Part(5, 0, {1: 1.0}), way=DIRECT)
+    assert send(tables, Part(3, 0, {2: 2.0}, whole=True), way=FORWARDED).sequence == 3
+    assert scores(tables) == {1: 1.0, 2: 2.0}
+    assert send(tables, Part(6, 5, {3: 3.0}), way=DIRECT).sequence == 6
+    send(tables, Part(1, 0, {1: 1.0}), "tenant/other", FORWARDED)
+    send(tables, Part(2, 0, {2: 2.0}, whole=True), "tenant/other", FORWARDED)
+    assert scores(tables, "tenant/other") == {2: 2.0}
+
+
+def test_a_part_that_was_broken_off_is_as_if_lost(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a worker that dies within a part leaves nothing that counts, and the next whole part puts it right."""
+    tables = ScoreTables(table)
+    send(tables, Part(1, 0, {1: 1.0}))
+
+    class Killed(Exception):
+        """The worker's end."""
+
+    def end(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(importance.np, "isnan", end)
+        with pytest.raises(Killed):
+            send(tables, Part(2, 1, {2: 2.0}))
+    assert tables.of(DATASET, ITEMS) == []
+    assert send(tables, Part(3, 2, {3: 3.0})) == Receipt(PartVerdict.UNKNOWN_BASE, 0, 1)
+    send(tables, Part(4, 0, {4: 4.0}, whole=True))
+    assert scores(tables) == {4: 4.0}
+
+
+def test_jobs_of_a_dataset_are_bounded(table: Path) -> None:
+    """Rule: one job more than may be is refused; a job that is forgotten makes room for another."""
+    tables = ScoreTables(table)
+    for number in range(MOST_JOBS):
+        send(tables, Part(1, 0, {1: 1.0}), f"t/{number}")
+    with pytest.raises(TooManyScorers):
+        send(tables, Part(1, 0, {1: 1.0}), "t/more")
+    tables.drop(DATASET, "t/0")
+    send(tables, Part(1, 0, {1: 1.0}), "t/more")
+    assert [one.job for one in tables.of(DATASET, ITEMS)] == sorted(
+        [f"t/{n}" for n in range(1, MOST_JOBS)] + ["t/more"]
+    )
+
+
+def test_a_dropped_job_begins_anew(table: Path) -> None:
+    """Rule: what another worker dropped is not written to any more by one that had it mapped."""
+    one, other = ScoreTables(table), ScoreTables(table)
+    send(one, Part(1, 0, {1: 1.0}))
+    assert scores(other) == {1: 1.0}
+    one.drop(DATASET, JOB)
+    assert other.of(DATASET, ITEMS) == []
+    assert send(other, Part(2, 1, {2: 2.0})) == Receipt(PartVerdict.UNKNOWN_BASE, 0, 0)
+
+
+def test_a_million_items_take_at_most_40_mb(table: Path) -> None:
+    """Rule: the tables of as many jobs as may be, and what the node keeps of them combined, stay within the budget."""
+    items = 1_000_000
+    everything = np.arange(items, dtype=np.uint32)
+    values = np.linspace(0, 5, items).astype(np.float16)
+    part = ScorePart(1, 0, 1, True, everything, values, everything[:0], np.empty(0, dtype=np.uint8))
+    tables = ScoreTables(table)
+    for number in range(MOST_JOBS):
+        assert tables.receive(f"t/{number}", DATASET, items, part, 1, DIRECT, 1.0).scored == items
+    found = tables.of(DATASET, items)
+    one = combined([(table.scores, 0.5) for table in found], items)
+    # The keeper has the combined scores, the ranks that the index has (as many bytes), and which items are at home.
+    kept = sum(table.nbytes for table in found) + 2 * one.nbytes + items
+    assert kept <= 40_000_000
