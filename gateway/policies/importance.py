@@ -13,8 +13,8 @@ one job it is the job's own score.
 *What may enter* (lines 9 to 22). While a pool has room everything does. Then a miss enters if its score is at least that of the
 least important resident, and an item that no job has scored does not.
 
-*Aging.* Scores tell of the next epoch; a job sends new ones with each. One that is late loses weight, from ``LATE`` times its
-usual interval on, and all of it at ``LIFETIME`` times. When no job is left, the pool has the order that it would have without
+*Aging.* Scores tell of the next epoch; a job sends new ones with each epoch. One that is late loses weight, from ``LATE`` times
+its usual interval on, and all of it at ``LIFETIME`` times. When no job is left, the pool has the order that it would have without
 scores.
 """
 
@@ -31,8 +31,10 @@ from numpy.typing import NDArray
 LATE = 1.5
 LIFETIME = 3.0
 """Times the interval between a job's last two parts."""
-SHORTEST_INTERVAL = 200.0
+SHORTEST_INTERVAL = 1200.0
 """Seconds: a job that sends more often is believed as long as one that sends at this interval."""
+FIRST_INTERVAL = 14_400.0
+"""Seconds: how long the first epoch of a job is taken to be."""
 BINS = 128
 """Steps in which a node says how its bytes are distributed over scores."""
 
@@ -84,9 +86,9 @@ def freshness(age: float, interval: float) -> float:
 
     Args:
         age: seconds since its last part.
-        interval: seconds between the last two, 0 after the first.
+        interval: seconds from one epoch's part to the next one's, 0 in the first epoch.
     """
-    usual = max(interval, SHORTEST_INTERVAL)
+    usual = max(interval, SHORTEST_INTERVAL) if interval else FIRST_INTERVAL
     return float(min(1.0, max(0.0, (LIFETIME - age / usual) / (LIFETIME - LATE))))
 
 

@@ -126,7 +126,7 @@ class JobTable:
 
     @property
     def interval(self) -> float:
-        """Seconds between the last two parts; 0 after the first."""
+        """Seconds from an epoch's last part to the first one of the next epoch; 0 in the first."""
         return float(self._head["interval"][0])
 
     def apply(self, part: ScorePart, checksum: int, way: int, now: float) -> None:
@@ -143,9 +143,10 @@ class JobTable:
         self.scores[part.scored] = part.scores
         self.draws[part.listed] = part.draws
         known = self.scores[~np.isnan(self.scores)]
-        head["scored"], head["epoch"] = len(known), part.epoch
+        if before and part.epoch != self.epoch:
+            head["interval"] = max(0.0, now - before)
+        head["scored"], head["epoch"], head["updated"] = len(known), part.epoch, now
         head["mean"] = float(known.mean(dtype=np.float64)) if len(known) else 0.0
-        head["updated"], head["interval"] = now, max(0.0, now - before) if before else 0.0
         head["sequence"][0][way], head["checksum"][0][way] = part.sequence, checksum
         head["writing"] = 0
 

@@ -10,7 +10,7 @@ from gateway.policies.importance import PoolLevel
 from gateway.policies.pools import Pool
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
-from gateway.store.index import pool_rows
+from gateway.store.index import pool_rows, score_rows
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor
 
@@ -59,7 +59,7 @@ class Pools:
     async def rank(self, pool: str, scores: Mapping[bytes, float]) -> bool:
         """Rank those of some blobs that a pool holds by their scores; whether the index took it."""
         try:
-            await self._disk.write(partial(pool_rows.rank, name=pool, scores=scores))
+            await self._disk.write(partial(score_rows.rank, name=pool, scores=scores))
         except DiskFault:
             return False
         return True
@@ -67,7 +67,7 @@ class Pools:
     async def level(self, pool: str) -> PoolLevel | None:
         """How full a pool is; ``None`` when there is none of this name, or while the index cannot be read."""
         try:
-            return await self._disk.look(partial(pool_rows.level, name=pool))
+            return await self._disk.look(partial(score_rows.level, name=pool))
         except DiskFault:
             return None
 

@@ -87,9 +87,11 @@ def test_what_may_enter(score: float | None, level: PoolLevel, enters: bool) -> 
 
 
 def test_scores_lose_weight_when_a_job_is_late() -> None:
-    """Rule: full weight up to 1.5 times the usual interval, none from 3 times on; no interval is taken to be below 200 s."""
-    assert [freshness(age, 1000) for age in (0, 1500, 2250, 3000, 9000)] == [1, 1, 0.5, 0, 0]
-    assert [freshness(age, 0) for age in (300, 450, 600)] == [1, 0.5, 0]
+    """Rule: full weight up to 1.5 times the usual interval, none from 3 times on; an epoch is taken to last 20 minutes at least,
+    and the first one 4 hours."""
+    assert [freshness(age, 2000) for age in (0, 3000, 4500, 6000, 9000)] == [1, 1, 0.5, 0, 0]
+    assert [freshness(age, 1) for age in (1800, 2700, 3600)] == [1, 0.5, 0]
+    assert [freshness(age * 3600, 0) for age in (6, 9, 12)] == [1, 0.5, 0]
 
 
 def test_steps_add_up_to_what_is_scored() -> None:

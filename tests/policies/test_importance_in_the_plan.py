@@ -57,8 +57,8 @@ def test_weights_move_in_steps() -> None:
 def test_jobs_that_are_gone_or_silent_do_not_count() -> None:
     """Rule: scores of a job that is not registered, or that stopped sending, have no weight."""
     assert weigh({}, scored("a", rates={})) == {}
-    assert weigh({}, scored("a", a=replace(FRESH, age=700.0))) == {}
-    assert set(weigh({}, scored("a", "b", a=replace(FRESH, age=700.0)))) == {"b"}
+    assert weigh({}, scored("a", a=replace(FRESH, age=4000.0))) == {}
+    assert set(weigh({}, scored("a", "b", a=replace(FRESH, age=4000.0)))) == {"b"}
 
 
 def test_the_threshold_fills_the_target() -> None:
@@ -134,7 +134,7 @@ def test_the_plan_follows_the_scores_and_goes_back() -> None:
     assert Plan.from_json(plan.to_json()) == plan
     (pool,) = node_pools(plan, 12 * GB, 24 * GB, "n")
     assert (pool.order, pool.target) == ("importance", 10 * GB)
-    later = decide(plan, facts(700.0), 2.0, ManagerParams()).of("d")
+    later = decide(plan, facts(4000.0), 2.0, ManagerParams()).of("d")
     assert later is not None
     assert (later.eviction, later.importance) == ("chunk", None)
 

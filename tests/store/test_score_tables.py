@@ -41,13 +41,23 @@ def test_all_workers_see_the_same_scores(table: Path) -> None:
     """Rule: what one worker applied another has, and both know the base of the next part."""
     one, other = ScoreTables(table), ScoreTables(table)
     assert send(one, Part(1, 0, {1: 1.0, 2: 2.0}, {7: 3})) == Receipt(PartVerdict.APPLY, 1, 2)
-    assert send(other, Part(2, 1, {2: 4.0, 3: 3.0}, {8: 1}), now=1100.0) == Receipt(PartVerdict.APPLY, 2, 3)
+    assert send(other, Part(2, 1, {2: 4.0, 3: 3.0}, {8: 1}, epoch=2), now=1100.0) == Receipt(PartVerdict.APPLY, 2, 3)
     for tables in (one, other):
         assert scores(tables) == {1: 1.0, 2: 4.0, 3: 3.0}
         (found,) = tables.of(DATASET, ITEMS)
-        assert (found.updated, found.interval, found.epoch) == (1100.0, 100.0, 1)
+        assert (found.updated, found.interval, found.epoch) == (1100.0, 100.0, 2)
         assert np.flatnonzero(found.draws).tolist() == [8]
         assert found.mean == pytest.approx(8 / 3)
+
+
+def test_an_interval_is_from_epoch_to_epoch(table: Path) -> None:
+    """Rule: a part of the same epoch, as when homes change, says nothing of how long an epoch takes."""
+    tables = ScoreTables(table)
+    send(tables, Part(1, 0, {1: 1.0}))
+    send(tables, Part(2, 0, {1: 1.0}, whole=True), now=1010.0)
+    assert tables.of(DATASET, ITEMS)[0].interval == 0
+    send(tables, Part(3, 2, {1: 2.0}, epoch=2), now=1500.0)
+    assert tables.of(DATASET, ITEMS)[0].interval == 490.0
 
 
 def test_a_part_that_came_before_changes_nothing(table: Path) -> None:

@@ -30,7 +30,7 @@ from gateway.engine.space.job_readers import JobReaders
 from gateway.engine.space.preload import Preloader, Purpose, Reader
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.membership import Membership
-from gateway.policies.importance import LATE, SHORTEST_INTERVAL, Scores, ScoreStep, ahead, freshness, steps_of
+from gateway.policies.importance import Scores, ScoreStep, ahead, freshness, steps_of
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.importance import JobReport, ScoreReport
 from gateway.policies.space.plan import ImportanceOrder, Plan
@@ -42,8 +42,8 @@ from gateway.tasks import stop
 _PAGE = 1000
 _PAGES = 32
 """Blobs that are ranked in one transaction, and transactions in one turn."""
-_STRANGE = LATE * SHORTEST_INTERVAL
-"""Seconds after which the scores of a job that is not registered are forgotten."""
+_STRANGE = 60.0
+"""Seconds after which the scores of a job that the plan does not know are forgotten."""
 
 log = logging.getLogger("larder.importance")
 

@@ -29,7 +29,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a node has of one job: seconds since its last part, and between the last two; items that are scored; their mean."""
+    """What a node has of one job: seconds since its last part, and from epoch to epoch; items that are scored; their mean."""
 
     age: float
     interval: float = 0.0

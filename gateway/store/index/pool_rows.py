@@ -19,7 +19,6 @@ from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
-from gateway.policies.importance import PoolLevel
 from gateway.policies.pools import (
     DEFAULT,
     GHOSTS,
@@ -230,24 +229,6 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     for name, digests in moved.items():
         charge(connection, digests, name, now)
     return found[-1][1] if len(keys) == limit else None
-
-
-def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> None:
-    """Rank those of some blobs that a pool holds by what jobs now say of them."""
-    connection.executemany(
-        "UPDATE blobs SET rank = ? WHERE digest = ? AND pool = (SELECT id FROM pools WHERE name = ?)",
-        [(score, digest, name) for digest, score in scores.items()],
-    )
-
-
-def level(connection: Connection, name: str) -> PoolLevel | None:
-    """How full a pool in use is; ``None`` when there is none of this name."""
-    found = connection.execute(
-        "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
-        "WHERE name = ? AND NOT retired",
-        (name,),
-    ).fetchone()
-    return None if found is None else PoolLevel(*found)
 
 
 def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:

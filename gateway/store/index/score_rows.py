@@ -1,0 +1,26 @@
+"""Operations on pools whose blobs are ranked by scores that jobs send, rather than by accesses. Each is part of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sqlite3 import Connection
+
+from gateway.policies.importance import PoolLevel
+
+
+def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> None:
+    """Rank those of some blobs that a pool holds by what jobs now say of them."""
+    connection.executemany(
+        "UPDATE blobs SET rank = ? WHERE digest = ? AND pool = (SELECT id FROM pools WHERE name = ?)",
+        [(score, digest, name) for digest, score in scores.items()],
+    )
+
+
+def level(connection: Connection, name: str) -> PoolLevel | None:
+    """How full a pool in use is; ``None`` when there is none of this name."""
+    found = connection.execute(
+        "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
+        "WHERE name = ? AND NOT retired",
+        (name,),
+    ).fetchone()
+    return None if found is None else PoolLevel(*found)
