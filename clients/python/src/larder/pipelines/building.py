@@ -22,13 +22,16 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from larder.errors import LarderWarning
 from larder.job import Job
 from larder.loader import Loader, Shard
+from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.running import (
     EpochElements,
     EpochStart,
@@ -159,6 +162,9 @@ class Pipeline:
     def autocache(self) -> Pipeline:
         """Mark a point up to which results may be stored and used again: put it before random operations.
 
+        Warns (`LarderWarning`) of functions before the mark that use random numbers, with their lines: stored results would be
+        the same in every epoch. Warns of functions without a fingerprint: their results are not stored.
+
         Raises:
             ValueError: before the first ``map``, where the gateway caches the items themselves; or after ``shuffle`` or
                 ``batch``.
@@ -168,8 +174,14 @@ class Pipeline:
             raise ValueError("autocache() is for single elements; put it before shuffle()")
         if not self._stages.elements:
             raise ValueError("autocache() has nothing to store yet: the gateway caches the items; put it after a map()")
-        stage = Stage(AUTOCACHE, self._stages.count + 1, None, _caller())
-        return self._with(elements=(*self._stages.elements, stage))
+        stages = (*self._stages.elements, Stage(AUTOCACHE, self._stages.count + 1, None, _caller()))
+        mark = fingerprints(stages)[stages[-1].number]
+        if mark.random:
+            where = "; ".join(mark.random)
+            warnings.warn(f"results of {stages[-1]} would freeze random numbers: {where}", LarderWarning, stacklevel=2)
+        if mark.reason:
+            warnings.warn(f"results of {stages[-1]} are not stored: {mark.reason}", LarderWarning, stacklevel=2)
+        return self._with(elements=stages)
 
     def shuffle(self, size: int) -> Pipeline:
         """Deliver elements in a random order, each chosen among the first ``size`` that are left.

@@ -1,0 +1,202 @@
+"""Fingerprints: equal code has an equal one, a change of anything that a function can see another, and doubts have none."""
+
+import functools
+import multiprocessing
+import operator
+import random
+import re
+import textwrap
+import threading
+import types
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pipeline_steps import number, pipeline_of, vector
+
+from larder.errors import LarderWarning
+from larder.pipelines.fingerprint import fingerprints
+from larder.pipelines.stages import Stage
+
+
+def mark(*functions):
+    """The fingerprint of a mark after these functions."""
+    stages = [Stage("map", place, function, "train.py:9") for place, function in enumerate(functions, 1)]
+    return fingerprints((*stages, Stage("autocache", 99)))[99]
+
+
+def program(source, **names):
+    """The function ``f`` of a program, as a module of the user would have it."""
+    module = types.ModuleType("users_program")
+    vars(module).update(names)
+    exec(compile(textwrap.dedent(source), "program.py", "exec"), vars(module))
+    return module.f
+
+
+BASE = """
+    import numpy as np
+    SIZE = 3
+    NAMES = {"a": [1, 2]}
+    class Base:
+        factor = 2
+        def scaled(self, x): return x * self.factor
+    class Scale(Base):
+        def __init__(self, n): self.n = n
+    def helper(x, by=1): return x + by
+    def f(x, scale=Scale(5)):
+        inner = lambda y: helper(y) + SIZE
+        return scale.scaled(inner(np.abs(x))) + len(NAMES["a"])
+"""
+CHANGES = {
+    "a global": ("SIZE = 3", "SIZE = 4"),
+    "a value inside of a global": ("[1, 2]", "[1, 3]"),
+    "a helper": ("return x + by", "return x - by"),
+    "a default of a helper": ("by=1", "by=2"),
+    "a base class": ("return x * self.factor", "return x + self.factor"),
+    "a class attribute": ("factor = 2", "factor = 3"),
+    "the state of a default": ("Scale(5)", "Scale(6)"),
+    "a nested function": ("helper(y) + SIZE", "helper(y) * SIZE"),
+    "a function of a package": ("np.abs", "np.square"),
+    "the code": ('+ len(NAMES["a"])', '- len(NAMES["a"])'),
+}
+
+
+def test_the_same_program_has_the_same_fingerprint():
+    """Comments, blank lines and the place in the file do not count."""
+    moved = "\n\n    # moved\n" + BASE.replace("SIZE = 3", "SIZE = 3  # three")
+    assert mark(program(BASE)).digest == mark(program(moved)).digest != ""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_what_the_function_sees_changes_it(change):
+    """Code, globals, defaults, classes and nested functions count."""
+    assert CHANGES[change][0] in BASE
+    assert mark(program(BASE.replace(*CHANGES[change]))).digest not in ("", mark(program(BASE)).digest)
+
+
+def test_closures_and_arguments_count():
+    """A function made by another one, and a partial one, differ by what they were given."""
+
+    def made(offset):
+        return lambda x: x + offset
+
+    digests = {mark(made(1)).digest, mark(made(2)).digest, mark(functools.partial(made(1), 3)).digest}
+    assert len(digests) == 3
+    assert mark(made(1)).digest in digests
+
+
+def test_attributes_of_the_users_modules_count():
+    """``settings.SIZE`` is followed into the module."""
+    digests = set()
+    for size in (1, 2):
+        settings = types.ModuleType("users_settings")
+        settings.SIZE = size
+        digests.add(mark(program("def f(x): return x * settings.SIZE", settings=settings)).digest)
+    assert len(digests) == 2
+
+
+def test_the_order_of_stages_counts():
+    """Two functions in another order are another pipeline."""
+    assert mark(number, vector).digest != mark(vector, number).digest
+
+
+def test_a_recursive_function_has_a_fingerprint():
+    """Cycles end."""
+    source = "def f(x): return 1 if x == 0 else x * f(x - 1)"
+    assert mark(program(source)).digest == mark(program(source)).digest != ""
+
+
+def _send_digest(queue):
+    queue.put(mark(number, vector).digest)
+
+
+def test_another_process_finds_the_same():
+    """Results are shared between processes that never met, whatever the seed of their hashes."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=_send_digest, args=(queue,))
+    process.start()
+    assert queue.get() == mark(number, vector).digest
+    process.join()
+
+
+LOCK = threading.Lock()
+GENERATOR = np.random.default_rng(1)
+
+
+def locked(x):
+    """Uses what has no fingerprint."""
+    with LOCK:
+        return x
+
+
+def imports_inside(x):
+    """Imports a module of the user where nobody can follow it."""
+    import pipeline_steps_elsewhere  # type: ignore[import-not-found]
+
+    return pipeline_steps_elsewhere.number(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (locked, r"stage 1, map\(locked\), global 'LOCK' is a _thread.lock, which has no fingerprint"),
+        (
+            imports_inside,
+            r"import pipeline_steps_elsewhere inside of a function cannot be followed; import it at the top",
+        ),
+        (functools.partial(vector, open(__file__)), r"args\[0\] is a _io.TextIOWrapper"),  # noqa: SIM115
+    ],
+)
+def test_what_cannot_be_covered_has_no_fingerprint(function, reason):
+    """The reason has the path to the culprit."""
+    found = mark(function)
+    assert found.digest == ""
+    assert re.search(reason, found.reason)
+
+
+def of_random(x):
+    """Uses the module ``random``."""
+    return x + random.random()
+
+
+def of_numpy(x):
+    """Uses numpy's global generator."""
+    return x + np.random.rand()
+
+
+def of_a_generator(x):
+    """Uses a generator of its own."""
+    return GENERATOR.normal() + x
+
+
+@pytest.mark.parametrize(
+    ("function", "used"), [(of_random, "random"), (of_numpy, "np.random"), (of_a_generator, "GENERATOR")]
+)
+def test_random_functions_are_named_with_their_line(function, used):
+    """The line is that of the call, found through helpers too."""
+    line = function.__code__.co_firstlineno + 2
+    expected = (f"{Path(__file__).name}:{line}, {used}",)
+    assert mark(function).random == expected
+    assert mark(program("def f(x): return helper(x)", helper=function)).random == expected
+    assert mark(number, vector).random == ()
+
+
+def test_results_that_see_more_than_bytes_are_told_apart():
+    """A function that reads the item's index or name may differ for items of equal bytes."""
+    assert not mark(number).by_item
+    assert mark(lambda item: item.index).by_item
+    assert mark(lambda item: item.key).by_item
+    assert mark(operator.attrgetter("data")).by_item  # no code to look at
+
+
+def test_a_mark_warns_of_random_functions_and_of_what_is_not_stored():
+    """Once, where the mark is set, with the lines."""
+    with pytest.warns(LarderWarning, match=r"stage 2, autocache\(\) would freeze random numbers: .*\.py:\d+, random$"):
+        pipeline_of().map(of_random).autocache()
+    with pytest.warns(LarderWarning, match=r"stage 2, autocache\(\) are not stored: .*'LOCK' is a _thread.lock"):
+        pipeline_of().map(locked).autocache()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pipeline_of().map(number).autocache().map(of_random)
