@@ -5,6 +5,7 @@ import threading
 from dataclasses import dataclass, field
 
 from fake_gateway import Asked, Handler
+from fake_importance import FakeImportance
 
 import larder
 from larder.testing import MemorySource
@@ -42,6 +43,7 @@ class FakeJobs:
     away: int = 0
     gone: bool = False
     ids: dict[str, str] = field(default_factory=dict)
+    importance: FakeImportance = field(default_factory=FakeImportance)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __call__(self, handler: Handler, asked: Asked) -> None:
@@ -65,6 +67,9 @@ class FakeJobs:
             return
         _, _, version, what, *rest = asked.path.split("/")
         assert (version, what) == ("v1", "jobs"), asked.path
+        if asked.path.endswith("/importance"):
+            self._answer_importance(handler, asked, rest[0])
+            return
         document = json.loads(asked.body) if asked.body else {}
         if not rest and self.ids and document["dataset"] not in self.ids:
             handler.send_problem(404, "UnknownDataset", f"there is no dataset {document['dataset']!r}")
@@ -89,6 +94,12 @@ class FakeJobs:
             self.proposals.append((epoch, document["order"]))
             order = self.decided.setdefault((rest[0], epoch), self.orders.get(epoch, document["order"]))
             handler.send_json({"order": order})
+
+    def _answer_importance(self, handler: Handler, asked: Asked, job: str) -> None:
+        if job in self.known:
+            self.importance(handler, asked)
+        else:
+            handler.send_problem(404, "UnknownJob", "register it again")
 
 
 def job_at(jobs, name="run", **options):

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -152,6 +152,8 @@ class HeartbeatThread:
         self.directives: JobDirectives | None = None
         self.dataset = ""
         """Id of the job's dataset, as the gateway resolved it; empty before registration."""
+        self.chores: tuple[Callable[[], object], ...] = ()
+        """Called after each heartbeat that was answered. Errors are counted like those of heartbeats."""
         self.stopped = threading.Event()
         self.counts = {"heartbeats": 0, "failed": 0, "registered": 0}
         self.last_error = ""
@@ -192,6 +194,8 @@ class HeartbeatThread:
             try:
                 self.beat()
                 self._refresh_neighbours()
+                for chore in self.chores:
+                    chore()
             except (LarderError, ValueError, *TRANSIENT) as error:
                 self._failed(error)
             directives = self.directives
@@ -281,7 +285,7 @@ class HeartbeatThread:
             self.position = Upcoming(self.position.epoch)
             self._post("heartbeat", self._report())
             return
-        with self.api.exchange("DELETE", self._path(""), expected=frozenset({204})) as response:
+        with self.api.exchange("DELETE", self.path(""), expected=frozenset({204})) as response:
             response.read()
 
     def _apply(self, document: Mapping[str, Any]) -> JobDirectives:
@@ -305,7 +309,7 @@ class HeartbeatThread:
         }
 
     def _post(self, action: str, document: Mapping[str, object]) -> dict[str, Any]:
-        return self._exchange(self._path(f"/{action}"), document, frozenset({200}))
+        return self._exchange(self.path(f"/{action}"), document, frozenset({200}))
 
     def _refresh_neighbours(self) -> None:
         """Learn which other nodes can replace the gateway."""
@@ -319,26 +323,33 @@ class HeartbeatThread:
             self._next_refresh = time.monotonic() + RETRY_INTERVAL  # not part of a fleet
 
     def _exchange(self, path: str, document: Mapping[str, object], expected: frozenset[int]) -> dict[str, Any]:
-        """Send one request to the gateway, or to another node of its fleet if the gateway is unreachable."""
+        body = json.dumps(document).encode()
+        return self.send("POST", path, headers=_JSON, body=body, expected=expected)
+
+    def send(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        """Send one request to the gateway, or to another node of its fleet if the gateway is unreachable.
+
+        The arguments and errors are those of `Api.exchange`.
+        """
         try:
-            return self._exchange_with(self.api, path, document, expected)
+            return answer_of(self.api, method, path, **request)
         except TRANSIENT:
             for api in self._neighbours.reached.values():
                 with suppress(*TRANSIENT):
-                    return self._exchange_with(api, path, document, expected)
+                    return answer_of(api, method, path, **request)
             raise
 
-    def _exchange_with(
-        self, api: Api, path: str, document: Mapping[str, object], expected: frozenset[int]
-    ) -> dict[str, Any]:
-        body = json.dumps(document).encode()
-        try:
-            with api.exchange("POST", path, headers=_JSON, body=body, expected=expected) as response:
-                return api.parsed(response.status, response.read())
-        except RequestRefused as error:
-            if not api.renewable(error):
-                raise
-            raise Busy(f"the credentials have expired: {error}") from error
-
-    def _path(self, suffix: str) -> str:
+    def path(self, suffix: str) -> str:
+        """An address of the job."""
         return f"/-/v1/jobs/{quote(self.registration.name, safe='')}{suffix}"
+
+
+def answer_of(api: Api, method: str, path: str, **request: Any) -> dict[str, Any]:
+    """The JSON object that a gateway answers. Raises as `Api.exchange`; expired credentials are looked up again, as Busy."""
+    try:
+        with api.exchange(method, path, **request) as response:
+            return api.parsed(response.status, response.read())
+    except RequestRefused as error:
+        if not api.renewable(error):
+            raise
+        raise Busy(f"the credentials have expired: {error}") from error

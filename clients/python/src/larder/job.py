@@ -29,6 +29,7 @@ from larder.credentials import Credentials, CredentialSource, source_of
 from larder.dataset import DatasetInfo
 from larder.errors import GatewayUnavailable, RequestRefused
 from larder.heartbeat import HeartbeatThread, JobDirectives, Registration
+from larder.importance import ImportanceReport, ImportanceSender
 from larder.retry import Patience, Retry
 from larder.run import Batch
 from larder.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
@@ -110,9 +111,11 @@ class Job:
         self._heartbeat = HeartbeatThread(Api(endpoint, credentials=credentials, timeout=_TIMEOUT), registration)
         self._stop = _stop_with(self, self._heartbeat)
         self._step_at = 0.0
+        self._sender: ImportanceSender | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "_retry": self._retry, "_heartbeat": self._heartbeat, "_step_at": 0.0}
+        state = {"name": self.name, "_retry": self._retry, "_heartbeat": self._heartbeat}
+        return {**state, "_step_at": 0.0, "_sender": None}
 
     @property
     def directives(self) -> JobDirectives | None:
@@ -175,10 +178,26 @@ class Job:
 
     def stats(self) -> dict[str, Any]:
         """Counts of this process: heartbeats, failures, the last failure's message, registrations (more than one if the fleet
-        forgot the job), nodes that can replace the gateway, and timing by phase."""
+        forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any."""
         heartbeat = self._heartbeat
         phases = heartbeat.timing.as_json()
-        return {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
+        found = {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
+        return found if self._sender is None else {**found, "importance": dict(self._sender.counts)}
+
+    def report_importance(self, report: ImportanceReport, dataset: DatasetInfo) -> None:
+        """Tell the gateways which items matter and which will be read. Returns at once; failures are counted in ``stats()``.
+
+        Args:
+            report: what is known at the beginning of an epoch.
+            dataset: of the items.
+        """
+        if not self._heartbeat.own:
+            return
+        if self._sender is None or self._sender.dataset.id != dataset.id:
+            self._sender = ImportanceSender(self._heartbeat, dataset)
+            self._heartbeat.chores = (self._sender.send,)
+        self._sender.offer(report)
+        self._heartbeat.begin()
 
     def close(self) -> None:
         """End the job, so that the fleet forgets it at once. Takes a second at most; failures are ignored.

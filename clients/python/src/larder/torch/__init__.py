@@ -1,13 +1,14 @@
 """Larder for PyTorch: datasets at a gateway, for torch's `DataLoader`.
 
 `CachedDataset` yields whole batches, each item exactly once per epoch over all ranks and workers. `CachedMapDataset` is a
-map-style dataset, for any sampler. `PipelineDataset` has the batches of a `larder.pipeline`. `watch` wraps a loader that has
-workers, so that it can be saved and resumed within an epoch.
+map-style dataset, for any sampler; `ImportanceSampler` is one that trains on what teaches. `PipelineDataset` has the batches
+of a `larder.pipeline`. `watch` wraps a loader that has workers, so that it can be saved and resumed within an epoch.
 """
 
 from larder.planner import merge_states
 from larder.source import Item
 from larder.torch.dataset import CachedDataset, DatasetOptions
+from larder.torch.importance import ImportanceOptions, ImportanceSampler
 from larder.torch.mapped import CachedMapDataset, MapOptions
 from larder.torch.pipelines import PipelineDataset
 from larder.torch.watched import WatchedLoader, watch
@@ -16,6 +17,8 @@ __all__ = [
     "CachedDataset",
     "CachedMapDataset",
     "DatasetOptions",
+    "ImportanceOptions",
+    "ImportanceSampler",
     "Item",
     "MapOptions",
     "PipelineDataset",

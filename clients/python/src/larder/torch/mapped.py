@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypedDict, Unpack, cast
 import numpy as np
 from torch.utils.data import Dataset
 
+from larder.dataset import DatasetInfo
 from larder.job import Job
 from larder.loader import Loader, LoaderOptions
 from larder.run import counts_of, item_error
@@ -26,6 +27,7 @@ class MapOptions(TypedDict, total=False):
         on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it, which makes the batch smaller.
         on_error: the same for a transform that raises.
         keys: whether items have bucket and key (``False``).
+        ids: whether samples are pairs ``(id, sample)``, so that batches are ``(ids, samples)`` after collation (``False``).
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
         source: as in `larder.loader.LoaderOptions`.
@@ -35,6 +37,7 @@ class MapOptions(TypedDict, total=False):
     on_missing: str
     on_error: str
     keys: bool
+    ids: bool
     job: str | Job
     access: Access
     source: Source
@@ -63,7 +66,8 @@ class CachedMapDataset(Dataset[Any]):
     def __init__(self, endpoint: str, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
         self._pipeline = SamplePipeline.of(options.get("transform"), None, options.get("on_error", "raise"))
         self._with_keys = options.get("keys", False)
-        own = ("transform", "on_error", "keys")
+        self._with_ids = options.get("ids", False)
+        own = ("transform", "on_error", "keys", "ids")
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in own})
         self._loader = Loader(endpoint, dataset, batch_size=1, **rest)
         self._counted: dict[str, float] = {}
@@ -90,6 +94,16 @@ class CachedMapDataset(Dataset[Any]):
         """
         return self._samples(indices, skip=True)
 
+    @property
+    def info(self) -> DatasetInfo:
+        """The dataset's description, requested from the gateway at first use."""
+        return self._loader.info
+
+    @property
+    def job(self) -> str | Job:
+        """The training run; "" without one."""
+        return self._loader.settings.job
+
     def stats(self) -> Stats:
         """Counts of this process."""
         return self._loader.stats
@@ -114,7 +128,14 @@ class CachedMapDataset(Dataset[Any]):
         loader.stats.add("skipped", len(wanted) - len(fetched.data))
         names = ItemNames(loader.keys if self._with_keys else None, loader.locate)
         pipeline = self._pipeline if skip else self._pipeline._replace(on_error="raise")
-        return pipeline.samples(fetched.indices.tolist(), fetched.data, names, loader.stats)
+        ids = fetched.indices.tolist()
+        if not self._with_ids:
+            return pipeline.samples(ids, fetched.data, names, loader.stats)
+        return [
+            (number, sample)
+            for number, data in zip(ids, fetched.data, strict=True)
+            for sample in pipeline.samples([number], [data], names, loader.stats)
+        ]
 
     def _checked(self, index: SupportsIndex) -> int:
         number, items = operator.index(index), len(self)

@@ -1,0 +1,69 @@
+"""The loss guard: how far an epoch may go along the frontier, by the curve of the loss.
+
+Training on a few items again and again can stop a model from learning, so SHADE watches the curve and goes back to a shuffle
+of all items when it stops improving (FAST 2023, section 4.2.1, PADS). Here the used part of the user's share follows the
+curve:
+
+- the first epoch has every item, since no item has a score;
+- then all of the share is used while the loss falls by ``FULL`` per epoch or more, on average over the last ``WINDOW``
+  epochs, and proportionally less below that; a curve that stalls gives 0, which is a shuffle of all items;
+- a rise by more than ``STEEP`` within one epoch gives 0;
+- so does an epoch without an update: nothing is known of it.
+
+Hard items come more often, so the plain mean over an epoch's losses would rise as soon as importance is used. The curve is
+therefore the mean weighted with p/q (Eq. 1), which estimates the mean loss over the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FULL = 0.02
+"""Relative fall of the loss per epoch from which on the whole share is used."""
+WINDOW = 3
+"""Epochs over which the fall is averaged."""
+STEEP = 0.1
+"""Relative rise of the loss within one epoch that ends the use of importance."""
+_KEPT = WINDOW + 1
+_TINY = 1e-12
+
+
+class LossCurve:
+    """The mean loss of the last epochs, and the running sums of the current one."""
+
+    def __init__(self, means: Iterable[float] = (), loss: float = 0.0, weight: float = 0.0) -> None:
+        self.means = list(means)
+        """Mean loss of the last epochs that had updates."""
+        self.loss = loss
+        """Sum of the current epoch's losses, each times its weight."""
+        self.weight = weight
+        """Sum of their weights."""
+        self.silent = False
+        """Whether the last epoch had no update."""
+
+    def add(self, losses: NDArray[np.floating], weights: NDArray[np.floating]) -> None:
+        """Add the losses of a mini-batch, with p/q of its items."""
+        self.loss += float(np.dot(losses, weights))
+        self.weight += float(weights.sum())
+
+    def close(self) -> None:
+        """End the epoch."""
+        self.silent = not self.weight
+        if self.weight:
+            self.means = [*self.means, self.loss / self.weight][-_KEPT:]
+        self.loss = self.weight = 0.0
+
+    def level(self) -> float:
+        """The part of the user's share for the next epoch, from 0 to 1."""
+        if self.silent or not self.means:
+            return 0.0
+        if len(self.means) == 1:
+            return 1.0
+        last, before, oldest = self.means[-1], self.means[-2], self.means[0]
+        if last - before > STEEP * max(abs(before), _TINY):
+            return 0.0
+        fall = (oldest - last) / max(abs(oldest), _TINY) / (len(self.means) - 1)
+        return min(1.0, max(0.0, fall / FULL))

@@ -1,0 +1,353 @@
+"""One rank's view of training by importance: scores, the list of the epoch, its own share, and how much of that was trained.
+
+All ranks draw the same list and take every ``world``-th entry of it, so shares are disjoint and their union is the list. That
+needs equal scores on all ranks, so ranks exchange what they learned between two epochs (`contribution`, `absorb`). Ranks that
+cannot exchange have a *part* each: a fixed share of the items, of which each draws a list by its own scores alone.
+
+The loader reads ahead, so entries that it asked for are not yet trained. The place in the list is therefore taken from the
+updates: an epoch is trained up to the last mini-batch that was updated, and a saved state continues behind it.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from larder.errors import StateError
+from larder.planner.draw import Drawn, DrawRule, draw
+from larder.planner.guard import LossCurve
+from larder.planner.permutation import permutation
+from larder.planner.scores import NEVER, ItemScores, rank_scores
+
+VERSION = 1
+_LOOKED_AT = 8
+"""Occurrences of a mini-batch's first item at which the mini-batch is looked for in the list."""
+
+
+class RankPart(NamedTuple):
+    """The fixed share of the items that a rank draws from if ranks cannot exchange scores."""
+
+    rank: int
+    world: int
+
+
+class Contribution(NamedTuple):
+    """What one rank learned in an epoch, for the other ranks."""
+
+    fingerprint: str
+    ids: NDArray[np.uint32]
+    values: NDArray[np.float16]
+    loss: float
+    weight: float
+    batch: int
+
+
+class ImportancePlan:
+    """Which items a rank trains on, epoch by epoch. Pure: the caller brings ids and losses, and exchanges contributions.
+
+    Args:
+        items: number of items, 1 to 2**32 - 1.
+        rule: how lists are drawn.
+        seed: of the lists.
+        guard: whether the share of unseen items follows the loss (`larder.planner.guard`).
+    """
+
+    def __init__(self, items: int, rule: DrawRule, *, seed: int = 0, guard: bool = True) -> None:
+        self.items = items
+        self.rule = rule
+        self.seed = seed
+        self.epoch = NEVER
+        """The current epoch; ``NEVER`` before the first."""
+        self.level = 0.0
+        """Part of the share of unseen items that the current epoch uses."""
+        self.drawn: Drawn | None = None
+        self.counts = {"updates": 0, "updated": 0, "not_finite": 0}
+        self._guard = guard
+        self._part: RankPart | None = None
+        self._scores = ItemScores(items)
+        self._curve = LossCurve()
+        self._batch = 0
+        self._basis = np.zeros(0, np.uint16)
+        self._own = np.zeros(0, np.uint32)  # the items of the part
+        self._taken = 0  # entries of the list that all ranks had trained when this share was made
+        self._share = np.zeros(0, np.uint32)
+        self._at = 0
+        self._world = 1
+
+    @property
+    def scores(self) -> NDArray[np.float16]:
+        """The latest score of each item; NaN for those never scored."""
+        return self._scores.values
+
+    @property
+    def trained(self) -> int:
+        """Entries of this rank's share that were trained."""
+        return self._at
+
+    def begin(self, epoch: int, rank: int = 0, world: int = 1, *, apart: bool = False) -> NDArray[np.uint32]:
+        """End the current epoch, draw the list of another one, and return this rank's share of it.
+
+        Args:
+            epoch: its number.
+            rank: this rank.
+            world: number of ranks; every share has equally many entries, so up to ``world - 1`` items come once more.
+            apart: whether ranks have a part each, because they cannot exchange scores.
+        """
+        if self.epoch != NEVER:
+            self._curve.close()
+        started = bool(self._curve.means) or self._curve.silent
+        self.level = self._curve.level() if self._guard else float(started and not self._curve.silent)
+        self.epoch, self._taken, self._at = epoch, 0, 0
+        self._part = RankPart(rank, world) if apart and world > 1 else None
+        self._basis = self._scores.weights(epoch)
+        self._draw(world)
+        return self.rest(rank, world)
+
+    def rest(self, rank: int = 0, world: int = 1) -> NDArray[np.uint32]:
+        """This rank's share of what is left of the current list, also for another world size than it was begun with.
+
+        Raises:
+            StateError: the list is of a part, and ``rank`` and ``world`` are not those of the part.
+        """
+        assert self.drawn is not None
+        part = self._part
+        self._taken += self._at * (1 if part else self._world)
+        self._at, self._world = 0, world
+        left = self.drawn.order[self._taken :]
+        if part is not None:
+            if part != (rank, world):
+                raise StateError(
+                    f"the list is of rank {part.rank} of {part.world} alone, not of rank {rank} of {world}"
+                )
+            self._share = self._own[left]
+        else:
+            padded = np.concatenate([left, np.resize(left, -len(left) % world)]) if len(left) else left
+            self._share = padded[rank::world]
+        return self._share
+
+    def update(self, ids: ArrayLike, losses: ArrayLike) -> None:
+        """Score a mini-batch by its losses. Losses that are not finite are counted, and their items keep their scores.
+
+        Args:
+            ids: of its items.
+            losses: of its samples, aligned.
+
+        Raises:
+            TypeError: ``ids`` are not whole numbers, or ``losses`` are not numbers.
+            ValueError: ``ids`` and ``losses`` are not one number per sample each.
+            IndexError: there is no such item.
+        """
+        ids, losses = _checked(ids, losses, self.items)
+        self.counts["updates"] += 1
+        self._at = _behind(self._share, self._at, ids)
+        finite = np.isfinite(losses)
+        if not finite.all():
+            self.counts["not_finite"] += len(ids) - int(np.count_nonzero(finite))
+            ids, losses = ids[finite], losses[finite]
+        if not len(ids):
+            return
+        self.counts["updated"] += len(ids)
+        self._batch = max(self._batch, len(ids))
+        self._curve.add(losses, self.weights(ids))
+        if len(ids) > 1:
+            self._scores.set(ids, rank_scores(losses, self._batch), max(self.epoch, 0))
+
+    def weights(self, ids: NDArray[np.integer]) -> NDArray[np.float32]:
+        """p/q of Eq. 1 for items of the current list (`Drawn.weights`); 1 before the first list."""
+        if self.drawn is None:
+            return np.ones(len(ids), np.float32)
+        if self._part is not None:
+            ids = np.searchsorted(self._own, ids).clip(max=len(self._own) - 1)
+        return self.drawn.weights(ids)
+
+    # --- between the ranks
+
+    def contribution(self) -> Contribution:
+        """What this rank learned in the current epoch."""
+        facts = repr((self.seed, self.epoch, self.rule, self.level, self._taken)).encode()
+        fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
+        ids, values = self._scores.of_epoch(max(self.epoch, 0))
+        return Contribution(fingerprint, ids, values, self._curve.loss, self._curve.weight, self._batch)
+
+    def absorb(self, contributions: Sequence[Contribution]) -> None:
+        """Take over what all ranks learned, this one included. Of an item that several ranks scored, the last rank's counts.
+
+        Raises:
+            StateError: the ranks are not in the same epoch of the same list, as after loading states of different steps.
+        """
+        require_same(contributions)
+        for each in contributions:
+            self._scores.set(each.ids, each.values, max(self.epoch, 0))
+        self._curve.loss = sum(each.loss for each in contributions)
+        self._curve.weight = sum(each.weight for each in contributions)
+        self._batch = max(each.batch for each in contributions)
+
+    # --- what there is to tell
+
+    def listed(self) -> NDArray[np.intp]:
+        """By item, how often it comes in the current list."""
+        assert self.drawn is not None
+        if self._part is None:
+            return self.drawn.counts()
+        counts = np.zeros(self.items, np.intp)
+        counts[self._own] = self.drawn.counts()
+        return counts
+
+    def stats(self) -> dict[str, Any]:
+        """``epoch``; ``level``: used part of the share; ``unseen``: share of items that are not in the current list;
+        ``known``: share of items with a score; ``oldest``: epochs since the oldest score; ``loss``: mean losses of the last
+        epochs; and counts."""
+        ages = self._scores.ages(max(self.epoch, 0))
+        unseen = 0.0 if self.drawn is None else 1 - np.count_nonzero(self.drawn.counts()) / len(self.drawn.expected)
+        return {
+            "epoch": self.epoch,
+            "level": self.level,
+            "unseen": float(unseen),
+            "known": len(ages) / self.items,
+            "oldest": int(ages.max(initial=0)),
+            "loss": list(self._curve.means),
+            **self.counts,
+        }
+
+    # --- saved states
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to save, of JSON types: what is left of the current list, scores, and the loss curve.
+
+        Scores are float16, compressed: about three MB for a million items.
+        """
+        curve = self._curve
+        return {
+            "version": VERSION,
+            "items": self.items,
+            "seed": self.seed,
+            "unseen": self.rule.unseen,
+            "repeats": self.rule.repeats,
+            "epoch": self.epoch,
+            "level": self.level,
+            "taken": self._taken + self._at * (1 if self._part else self._world),
+            "length": 0 if self.drawn is None else len(self.drawn.order),
+            "part": None if self._part is None else list(self._part),
+            "batch": self._batch,
+            "curve": [curve.means, curve.loss, curve.weight],
+            "scores": _packed(self._scores.values),
+            "scored": _packed(self._scores.epochs),
+            "basis": _packed(self._basis),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved state: `rest` gives what was left of its list.
+
+        Raises:
+            StateError: the state is damaged, of another version or of a dataset of another size.
+        """
+        if state.get("version") != VERSION or state.get("items") != self.items:
+            found = f"version {state.get('version')!r} and {state.get('items')!r} items"
+            raise StateError(f"expected a state of version {VERSION} and {self.items} items, not of {found}")
+        try:
+            part, epoch = state["part"], int(state["epoch"])
+            loaded: dict[str, Any] = {
+                "rule": DrawRule(state["unseen"], state["repeats"]),
+                "seed": int(state["seed"]),
+                "epoch": epoch,
+                "level": float(state["level"]),
+                "_batch": int(state["batch"]),
+                "_taken": int(state["taken"]),
+                "_part": None if part is None else RankPart(*map(int, part)),
+                "_curve": LossCurve(*state["curve"]),
+                "_basis": _unpacked(state["basis"], np.uint16, self.items if epoch != NEVER else 0),
+            }
+            scores = (
+                _unpacked(state["scores"], np.float16, self.items),
+                _unpacked(state["scored"], np.int32, self.items),
+            )
+            length = int(state["length"])
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
+            raise StateError(f"the saved state is damaged: {type(error).__name__}: {error}") from error
+        self.__dict__.update(loaded)
+        self._scores.values, self._scores.epochs = scores
+        self._at, self._world, self._share, self.drawn = 0, 1, np.zeros(0, np.uint32), None
+        if epoch != NEVER:
+            self._draw(1, length)
+
+    def _draw(self, world: int, length: int = 0) -> None:
+        weights = self._basis
+        purpose: tuple[str | int, ...] = ("importance", self.seed, self.epoch)
+        if self._part is not None:
+            members = permutation(self.items, "importance", self.seed, "parts")[self._part.rank :: self._part.world]
+            self._own = np.sort(members)
+            weights, purpose = weights[self._own], (*purpose, self._part.rank)
+        length = length or -(-self.items // world) * (1 if self._part else world)
+        self.drawn = draw(weights, length, self.rule, self.level, *purpose)
+
+
+def require_same(contributions: Sequence[Contribution]) -> None:
+    """Compare the ranks' lists.
+
+    Raises:
+        StateError: they differ; the message names the first rank that differs from rank 0.
+    """
+    for rank, each in enumerate(contributions):
+        if each.fingerprint != contributions[0].fingerprint:
+            raise StateError(
+                f"rank {rank} has another list than rank 0, so some items would come twice and others not at all: give all ranks "
+                "the same seed and share, and load states that were saved at the same step"
+            )
+
+
+def _checked(ids: ArrayLike, losses: ArrayLike, items: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    if ids is None:
+        raise TypeError("losses without ids: make the dataset with ids=True, and batches are (ids, samples)")
+    numbers, values = np.asarray(ids), np.asarray(losses)
+    if values.dtype.kind not in "fiu":
+        raise TypeError(f"losses must be numbers, not {values.dtype}")
+    if numbers.ndim != 1 or values.ndim != 1 or len(numbers) != len(values):
+        raise ValueError(
+            f"expected one loss for each id, got losses of shape {values.shape} for ids of shape {numbers.shape}; "
+            "larder.torch.per_sample makes a loss module return one loss per sample"
+        )
+    if numbers.dtype.kind not in "iu" and len(numbers):
+        raise TypeError(f"ids must be whole numbers, not {numbers.dtype}")
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < items):
+        wrong = numbers[(numbers < 0) | (numbers >= items)][0]
+        raise IndexError(f"id out of range: item {wrong} of a dataset of {items} items")
+    return numbers.astype(np.int64), values.astype(np.float64)
+
+
+def _behind(share: NDArray[np.uint32], at: int, ids: NDArray[np.integer]) -> int:
+    """The place behind a mini-batch in a share, of which ``at`` entries are trained; ``at`` if it is not found there.
+
+    Items that could not be read are missing in a mini-batch, and a training loop may leave out the update of a mini-batch.
+    """
+    if np.array_equal(share[at : at + len(ids)], ids):
+        return at + len(ids)
+    if not len(ids):
+        return at
+    wanted = ids.tolist()
+    for start in (at + np.flatnonzero(share[at:] == ids[0]))[:_LOOKED_AT].tolist():
+        found = 0
+        for place, entry in enumerate(share[start : start + 2 * len(wanted)].tolist(), start + 1):
+            found += entry == wanted[found]
+            if found == len(wanted):
+                return place
+    return at
+
+
+def _packed(values: NDArray[Any]) -> str:
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return base64.b64encode(zlib.compress(little.tobytes(), 6)).decode("ascii")
+
+
+def _unpacked(text: str, kind: DTypeLike, count: int) -> NDArray[Any]:
+    """An array of ``count`` values; decompresses no more than these need. Raises ValueError and zlib.error."""
+    size = count * np.dtype(kind).itemsize
+    data = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
+    if len(data) != size:
+        raise ValueError(f"an array has not the {size} bytes of {count} values")
+    return np.frombuffer(data, np.dtype(kind).newbyteorder("<")).astype(kind)

@@ -1,0 +1,99 @@
+"""Importance of items: how high their losses rank among those of their mini-batch.
+
+A loss says little by itself, since losses fall as training goes on; its rank within the mini-batch does not. SHADE (FAST 2023,
+section 4.2.1, Eq. 6) scores sample ``i`` of a mini-batch with ``log(sum over k != i of 1(l_i > l_k) + b0)``, so that scores of
+different mini-batches and epochs lie in one range. The paper does not give ``b0``; its authors' program uses 10, as is done here.
+All scores are then positive (2.3 to 5.6 for a mini-batch of 256), as Eq. 1 needs, and the largest is about twice the least.
+
+Where the paper leaves a case open:
+
+- Of equal losses none is larger, so they share the lower rank; a mini-batch of equal losses has ``log(b0)`` throughout.
+- A smaller mini-batch, as at the end of an epoch, has fewer ranks. They are stretched to those of the largest one so far.
+- A sample alone has no rank and keeps its score.
+- An item that comes twice in a mini-batch keeps one of its scores, which differ only if its loss does.
+
+Scores age: an item that is left out of an epoch keeps a score of a model that is gone. `ItemScores.weights` moves scores
+towards the mean, by half every ``HALF_LIFE`` epochs; an item that was never scored has the mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+BIAS = 10.0
+"""``b0`` of Eq. 6."""
+HALF_LIFE = 4
+"""Epochs in which half of a score's distance to the mean is lost."""
+WEIGHT_UNIT = 512
+"""Weight of a score of 1. Every float16 from 2 on is a whole number of units, so weights are exact."""
+_AGES = 16 * HALF_LIFE
+"""Epochs after which a score counts as the mean."""
+_ONE = 1 << 16
+_KEPT = np.array([round(_ONE * 0.5 ** (age / HALF_LIFE)) for age in range(_AGES)] + [0], np.int64)
+"""By age, the part of a score's distance to the mean that is left, in units of 1/65536."""
+NEVER = -1
+
+
+def rank_scores(losses: NDArray[np.floating], batch: int = 0) -> NDArray[np.float16]:
+    """The score of each sample of a mini-batch (Eq. 6).
+
+    Args:
+        losses: of at least two samples, finite.
+        batch: samples of a full mini-batch, to whose ranks those of a smaller one are stretched.
+
+    Raises:
+        ValueError: fewer than two losses, which have no ranks.
+    """
+    count = len(losses)
+    if count < 2:
+        raise ValueError(f"ranks need at least two losses, not {count}")
+    smaller = np.searchsorted(np.sort(losses), losses, side="left")
+    stretch = (max(batch, count) - 1) / (count - 1)
+    return np.asarray(np.log(smaller * stretch + BIAS), np.float16)
+
+
+class ItemScores:
+    """The latest score of each item, and the epoch that it is of. Four MB and two for a million items.
+
+    Args:
+        items: number of items.
+    """
+
+    def __init__(self, items: int) -> None:
+        self.values = np.full(items, np.nan, np.float16)
+        """Scores; NaN for an item that was never scored."""
+        self.epochs = np.full(items, NEVER, np.int32)
+        """Epoch of each score; ``NEVER`` without one."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def set(self, ids: NDArray[np.integer], values: NDArray[np.float16], epoch: int) -> None:
+        """Replace scores; of an item that comes more than once, the last one counts."""
+        self.values[ids] = values
+        self.epochs[ids] = epoch
+
+    def of_epoch(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
+        """The items scored in this epoch, ascending, and their scores."""
+        ids = np.flatnonzero(self.epochs == epoch).astype(np.uint32)
+        return ids, self.values[ids]
+
+    def ages(self, epoch: int) -> NDArray[np.int32]:
+        """For each scored item, the epochs from its score to ``epoch``."""
+        return np.asarray(epoch - self.epochs[self.epochs != NEVER], np.int32)
+
+    def weights(self, epoch: int) -> NDArray[np.uint16]:
+        """What to draw items of ``epoch`` by: scores moved towards the mean by their age, in units of 1 / ``WEIGHT_UNIT``.
+
+        Whole numbers, computed from whole numbers, so that all ranks with the same scores have the same weights.
+        """
+        known = self.epochs != NEVER
+        scaled = np.zeros(len(self), np.int64)
+        scaled[known] = self.values[known].astype(np.float64) * WEIGHT_UNIT
+        mean = int(scaled.sum()) // max(1, int(np.count_nonzero(known))) or WEIGHT_UNIT
+        age = np.where(known, np.clip(epoch - 1 - self.epochs, 0, _AGES), _AGES)
+        scaled -= mean
+        scaled *= _KEPT[age]
+        scaled >>= 16
+        return np.asarray(scaled + mean, np.uint16)

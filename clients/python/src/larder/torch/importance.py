@@ -1,0 +1,228 @@
+"""A sampler that trains on what teaches: items whose losses rank high come more often (SHADE, FAST 2023).
+
+::
+
+    dataset = CachedMapDataset("http://gateway:9000", "train", transform=decode, ids=True, job=job)
+    sampler = ImportanceSampler(dataset, unseen=0.25)
+    loader = DataLoader(dataset, batch_size=256, sampler=sampler, num_workers=4)
+    losses_of = per_sample(torch.nn.CrossEntropyLoss())
+    for epoch in range(90):
+        for ids, (images, labels) in loader:
+            losses = losses_of(model(images), labels)
+            losses.mean().backward()
+            sampler.update(ids, losses)
+            ...
+
+`larder.planner.importance` decides; here are torch's loader, ranks and tensors. Ranks of ``torch.distributed`` exchange what they
+learned when an iteration begins, which is a collective call: every rank iterates equally often, as in all distributed training.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import distributed
+from torch.utils.data import Sampler
+
+from larder.importance import ImportanceReport
+from larder.job import Job
+from larder.planner.draw import REPEATS, DrawRule
+from larder.planner.importance import Contribution, ImportancePlan, require_same
+from larder.planner.scores import NEVER
+from larder.ranks import Ranks, environment_ranks, given_ranks
+from larder.torch.mapped import CachedMapDataset
+from larder.torch.ranks import distributed_ranks
+
+MULTINOMIAL = "multinomial"
+_MAX_ITEMS = (1 << 32) - 1
+
+
+class ImportanceOptions(TypedDict, total=False):
+    """Everything about an `ImportanceSampler` that has a default.
+
+    Args:
+        seed: of the lists (0); the same in all ranks. guard: use less of ``unseen`` while the loss does not fall (``True``);
+        see `larder.planner.guard`. repeats: how often the most important items come in an epoch, on average (4); more than 1.
+        batch_size: makes batches of so many items, for the loader's ``batch_sampler=``. If left out, single items for
+        ``sampler=``. drop_last: with ``batch_size``: leave out a last batch that is not full (``False``). ranks: rank and
+        number of ranks. If left out, those of ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``.
+    """
+
+    seed: int
+    guard: bool
+    repeats: float
+    batch_size: int | None
+    drop_last: bool
+    ranks: tuple[int, int] | None
+
+
+class ImportanceSampler(Sampler[Any]):
+    """Samples the items of a map-style dataset by importance, for torch's `DataLoader`.
+
+    Every iteration is an epoch of as many entries as the dataset has items. The first one has every item once. If nothing of
+    an epoch was trained, the next iteration repeats it.
+
+    With a `CachedMapDataset` that has a `larder.Job`, rank 0 tells the gateways the scores and the list of each epoch.
+
+    Args:
+        dataset: anything with a length; items are its indices. unseen: share of the items that may stay unseen in an epoch,
+        from 0 (every item comes) to 0.9. A cache with a share c of the items has at most c + ``unseen`` hits.
+        ``"multinomial"``: draws as the paper describes them, without a bound. options: see `ImportanceOptions`.
+
+    Raises:
+        ValueError: a value is out of range; the message names it.
+        TypeError: unknown option.
+    """
+
+    def __init__(
+        self, dataset: Sized, *, unseen: float | Literal["multinomial"], **options: Unpack[ImportanceOptions]
+    ) -> None:
+        if unknown := sorted(options.keys() - ImportanceOptions.__annotations__.keys()):
+            known = ", ".join(ImportanceOptions.__annotations__)
+            raise TypeError(f"unknown option {', '.join(unknown)}; the options are unseen, {known}")
+        self._dataset = dataset
+        self._batch_size = _positive("batch_size", options.get("batch_size"))
+        self._drop_last = options.get("drop_last", False)
+        ranks = options.get("ranks")
+        self._ranks = None if ranks is None else given_ranks(*ranks)
+        self._seed, self._guard = operator.index(options.get("seed", 0)), options.get("guard", True)
+        self._rule = _rule(unseen, options.get("repeats", REPEATS))
+        self._made: ImportancePlan | None = None
+        self._wanted: int | None = None
+        self._resumed = self._complete = False
+
+    def __iter__(self) -> Iterator[Any]:
+        # The epoch begins with the first item: frameworks make iterators that they never use.
+        share = self._begin().tolist()
+        size = self._batch_size
+        if size is None:
+            yield from share
+        else:
+            end = len(share) - len(share) % size if self._drop_last else len(share)
+            yield from (share[start : start + size] for start in range(0, end, size))
+        self._complete = True
+
+    def __len__(self) -> int:
+        """Number of items of a whole epoch for this rank, or of batches if it makes batches."""
+        entries = -(-len(self._dataset) // self._world().world)
+        if self._batch_size is None:
+            return entries
+        return entries // self._batch_size if self._drop_last else -(-entries // self._batch_size)
+
+    def update(self, ids: Any, losses: Any) -> None:
+        """Score the samples of a mini-batch by their losses. Call it for every mini-batch of the loader, in order.
+
+        Losses on a GPU are copied, which waits for them. Those that are not finite are left out and counted.
+
+        Args:
+            ids: of the samples, as the loader gave them: a tensor, an array or a list.
+            losses: one for each sample; gradients are ignored. See `larder.torch.per_sample`.
+
+        Raises:
+            TypeError: ``ids`` are missing or not whole numbers, or ``losses`` are not numbers.
+            ValueError: ``ids`` and ``losses`` are not one number per sample each.
+            IndexError: there is no such item.
+        """
+        self._plan.update(_array(ids), _array(losses))
+
+    def weights(self, ids: Any) -> torch.Tensor:
+        """p/q of Eq. 1 for samples of the current epoch: a mean of losses times these weights has the expectation of the mean
+        over all items. On the device of ``ids``, float32."""
+        found = torch.from_numpy(self._plan.weights(_array(ids)))
+        return found.to(ids.device) if isinstance(ids, torch.Tensor) else found
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next iteration's epoch, as for `DistributedSampler`. Optional; the rest of a loaded one stays."""
+        self._wanted = operator.index(epoch)
+
+    def stats(self) -> dict[str, Any]:
+        """The current epoch and what is known, see `ImportancePlan.stats`; ``unseen``: share of items that it leaves out."""
+        return self._plan.stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to save, of JSON types: what is left of the epoch after the last update, and the scores.
+
+        About three MB for a million items. Between two epochs, or without ``torch.distributed``, ranks differ: save each
+        rank's, or only rank 0's, which every rank can load, also with another number of ranks.
+        """
+        return self._plan.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the next iteration, which has what is left of the saved epoch. All ranks load a state of the same step.
+
+        Raises:
+            StateError: the state is damaged, or of another dataset.
+        """
+        self._plan.load_state_dict(state)
+        self._resumed, self._complete, self._wanted = self._plan.epoch != NEVER, False, None
+
+    @property
+    def _plan(self) -> ImportancePlan:
+        if self._made is None:
+            items = len(self._dataset)
+            if not 0 < items <= _MAX_ITEMS:
+                raise ValueError(f"a dataset of {items} items cannot be sampled")
+            self._made = ImportancePlan(items, self._rule, seed=self._seed, guard=self._guard)
+        return self._made
+
+    def _begin(self) -> NDArray[np.uint32]:
+        plan, (rank, world) = self._plan, self._world()
+        together = distributed_ranks() == (rank, world) and world > 1
+        if together:
+            gathered = _gathered(plan.contribution(), world)
+            require_same(gathered)
+        epoch, self._wanted = self._wanted, None
+        untrained = plan.epoch != NEVER and not (self._complete or plan.trained)
+        if (self._resumed or untrained) and epoch in (None, plan.epoch):
+            self._resumed = self._complete = False
+            rest = plan.rest(rank, world)
+            if len(rest) >= (self._batch_size or 1 if self._drop_last else 1):
+                return rest  # of a state that was saved after the last batch, nothing is left
+        if together and plan.epoch != NEVER:
+            plan.absorb(gathered)
+        self._resumed = self._complete = False
+        share = plan.begin(plan.epoch + 1 if epoch is None else epoch, rank, world, apart=world > 1 and not together)
+        if rank == 0:
+            self._report()
+        return share
+
+    def _report(self) -> None:
+        dataset = self._dataset
+        job = dataset.job if isinstance(dataset, CachedMapDataset) else None
+        if isinstance(dataset, CachedMapDataset) and isinstance(job, Job):
+            report = ImportanceReport(self._plan.epoch, self._plan.scores.copy(), self._plan.listed())
+            job.report_importance(report, dataset.info)
+
+    def _world(self) -> Ranks:
+        return self._ranks or distributed_ranks() or environment_ranks()
+
+
+def _rule(unseen: float | str, repeats: float) -> DrawRule:
+    if isinstance(unseen, str) and unseen != MULTINOMIAL:
+        raise ValueError(f"unseen must be a share of the items or {MULTINOMIAL!r}, not {unseen!r}")
+    return DrawRule(None if isinstance(unseen, str) else unseen, repeats)
+
+
+def _gathered(contribution: Contribution, world: int) -> list[Contribution]:
+    """Every rank's contribution, by rank."""
+    gathered: list[Any] = [None] * world
+    distributed.all_gather_object(gathered, contribution)
+    return gathered
+
+
+def _array(values: Any) -> Any:
+    if not isinstance(values, torch.Tensor):
+        return values
+    values = values.detach().cpu()
+    return (values.double() if values.is_floating_point() else values).numpy()
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return value

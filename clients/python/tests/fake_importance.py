@@ -1,0 +1,82 @@
+"""What a gateway knows of importance, as the contract has it: decoded parts, applied to scores by item."""
+
+import json
+import zlib
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from fake_gateway import Asked, Handler
+
+from larder.importance_wire import HEADER, WHOLE
+
+
+@dataclass(frozen=True)
+class ReceivedPart:
+    """One decoded part: scores and counts by item."""
+
+    sequence: int
+    base: int
+    whole: bool
+    epoch: int
+    items: int
+    scores: dict[int, float]
+    counts: dict[int, int]
+
+
+def decode(body: bytes) -> ReceivedPart:
+    """Decode a part, in the plainest way."""
+    magic, version, flags, sequence, base, epoch, items, scored, listed = HEADER.unpack_from(body)
+    assert (magic, version) == (b"LDIM", 1)
+    plain = zlib.decompress(body[HEADER.size :])
+    assert len(plain) == 6 * scored + 5 * listed
+    scores = np.frombuffer(plain, "<f2", scored, 4 * scored).tolist()
+    return ReceivedPart(
+        sequence,
+        base,
+        bool(flags & WHOLE),
+        epoch,
+        items,
+        dict(zip(_ids(plain, scored, 0), scores, strict=True)),
+        dict(zip(_ids(plain, listed, 6 * scored), plain[6 * scored + 4 * listed :], strict=True)),
+    )
+
+
+def _ids(plain: bytes, count: int, offset: int) -> list[int]:
+    return list(accumulate(np.frombuffer(plain, "<u4", count, offset).tolist()))
+
+
+@dataclass
+class FakeImportance:
+    """Serves ``PUT .../importance``: ``parts`` came, ``refusals`` are answered first (status and code), ``scores`` are known."""
+
+    parts: list[ReceivedPart] = field(default_factory=list)
+    refusals: list[tuple[int, str]] = field(default_factory=list)
+    scores: dict[int, float] = field(default_factory=dict)
+    listed: dict[int, int] = field(default_factory=dict)
+    held: int = 0
+    datasets: list[str] = field(default_factory=list)
+
+    def __call__(self, handler: Handler, asked: Asked) -> None:
+        """Answer one part."""
+        part = decode(asked.body)
+        self.parts.append(part)
+        self.datasets.append(asked.query["dataset"])
+        if self.refusals:
+            handler.send_problem(*self.refusals.pop(0))
+        elif part.sequence == self.held:
+            self._accept(handler)
+        elif not part.whole and part.base != self.held:
+            problem = {"code": "unknown-base", "detail": "send it whole", "sequence": self.held}
+            handler.send(409, json.dumps(problem).encode(), Content_Type="application/problem+json")
+        else:
+            self.scores = dict(part.scores) if part.whole else {**self.scores, **part.scores}
+            self.listed, self.held = part.counts, part.sequence
+            self._accept(handler)
+
+    def forget(self) -> None:
+        """As after a restart."""
+        self.scores, self.listed, self.held = {}, {}, 0
+
+    def _accept(self, handler: Handler) -> None:
+        handler.send_json({"sequence": self.held, "items": len(self.scores)})
