@@ -5,16 +5,18 @@ What stands in them is what is run; only ports, and what belongs to the reader (
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from gateway.testing.origin import OriginThread
 from larder import Credentials
 from larder.digest import build
-from tests.docs.blocks import ROOT, named_tests, pages
+from tests.docs.blocks import ROOT, blocks, named_tests, pages
 from tests.docs.conftest import put_images
 from tests.docs.terminal import Terminal, quiet_port, type_page
 from tests.gateways import Settings, gateway
@@ -114,11 +116,30 @@ def client(folder: Path) -> Iterator[Terminal]:
                 terminal.close()
 
 
+@contextmanager
+def photos(folder: Path) -> Iterator[Terminal]:
+    """A gateway with a bucket of sixty JPEGs of three labels."""
+    keys = {"access_key_id": "vision", "secret_access_key": "a long random string", "tenant": "vision"}
+    signed = {"AWS_ACCESS_KEY_ID": "vision", "AWS_SECRET_ACCESS_KEY": "a long random string", "AWS_REGION": "us-east-1"}
+    with OriginThread() as origin:
+        for number in range(60):
+            image, file = Image.effect_noise((160, 120), number), io.BytesIO()
+            image.save(file, "JPEG")
+            origin.put("photos", f"train/{number % 3}/{number:04}.jpg", file.getvalue())
+        with gateway(Settings(origin.endpoint, folder / "cache", credentials=(keys,)), folder) as running:
+            terminal = Terminal(folder, {"http://127.0.0.1:9000": running.endpoint}, signed)
+            try:
+                yield terminal
+            finally:
+                terminal.close()
+
+
 STAGES: dict[str, Stage] = {
     "README.md": readme,
     "clients/python/README.md": client,
     "docs/adding-a-policy.md": alone,
     "docs/operations.md": operations,
+    "docs/pipelines.md": photos,
 }
 
 
@@ -127,6 +148,12 @@ def test_a_page_can_be_typed(name: str, tmp_path: Path):
     """Rule: every block of the page does what the page says, in order, for somebody who begins with an empty folder."""
     with STAGES[name](tmp_path) as terminal:
         type_page(ROOT / name, terminal)
+
+
+def test_the_program_of_the_page_is_the_example():
+    """Rule: examples/pipeline_images.py is the program that docs/pipelines.md shows and runs."""
+    shown = next(block for block in blocks(ROOT / "docs/pipelines.md") if block.said("file"))
+    assert shown.text == (ROOT / "examples" / shown.mark.removeprefix("file: ")).read_text(encoding="utf-8")
 
 
 def test_every_page_that_names_this_module_is_typed():

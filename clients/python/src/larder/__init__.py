@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from larder.retry import Retry
     from larder.run import Batch
     from larder.s3 import S3, ListedObject, ObjectHead
-    from larder.source import Access
+    from larder.source import Access, Item
     from larder.stats import Stats
 
 __version__ = "0.1.0"
@@ -70,6 +70,7 @@ __all__ = [
     "ElementUnstorable",
     "Fetched",
     "GatewayUnavailable",
+    "Item",
     "ItemChanged",
     "ItemError",
     "ItemFailure",
@@ -114,6 +115,7 @@ _MODULES = {
     "DatasetInfo": "dataset",
     "Directives": "dataset",
     "Fetched": "batch",
+    "Item": "source",
     "ItemFailure": "frames",
     "ItemLocation": "dataset",
     "Job": "job",
