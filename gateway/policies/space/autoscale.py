@@ -1,0 +1,149 @@
+"""How many input workers a job needs: the fewest with which its batches come as fast as with more.
+
+Cachew (ATC 2022), section 4.3. A job begins with one worker. One more is added while it shortens the time per batch by more than
+a threshold; the one that did not is taken away again, and the job is *settled*. CPU and memory are no guide: what counts is the
+time per batch, which the trainer measures. From then on the decision is looked at again every ten reports:
+
+- The time per batch has grown past the threshold: one more is tried, as at the beginning.
+- The result queue is much longer than it was when the job settled: workers are faster than the model. One is taken away after
+  the other, as long as the time per batch stays within the threshold of what it was before the first was taken.
+
+    GROWING ──the last one did not help──▶ SETTLED ──queue longer──▶ SHRINKING
+       ▲                                      │  ▲                       │
+       └──────────── batches slower ──────────┘  └── batches slower, or one left
+
+Where the paper is silent:
+
+- *A report counts only if it was measured with the number of workers that was last decided.* The trainer leaves out the batches
+  of a change, and a report that was under way says nothing of it.
+- *What a settled job is compared with* is its first report after it settled, with the worker taken away.
+- *A queue that was empty* has no level to be 40 % above; then one batch counts as the level.
+- *Shrinking compares with the time before the first worker was taken*, so that many small losses are not taken for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+LEAST_QUEUE = 1.0
+"""Batches: the level of a result queue that was shorter when the job settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSettings:
+    """How workers are found."""
+
+    threshold: float = 0.03
+    """Share by which one more worker must shorten the time per batch."""
+    queue_growth: float = 0.4
+    """Share by which the result queue must have grown before a worker is taken away."""
+    review: int = 10
+    """Reports of a settled job after which its workers are looked at again."""
+    most: int = 64
+    """Workers that a job may have."""
+
+
+class ScalePhase(StrEnum):
+    """What is tried at the moment."""
+
+    GROWING = "growing"
+    SETTLED = "settled"
+    SHRINKING = "shrinking"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReport:
+    """What a trainer measured over its last 100 batches (Table 1).
+
+    Args:
+        batch_time: seconds per batch, computation included.
+        queue: batches that were ready, on average.
+        workers: number of workers at that time.
+    """
+
+    batch_time: float
+    queue: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What is known about the workers of one job, and how many it should have.
+
+    Args:
+        workers: the decision.
+        phase: what is tried.
+        before: seconds per batch before the latest trial; ``None`` without one.
+        level: seconds per batch when the job settled; ``None`` until it is measured.
+        queue: length of the result queue then.
+        reports: reports since the job settled or was looked at.
+        seconds: sum of their seconds per batch.
+        queued: sum of their queue lengths.
+    """
+
+    workers: int = 1
+    phase: ScalePhase = ScalePhase.GROWING
+    before: float | None = None
+    level: float | None = None
+    queue: float = 0.0
+    reports: int = 0
+    seconds: float = 0.0
+    queued: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Scaling:
+        """What ``to_json`` wrote, by this version or another: fields that are not known are left out."""
+        known = {field.name: document[field.name] for field in fields(cls) if field.name in document}
+        return cls(**{**known, "phase": ScalePhase(known.get("phase", ScalePhase.GROWING))})
+
+
+def scaled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
+    """The decision after a report; the same object if the report says nothing about it."""
+    if report.workers != now.workers or report.batch_time <= 0:
+        return now
+    if now.phase is ScalePhase.GROWING:
+        return _growing(now, report, settings)
+    if now.phase is ScalePhase.SHRINKING:
+        return _shrinking(now, report, settings)
+    return _settled(now, report, settings)
+
+
+def _growing(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
+    if now.before is not None and report.batch_time > now.before * (1 - settings.threshold):
+        return Scaling(max(1, now.workers - 1), ScalePhase.SETTLED)
+    if now.workers >= settings.most:
+        return Scaling(now.workers, ScalePhase.SETTLED)
+    return Scaling(now.workers + 1, ScalePhase.GROWING, before=report.batch_time)
+
+
+def _shrinking(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
+    assert now.before is not None
+    if report.batch_time > now.before * (1 + settings.threshold):
+        return Scaling(now.workers + 1, ScalePhase.SETTLED)
+    if now.workers == 1:
+        return Scaling(1, ScalePhase.SETTLED)
+    return replace(now, workers=now.workers - 1)
+
+
+def _settled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
+    if now.level is None:
+        return replace(now, level=report.batch_time, queue=report.queue)
+    now = replace(
+        now, reports=now.reports + 1, seconds=now.seconds + report.batch_time, queued=now.queued + report.queue
+    )
+    if now.reports < settings.review:
+        return now
+    seconds, queue = now.seconds / now.reports, now.queued / now.reports
+    level = now.level or 0.0
+    if seconds > level * (1 + settings.threshold) and now.workers < settings.most:
+        return Scaling(now.workers + 1, ScalePhase.GROWING, before=seconds)
+    if queue > max(LEAST_QUEUE, now.queue) * (1 + settings.queue_growth) and now.workers > 1:
+        return Scaling(now.workers - 1, ScalePhase.SHRINKING, before=seconds)
+    return replace(now, reports=0, seconds=0.0, queued=0.0)

@@ -1,0 +1,118 @@
+"""Where a pipeline caches: the smallest projected time, as long as there is room."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.policies.space.autocache import (
+    COMPUTE,
+    CacheReason,
+    ReadModel,
+    StageProfile,
+    choose_mark,
+    fit_reads,
+)
+
+ELEMENTS = 10_000
+READS = ReadModel(0.0002, 1e-9)
+"""A fifth of a millisecond and a gigabyte per second."""
+PLENTY = 1e15
+
+
+def profiles(sleep, origin=0.001, size=100_000, growth=2.5):
+    """The pipeline of Figure 8: read from a slow origin, grow by 2.5, and work for ``sleep`` seconds."""
+    source = StageProfile(2, origin, size, ELEMENTS)
+    full = StageProfile(4, origin + sleep, growth * size, ELEMENTS)
+    return full, [source, full]
+
+
+def cost(stage, end, marks, reads=READS):
+    """Worker seconds per epoch in a fixed mode, computed here again."""
+    if stage == COMPUTE:
+        return ELEMENTS * end.seconds
+    mark = next(mark for mark in marks if mark.stage == stage)
+    return ELEMENTS * (reads.seconds(mark.bytes) + end.seconds - mark.seconds)
+
+
+@pytest.mark.parametrize("sleep", [0, 1e-5, 5e-5, 1e-4, 1.5e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2])
+@pytest.mark.parametrize("origin", [1e-4, 3e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_choice_is_within_a_twentieth_of_the_cheapest(sleep, origin, seed):
+    """Figure 8, over a grid: times of stages are off by 1 %, and the choice costs at most 5 % more than the best mode."""
+    chance = random.Random(seed)
+    end, marks = profiles(sleep, origin)
+    full, measured = profiles(sleep * chance.gauss(1, 0.01), origin * chance.gauss(1, 0.01))
+    choice = choose_mark(full, measured, READS, PLENTY)
+    costs = {stage: cost(stage, end, marks) for stage in (COMPUTE, 2, 4)}
+    assert costs[choice.stage] <= 1.05 * min(costs.values())
+
+
+def test_each_mode_has_its_regime():
+    """A fast origin and little work: compute. A slow origin: the source. Much work: the end."""
+    regimes = ((0, 1e-4), (1e-5, 1e-2), (1e-2, 1e-2))
+    chosen = [choose_mark(*profiles(sleep, origin), READS, PLENTY).stage for sleep, origin in regimes]
+    assert chosen == [COMPUTE, 2, 4]
+
+
+def test_a_filter_before_the_mark_counts():
+    """Only what is left is read: M elements at the mark, N at the end."""
+    end, mark = StageProfile(3, 0.01, 10, 500), StageProfile(2, 0.004, 10, 1000)
+    choice = choose_mark(end, [mark], ReadModel(0.001, 0), PLENTY)
+    assert [round(each.seconds, 9) for each in choice.projections] == [5.0, 1000 * 0.001 + 5.0 - 1000 * 0.004]
+
+
+def test_with_room_for_a_share_the_rest_is_computed():
+    """A partial cache is projected as the mixture, so that a smaller mark may win over a faster one."""
+    small, large = StageProfile(2, 0.006, 1_000, ELEMENTS), StageProfile(4, 0.01, 100_000, ELEMENTS)
+    assert choose_mark(large, [small, large], READS, PLENTY).stage == 4
+    choice = choose_mark(large, [small, large], READS, 1e8)
+    assert choice.stage == 2
+    assert choice.projections[2].share == 0.1
+
+
+@pytest.mark.parametrize(
+    ("marks", "reads", "room", "reason"),
+    [
+        ([], READS, PLENTY, CacheReason.NO_MARKS),
+        ([StageProfile(2, 0.01, 10, 10)], None, PLENTY, CacheReason.NOT_MEASURED),
+        ([StageProfile(2, 0.01, 10, 10)], READS, 0, CacheReason.NO_ROOM),
+        ([StageProfile(2, 0.0, 10, 10)], READS, PLENTY, CacheReason.NOTHING_TO_GAIN),
+    ],
+)
+def test_without_a_gain_nothing_is_stored(marks, reads, room, reason):
+    """The reason says why."""
+    choice = choose_mark(StageProfile(3, 0.01, 10, 10), marks, reads, room)
+    assert (choice.stage, choice.reason) == (COMPUTE, reason)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1e9), st.integers(1, 10**6)), max_size=5),
+    st.floats(0, 10),
+    st.floats(0, 1e12),
+)
+def test_no_choice_is_projected_to_be_slower_than_computing(marks, seconds, room):
+    """Whatever was measured, what is chosen has the smallest projection, or nothing is stored."""
+    end = StageProfile(9, seconds, 10, 1000)
+    points = [StageProfile(place, *mark) for place, mark in enumerate(marks, 1)]
+    choice = choose_mark(end, points, READS, room)
+    by_stage = {each.stage: each.seconds for each in choice.projections}
+    assert by_stage[choice.stage] <= by_stage[COMPUTE]
+    assert choice.stage == COMPUTE or by_stage[choice.stage] == min(by_stage.values())
+
+
+@given(st.floats(0, 0.1), st.floats(0, 1e-6), st.lists(st.integers(0, 10**7), min_size=2, max_size=50, unique=True))
+def test_the_read_model_is_the_line_through_the_reads(latency, per_byte, sizes):
+    """Exact reads give their own line back."""
+    model = fit_reads((size, latency + size * per_byte) for size in sizes)
+    for size in sizes:
+        assert model.seconds(size) == pytest.approx(latency + size * per_byte, rel=1e-3, abs=1e-6)
+
+
+def test_a_read_model_is_never_negative():
+    """Noise may tilt the line: neither latency nor time per byte falls below zero."""
+    assert fit_reads([]) is None
+    assert fit_reads([(100, 0.5)]) == ReadModel(0.5, 0.0)
+    assert fit_reads([(10, 0.5), (100, 0.4)]) == ReadModel(0.45, 0.0)
+    assert fit_reads([(10, 0.0), (100, 1.0)]).latency == 0.0
