@@ -129,12 +129,10 @@ class Breaker:
     def handle(self, event: Event, now: float) -> BreakerState:
         """Take note of an outcome; the state after it."""
         match event:
-            case Ok():
-                self._calm_down(now)
-            case Wrote(seconds):
-                if seconds > self._params.slow_write:
-                    self._fail(FailureKind.SLOW, now)
-                else:
+            case Wrote(seconds) if seconds > self._params.slow_write:
+                self._fail(FailureKind.SLOW, now)
+            case Ok() | Wrote():
+                if self.state is BreakerState.UNSTABLE:
                     self._calm_down(now)
             case Failed(kind, total):
                 self._fail(kind, now, total=total)
@@ -144,7 +142,7 @@ class Breaker:
 
     def _calm_down(self, now: float) -> None:
         quiet = not self._recent or now - self._recent[-1] >= self._params.calm
-        if self.state is BreakerState.UNSTABLE and quiet:
+        if quiet:
             self.state = BreakerState.NORMAL
             self.cause = None
             self._interval = self._params.first_probe

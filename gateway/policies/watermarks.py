@@ -76,9 +76,12 @@ def admits(space: Space, wanted: int) -> bool:
     return space.used + taken <= space.capacity and space.free - taken >= space.reserve
 
 
-def fits(space: Space, wanted: int, marks: Watermarks = Watermarks()) -> bool:
-    """Whether ``wanted`` more bytes keep both limits and no watermark asks for an eviction first."""
-    return admits(space, wanted) and not decide_eviction(space, wanted, marks).needed
+def spare(space: Space, marks: Watermarks = Watermarks()) -> int:
+    """How many more bytes keep both limits and every watermark, so that nothing is evicted first; below 0 when none do."""
+    if space.of_inodes and (not space.inodes or (space.blobs and space.inodes < (1 - marks.high) * space.of_inodes)):
+        return -1
+    high = min(space.capacity, int(marks.high * space.capacity))
+    return min(high - space.used, space.free - space.reserve) - space.filling
 
 
 def admits_for_good(space: Space, wanted: int, marks: Watermarks = Watermarks()) -> bool:

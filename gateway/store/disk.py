@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step
 from gateway.store.directory import CacheDirectory
@@ -49,7 +49,7 @@ class Disk:
         self.audit_due = False
         """Whether the keeper must compare everything: after the index was made anew, blobs of before have no rows."""
         self._watch = HangWatch(self.failed)
-        self._database = Database(directory.index, directory.require, self._watch, self.failed)
+        self._database = Database(directory.index, directory.require, self._watch, self._hear)
         self._files = Threads(FILE_THREADS, "larder-file", self._watch)
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
@@ -132,40 +132,44 @@ class Disk:
 
     def require(self) -> None:
         """Raise ``DiskFault`` unless the disk may be used."""
-        if not self.usable():
+        if (self._closed or self.breaker.state is BreakerState.DOWN) and not self.usable():
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
 
-    def write(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
-        """Do an operation in a transaction and wait for its end.
+    def write(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """Do an operation in a transaction; done when that has ended.
 
         Raises:
             DiskFault: it was not done.
         """
-        return self._attempt(self._database.write, operation)
+        self.require()
+        return self._database.write(operation)
 
-    def write_each(self, operation: SharedOperation[A, T], argument: A) -> Coroutine[Any, Any, T]:
+    def write_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
         """``write`` with one argument, together with those that wait for the same operation.
 
         Raises:
             DiskFault: it was not done.
         """
-        return self._attempt(partial(self._database.write_each, operation), argument)
+        self.require()
+        return self._database.write_each(operation, argument)
 
-    def read(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+    def read(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Do an operation that only reads.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return self._attempt(self._database.read, operation)
+        self.require()
+        return self._database.read(operation)
 
-    def look(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+    def look(self, operation: Operation[T]) -> asyncio.Future[T]:
         """``read`` for a few rows, which does not wait for longer reads.
 
         Raises:
             DiskFault: the index cannot answer.
         """
-        return self._attempt(self._database.look, operation)
+        self.require()
+        return self._database.look(operation)
 
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
         """``write`` without waiting; nothing happens while the disk is not in use.
@@ -185,16 +189,31 @@ class Disk:
             OSError: the work raised it.
         """
         self.require()
-
-        def checked() -> T:
-            self.directory.require()
-            return work()
-
         try:
-            return await self._files.submit(checked, abandoned=abandoned)
+            return await self._files.submit(partial(self._checked, work), abandoned=abandoned)
         except DiskFault as fault:
             self.failed(fault)
             raise
+
+    async def step(self, work: Callable[[], T]) -> T:
+        """``run`` a step of writing a blob; whatever fails is a fault of the disk.
+
+        Raises:
+            DiskFault: it failed.
+            Exception: the work raised it, and it says nothing about the disk.
+        """
+        self.require()
+        try:
+            return await self._files.submit(partial(self._checked, work))
+        except (OSError, DiskFault) as error:
+            fault = disk_fault(error)
+            assert fault is not None
+            self.failed(fault)
+            raise fault from (None if fault is error else error)
+
+    def _checked(self, work: Callable[[], T]) -> T:
+        self.directory.require()
+        return work()
 
     async def bounded(self, work: Callable[[], T]) -> T:
         """``run``, even while the disk is not in use, or its directory is gone."""
@@ -247,19 +266,12 @@ class Disk:
             self.failed(fault)
             raise fault from error
 
-    async def _attempt(self, lane: Callable[[A], Awaitable[T]], wanted: A) -> T:
-        self.require()
-        try:
-            result = await lane(wanted)
-        except DiskFault as fault:
+    def _hear(self, fault: DiskFault | None) -> None:
+        """The index failed an operation, or did some."""
+        if fault is not None:
             self.failed(fault)
-            raise
-        except UnicodeEncodeError as error:
-            # A key that is no text cannot be in the index; that says nothing about the disk.
-            raise DiskFault(FailureKind.IO, str(error)) from error
-        if self.breaker.state is not BreakerState.NORMAL:
+        elif self.breaker.state is not BreakerState.NORMAL:
             self.note(Ok())
-        return result
 
     async def _run_probe(self) -> None:
         succeeded = False

@@ -69,7 +69,12 @@ def slot_of(key: ObjectKey) -> int:
 @lru_cache(maxsize=1024)
 def slots_of(key: ObjectKey) -> tuple[int, int]:
     """The slots of a key and of its bucket."""
-    return slot_of(key), slot_of(rights_in(key))
+    return slot_of(key), _rights_slot(key.origin, key.bucket)
+
+
+@lru_cache(maxsize=1024)
+def _rights_slot(origin: str, bucket: str) -> int:
+    return slot_of(rights_in(ObjectKey(origin, bucket, "")))
 
 
 def table_of(root: Path) -> Path:
@@ -165,7 +170,12 @@ class Generations:
 
     def of(self, key: ObjectKey) -> int:
         """The key's generation: another number after the key, or the rights in its bucket, were bumped."""
-        return self.at(*slots_of(key))
+        slot, bucket = slots_of(key)
+        return self.numbers[slot] + self.numbers[bucket]
+
+    def holds(self, key: ObjectKey, generation: int) -> bool:
+        """Whether the key's generation is still this one, and the index may be believed about it."""
+        return self.of(key) == generation and self.trusts(key)
 
     def at(self, slot: int, bucket: int) -> int:
         """The same for callers that have kept ``slots_of(key)``."""

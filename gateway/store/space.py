@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from gateway.config import CacheSettings
 from gateway.policies.breaker import BreakerState, FailureKind
-from gateway.policies.watermarks import Space, room_for_blobs
+from gateway.policies.watermarks import Space, room_for_blobs, spare
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
 from gateway.store.directory import Free
@@ -61,15 +61,6 @@ class SpaceMeter:
         finally:
             self._evicting -= 1
 
-    @contextmanager
-    def promised(self, size: int) -> Iterator[None]:
-        """Bytes that are on disk and not in the index yet; not counted, they would be room for others that is not there."""
-        self.filling += size
-        try:
-            yield
-        finally:
-            self.filling -= size
-
     def measure(self) -> None:
         """Ask the file system what it has left. Blocks; raises ``OSError``."""
         self._free = self._disk.directory.free()
@@ -111,9 +102,12 @@ class SpaceMeter:
         except DiskFault:
             return 0
 
-    def recent(self) -> bool:
-        """Whether the counts may still be believed."""
-        return self._loop.time() - self._counted_at < _TRUSTED_FOR
+    def take(self, size: int) -> bool:
+        """Reserve bytes, if the counts may still be believed and nothing has to be evicted for them; whether they are."""
+        if self._loop.time() - self._counted_at >= _TRUSTED_FOR or size > spare(self.current()):
+            return False
+        self.filling += size
+        return True
 
     def learn(self, counts: Counts) -> None:
         """Take over counts that were just read in a transaction."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,7 +23,7 @@ from gateway.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.watermarks import Watermarks, admits, admits_for_good, fits
+from gateway.policies.watermarks import Watermarks, admits, admits_for_good
 from gateway.store.accesses import Accesses, Uses
 from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.datasets.registry import DiskWork
@@ -84,8 +83,9 @@ class Store:
         self.prefixes = Prefixes(disk)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
-        self.on_disk = disk.run
+        self.on_disk = disk.step
         self.note = disk.note
+        self._record = partial(recording.record, capacity=settings.capacity, now=disk.now)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
@@ -186,22 +186,25 @@ class Store:
             The row; ``None`` when the key was written since ``generation``, or when nothing could be stored. Then
             blobs that no other object uses are removed.
         """
-        kept = {no: self._kept(ref) for no, ref in blocks.items()}
+        kept, size = {}, 0
+        for number, ref in blocks.items():
+            kept[number] = self._kept(ref)
+            size += ref.size
 
-        def still_valid() -> bool:
-            return self.generations.of(key) == generation and self.generations.trusts(key)
-
-        wanted = Recording(
-            key, meta, block_size, kept, confirmed_at, grants or {}, max(used_at, confirmed_at), still_valid
-        )
-        with self._space.promised(sum(ref.size for ref in blocks.values())):
-            try:
-                recorded, counts = await self._disk.write_each(self._record, wanted)
-            except DiskFault:
-                # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
-                self._loose.update(ref.digest for ref in blocks.values())
-                return None
+        valid = partial(self.generations.holds, key, generation)
+        used_at = max(used_at, confirmed_at)
+        wanted = Recording(key, meta, block_size, kept, confirmed_at, grants or {}, used_at, valid)
+        # On disk and not in the index yet; not counted, they would be room for others that is not there.
+        self._space.filling += size
+        try:
+            recorded, counts = await self._disk.write_each(self._record, wanted)
             return self._settle(recorded, counts)
+        except DiskFault:
+            # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
+            self._loose.update(ref.digest for ref in blocks.values())
+            return None
+        finally:
+            self._space.filling -= size
 
     async def confirm(self, key: ObjectKey, meta: ObjectMeta, confirmed_at: float) -> None:
         """The origin vouched for the object again: refresh time and headers, if the row is of the same ETag and size."""
@@ -265,16 +268,18 @@ class Store:
         kept, capacity = self._kept(ref), self._settings.capacity
         if for_good:
             capacity = int(Watermarks().low * capacity)
+        self._space.filling += ref.size
         try:
-            with self._space.promised(ref.size):
-                done, counts = await self._disk.write(
-                    lambda index: (
-                        blob_rows.keep_item(index, kept, capacity, entering, self._disk.now()),
-                        blob_rows.counts(index),
-                    )
+            done, counts = await self._disk.write(
+                lambda index: (
+                    blob_rows.keep_item(index, kept, capacity, entering, self._disk.now()),
+                    blob_rows.counts(index),
                 )
+            )
         except DiskFault:
             done, counts = False, None
+        finally:
+            self._space.filling -= ref.size
         if counts is not None:
             self._space.learn(counts)
         if not done:
@@ -308,8 +313,7 @@ class Store:
             DiskUnavailable: as ``begin``.
         """
         self._disk.require()
-        if self._space.recent() and fits(self._space.current(), size):
-            self._space.filling += size
+        if self._space.take(size):
             return BlobWriter(self, size)
         if not await self.make_room(size):
             raise DiskUnavailable("no-space", f"no room for {size} bytes")
@@ -323,7 +327,8 @@ class Store:
         try:
             if size > self._space.capacity or not self._disk.usable():
                 return False
-            if self._space.recent() and fits(self._space.current(), size):
+            if self._space.take(size):
+                self._space.filling -= size
                 return True
             if admits(await self._space.refresh(), size):
                 return True
@@ -449,12 +454,10 @@ class Store:
     # ---
 
     def _kept(self, ref: BlobRef) -> Kept:
-        blob = self.opened.get(ref)
         mtime_ns = self._fresh.pop(ref.digest, 0)
-        return Kept(ref, self.directory.blob_path(ref.digest), blob.mtime_ns if blob else mtime_ns, self.directory.boot)
-
-    def _record(self, connection: sqlite3.Connection, recordings: Sequence[Recording]) -> list[tuple[Recorded, Counts]]:
-        return recording.record(connection, recordings, self._settings.capacity, self._disk.now())
+        if not mtime_ns and (blob := self.opened.get(ref)) is not None:
+            mtime_ns = blob.mtime_ns
+        return Kept(ref, self.directory.blob_path(ref.digest), mtime_ns, self.directory.boot)
 
     def _settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
         if counts is not None:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -22,10 +22,10 @@ from zlib import crc32
 
 from gateway.model.errors import LarderError
 from gateway.model.objects import BlobRef
-from gateway.policies.breaker import Event, Failed, FailureKind, Wrote
+from gateway.policies.breaker import Event, FailureKind, Wrote
 from gateway.store.blobs import OpenBlob
 from gateway.store.directory import CacheDirectory
-from gateway.store.failures import DiskFault, disk_fault
+from gateway.store.failures import DiskFault
 from gateway.store.threads import closer
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ class WriterHost(Protocol):
 
     directory: CacheDirectory
 
-    async def on_disk(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """Do blocking work in a thread; raises DiskFault or OSError."""
+    async def on_disk(self, work: Callable[[], T]) -> T:
+        """Do a step in a thread; raises DiskFault whatever the disk does wrong, or what the step raised."""
 
     def note(self, event: Event) -> None:
         """Hear how the disk behaved."""
@@ -92,6 +92,8 @@ class BlobWriter:
         self._state = _WriterState.OPEN
         self._holders = 0
         self._closed = False
+        self._blob: OpenBlob | None = None
+        """Owns the descriptor from when the blob has its name."""
         self._using = threading.Lock()
         self.path = ""
         self.fd = -1
@@ -105,7 +107,7 @@ class BlobWriter:
         """
         assert self._state is _WriterState.OPEN
         began = self._clock()
-        await self._do(partial(self._append, data))
+        await self._step(partial(self._append, data))
         self.written += len(data)
         self._host.note(Wrote(self._clock() - began))
 
@@ -138,7 +140,7 @@ class BlobWriter:
         assert self._state is _WriterState.OPEN
         began = self._clock()
         try:
-            ref, mtime_ns = await self._do(partial(self._complete, last, digest))
+            ref, mtime_ns = await self._step(partial(self._complete, last, digest))
         except LarderError:
             self.abort()
             raise
@@ -146,7 +148,8 @@ class BlobWriter:
             self.written += len(last)
             self._host.note(Wrote(self._clock() - began))
         if mtime_ns is not None:
-            self._host.published(ref, OpenBlob(os.dup(self.fd), ref, mtime_ns))
+            self._blob = OpenBlob(self.fd, ref, mtime_ns)
+            self._host.published(ref, self._blob)
         self._end(_WriterState.COMMITTED)
         return ref
 
@@ -183,7 +186,7 @@ class BlobWriter:
         self._holders -= 1
         self._close_if_unused()
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    def _step(self, work: Callable[[], T]) -> Awaitable[T]:
         """Have a thread do a step. Nobody may wait for it any more when it comes to that, and then it is left out."""
 
         def step() -> T:
@@ -192,13 +195,7 @@ class BlobWriter:
                     raise DiskFault(FailureKind.IO, "the blob was given up")
                 return work()
 
-        try:
-            return await self._host.on_disk(step)
-        except OSError as error:
-            fault = disk_fault(error)
-            assert fault is not None
-            self._host.note(Failed(fault.kind))
-            raise fault from error
+        return self._host.on_disk(step)
 
     def _end(self, state: _WriterState) -> None:
         self._state = state
@@ -210,7 +207,10 @@ class BlobWriter:
     def _close_if_unused(self) -> None:
         if self._state is not _WriterState.OPEN and not self._holders and not self._closed:
             self._closed = True
-            closer.submit(self._close)
+            if self._blob is None:
+                closer.submit(self._close)
+            else:
+                self.fd, self._blob = -1, None
 
     def _close(self) -> None:
         with self._using:

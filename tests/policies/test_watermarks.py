@@ -11,6 +11,7 @@ from gateway.policies.watermarks import (
     decide_eviction,
     falls_short,
     room_for_blobs,
+    spare,
 )
 
 sizes = st.integers(0, 10**12)
@@ -92,3 +93,23 @@ def test_what_can_be_used_is_bound_by_capacity_and_file_system(used, capacity, f
 def test_a_file_system_is_short_when_it_evicts_before_the_capacity_does():
     """Rule: room below the low watermark is a shortage; a file system that is a little smaller than planned is none."""
     assert [falls_short(room, 1000) for room in (0, 899, 900, 1000)] == [True, True, False, False]
+
+
+spaces = st.builds(
+    Space, sizes, sizes, sizes, sizes, sizes, st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000)
+)
+
+
+@given(spaces, sizes)
+def test_what_is_spare_keeps_the_limits_and_evicts_nothing(space, wanted):
+    """Up to ``spare`` bytes are admitted, and no watermark asks for anything to go."""
+    if wanted <= spare(space):
+        assert admits(space, wanted)
+        assert not decide_eviction(space, wanted).needed
+
+
+@given(spaces, st.integers(1, 10**12))
+def test_no_more_is_spare_than_the_limits_allow(space, more):
+    """Beyond ``spare`` a limit is broken or something has to go, unless there is nothing that could."""
+    wanted = max(0, spare(space)) + more
+    assert not space.used or not space.blobs or not admits(space, wanted) or decide_eviction(space, wanted).needed

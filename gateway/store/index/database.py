@@ -43,6 +43,8 @@ SharedOperation = Callable[[sqlite3.Connection, Sequence[A]], Sequence[T]]
 GROUP = 128
 PATIENCE = 2.0
 """Seconds that a statement waits for another process's lock on the index."""
+Hear = Callable[[DiskFault | None], None]
+"""Hears in the event loop how the index behaved: the fault of an operation, or that operations were done."""
 Check = Callable[[], None]
 """Raises ``DiskFault`` when the index is not the one that was opened; called in the threads."""
 
@@ -105,9 +107,10 @@ class _Lane:
     """A thread that takes operations in groups and reports them done, a whole group in one wake-up of the event loop."""
 
     def __init__(
-        self, session: _Session, name: str, watch: HangWatch, *, writes: bool = False, long: bool = False
+        self, session: _Session, name: str, watch: HangWatch, hear: Hear, *, writes: bool = False, long: bool = False
     ) -> None:
         self._session = session
+        self._hear = hear
         self._writes = writes
         self._patience = LONG if long else HUNG_AFTER
         self._watch = watch
@@ -187,7 +190,25 @@ class _Lane:
         return _judged(error, self._session)
 
     def _report(self, outcomes: list[Outcome]) -> None:
-        self._call(_deliver, outcomes)
+        self._call(self._deliver, outcomes)
+
+    def _deliver(self, outcomes: list[Outcome]) -> None:
+        """Tell how the index behaved, once where it did as it should, and then the waiters."""
+        if outcomes[-1][2] is None:
+            self._hear(None)
+        for job, result, error in outcomes:
+            if isinstance(error, UnicodeEncodeError):
+                # A key that is no text cannot be in the index; that says nothing about the disk.
+                error = DiskFault(FailureKind.IO, str(error))
+            elif isinstance(error, DiskFault):
+                self._hear(error)
+            future = job.future
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
     def _call(self, function: Callable[[T], None], argument: T) -> None:
         try:
@@ -198,13 +219,12 @@ class _Lane:
 
 
 class Database:
-    """The index as the event loop sees it. ``on_fault`` gets faults of operations without a waiter."""
+    """The index as the event loop sees it."""
 
-    def __init__(self, path: Path, check: Check, watch: HangWatch, on_fault: Callable[[DiskFault], None]) -> None:
-        self._on_fault = on_fault
-        self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, writes=True)
-        self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, long=True)
-        self._looker = _Lane(_Session(path, check), "larder-index-looker", watch)
+    def __init__(self, path: Path, check: Check, watch: HangWatch, hear: Hear) -> None:
+        self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, hear, writes=True)
+        self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, hear, long=True)
+        self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, hear)
 
     def write(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Do ``operation`` in a transaction; returns when it is committed.
@@ -248,10 +268,10 @@ class Database:
             with suppress(DiskFault):
                 await lane.stop()
 
-    def _posted(self, undone: Callable[[], object], future: asyncio.Future[object]) -> None:
+    @staticmethod
+    def _posted(undone: Callable[[], object], future: asyncio.Future[object]) -> None:
         error = None if future.cancelled() else future.exception()
         if isinstance(error, DiskFault):
-            self._on_fault(error)
             undone()
         elif error is not None:
             raise error
@@ -282,14 +302,3 @@ def _judged(error: Exception, session: _Session) -> Exception:
     session.close()
     fault.__cause__ = error if fault is not error else None
     return fault
-
-
-def _deliver(outcomes: list[Outcome]) -> None:
-    for job, result, error in outcomes:
-        future = job.future
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)

@@ -98,14 +98,21 @@ class _Arrived(NamedTuple):
 
 
 def record(
-    connection: Connection, recordings: Sequence[Recording], capacity: int, now: float
+    connection: Connection, recordings: Sequence[Recording], capacity: int, now: Callable[[], float]
 ) -> list[tuple[Recorded, Counts]]:
-    """Write down objects, as ``Store.record`` promises for each, and what the node holds then."""
+    """Write down objects, as ``Store.record`` promises for each, and what the node holds then.
+
+    Args:
+        connection: inside a transaction.
+        recordings: the objects, in the order in which their fills ended.
+        capacity: of the node, in bytes.
+        now: the clock, in seconds since the epoch.
+    """
     found: list[Recorded] = []
     counts = blob_rows.counts(connection)
     for start in range(0, len(recordings), ROWS):
         page = recordings[start : start + ROWS]
-        recorded, counts = _record_page(connection, page, capacity, now, counts)
+        recorded, counts = _record_page(connection, page, capacity, now(), counts)
         found += recorded
     return [(recorded, counts) for recorded in found]
 
