@@ -12,11 +12,10 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.lane import Lane, load_limits
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.entries import EntryCache, ObjectEntry
+from gateway.engine.objects.entries import EntryCache
 from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Ask, Found, Reads, Relay
-from gateway.engine.objects.small_ranges import Part
 from gateway.engine.objects.writes import Writes
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
@@ -73,30 +72,31 @@ class Engine:
         self.write = self._writes.around
         self.change_rights = self._writes.change_rights
 
-    async def open(self, ask: Ask, entry: ObjectEntry, start: int, stop: int, part: Part | None = None) -> Body:
+    async def open(self, ask: Ask, found: Found, start: int, stop: int) -> Body:
         """A body whose first byte is certain to come.
 
         Args:
             ask: of its reader.
-            entry: of the object.
+            found: the object, for this reader.
             start: its first byte.
             stop: behind its last byte.
-            part: bytes that came when the object was looked for.
 
         Raises:
             ObjectChanged: it is another one now, or this reader may not read it any more; what was wrong is forgotten: ask again.
             DiskUnavailable: it cannot be stored; forward the request instead.
             OriginUnavailable: it cannot be had.
         """
+        entry, part = found.entry, found.part
         body = Body(self.blocks, entry, ask.identity, start, stop)
         try:
             body.data = None if part is None else part.piece(start, stop)
             if body.data is not None:
                 return body
-            await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
-            body.missed = any(number not in entry.blobs for number in body.numbers)
-            body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
-            await (self._reads.hastily(ask, body.prepare()) if body.missed else body.prepare())
+            if not (found.filling and self.blocks.follow(body)):
+                await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
+                body.missed = any(number not in entry.blobs for number in body.numbers)
+                body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
+            await (self._reads.hastily(ask, body.prepare()) if body.missed and ask.hasty else body.prepare())
         except BaseException:
             body.close()
             raise
@@ -123,10 +123,10 @@ class Engine:
             if isinstance(found, Relay):
                 found.response.abort()
             elif isinstance(found, Found):
-                await self.read_through(ask, found.entry)
+                await self.read_through(ask, found)
         return 0
 
-    async def read_through(self, ask: Ask, entry: ObjectEntry, span: tuple[int, int] | None = None) -> bool | None:
+    async def read_through(self, ask: Ask, found: Found, span: tuple[int, int] | None = None) -> bool | None:
         """Read an object, or the bytes [first, behind the last) of it, as its reader: a long fill without readers stops.
 
         Returns:
@@ -134,9 +134,9 @@ class Engine:
 
         Raises: see ``open``.
         """
-        size = entry.record.meta.size
+        size = found.entry.record.meta.size
         start, stop = span or (0, size)
-        body = await self.open(ask, entry, min(start, size), min(stop, size))
+        body = await self.open(ask, found, min(start, size), min(stop, size))
         try:
             async with aclosing(body.pieces()) as pieces:
                 async for _ in pieces:

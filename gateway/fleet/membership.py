@@ -127,18 +127,14 @@ class Membership:
         self._refusals: dict[str, tuple[str, float]] = {}
         self.ring = Ring({})
         """The ring over the READY nodes, without suspects; empty while this node may not join. Another object when it changes."""
+        self.alone = True
+        """Whether there is no other node to ask: everything is local."""
         self._wide: Ring | None = None
         self._moving_until = float("-inf")
         self._lost = False
         self._beating = asyncio.Lock()
         self._tasks = Tasks()
         self._speak_for_me()
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is no other node to ask: everything is local."""
-        ids = self.ring.ids
-        return not ids or ids == (self.me,)
 
     @property
     def state(self) -> NodeState:
@@ -196,6 +192,11 @@ class Membership:
             return None
         later = {name for name, known in self._known.items() if known.ready_since >= since}
         return self._other(self.ring.ranked(key, 1, without=later))
+
+    @property
+    def moving(self) -> bool:
+        """Whether ``formers`` may name a node, of any key."""
+        return self._wide is not None or not (self.alone or time.monotonic() >= self._moving_until)
 
     def formers(self, key: int) -> list[Node]:
         """Nodes that may have this node's keys: leaving nodes that would be home of them, the best first; ``before``.
@@ -421,6 +422,7 @@ class Membership:
             weights = {}
         if self.ring.weights != weights:
             self.ring = Ring(weights)
+            self.alone = self.ring.ids in ((), (self.me,))
             metrics.RING_CHANGES.inc()
         leaving = {
             name: node.capacity

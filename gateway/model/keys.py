@@ -102,6 +102,7 @@ def glob_matches(pattern: str, path: str) -> bool:
     return _compiled(pattern).match(path) is not None
 
 
+@lru_cache(maxsize=256)
 def is_bucket_name(text: str) -> bool:
     """Whether a text can be a bucket's name, so that it can be no path either.
 

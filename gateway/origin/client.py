@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
+from prometheus_client import Counter, Histogram
 from yarl import URL
 
 from gateway.config import Credential, Origin
@@ -181,8 +182,7 @@ class OriginClient:
             self._signer.sign(
                 method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
             )
-        if isinstance(body, bytes):
-            content_length = len(body)
+        content_length = len(body) if isinstance(body, bytes) else content_length
         if content_length is not None:
             pairs.append(("Content-Length", str(content_length)))
         upload = None
@@ -196,8 +196,9 @@ class OriginClient:
             ORIGIN_REQUESTS.labels(method, "failed").inc()
             raise
         link.reach.heard()
-        ORIGIN_REQUESTS.labels(method, f"{response.status // 100}xx").inc()
-        ORIGIN_LATENCY.labels(method).observe(time.perf_counter() - began)
+        requests, latency = _series(method, response.status // 100)
+        requests.inc()
+        latency.observe(time.perf_counter() - began)
         return response
 
     async def close(self) -> None:
@@ -227,6 +228,12 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
         ORIGIN_FAILURES.labels("invalid").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     return response
+
+
+@cache  # as many as there are series
+def _series(method: str, hundreds: int) -> tuple[Counter, Histogram]:
+    """The metrics of answers by method and class of the status, looked up once for each kind."""
+    return ORIGIN_REQUESTS.labels(method, f"{hundreds}xx"), ORIGIN_LATENCY.labels(method)
 
 
 def _is_plain(text: str) -> bool:

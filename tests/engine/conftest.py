@@ -49,7 +49,7 @@ class Bench:
         ask = self.ask(key, metadata_first=ranged)
         found = await self.engine.find(ask)
         assert isinstance(found, Found), found
-        return await self.engine.open(ask, found.entry, start, found.entry.record.meta.size if stop is None else stop)
+        return await self.engine.open(ask, found, start, found.entry.record.meta.size if stop is None else stop)
 
     async def settle(self) -> None:
         """Wait until what the background loads and the fills brought is in the index."""

@@ -175,7 +175,7 @@ async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -
     ask = bench.ask("k", metadata_first=True)
     found = await bench.engine.find(ask)
     with pytest.raises(ObjectChanged):
-        await bench.engine.open(ask, found.entry, 5 * BLOCK, 6 * BLOCK)  # type: ignore[union-attr]
+        await bench.engine.open(ask, found, 5 * BLOCK, 6 * BLOCK)  # type: ignore[union-attr]
     assert await bench.store.lookup(ask.key) is None
 
 

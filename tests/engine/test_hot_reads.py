@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.exchange import Exchange
-from gateway.api.s3.hot import HotReads
+from gateway.api.s3.hot import _HARMLESS, Hit, HotReads, Unresolved
+from gateway.api.s3.objects import is_forced
 from gateway.api.s3.payload import PayloadForm
+from gateway.model.conditions import Conditions
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.sigv4 import WireRequest
 from gateway.store import blobs
@@ -33,7 +36,7 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
         made_up = exchange(bench, b"h" * length)
         hot.learn(made_up, members.ring)
         hit = hot.find(made_up.request, made_up.auth, bench.now[0])
-        assert (hit is not None) is remembered
+        assert isinstance(hit, Hit) is remembered
 
 
 async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> None:
@@ -75,9 +78,31 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
     hot.learn(asked, before)
     members.ready()
     assert members.ring is not before
-    assert hot.find(asked.request, asked.auth, bench.now[0]) is None
+    assert hot.find(asked.request, asked.auth, bench.now[0]) is Unresolved.PLAIN
     hot.learn(asked, before)
-    assert hot.find(asked.request, asked.auth, bench.now[0]) is None
+    assert hot.find(asked.request, asked.auth, bench.now[0]) is Unresolved.PLAIN
     hot.learn(asked, members.ring)
     hit = hot.find(asked.request, asked.auth, bench.now[0])
-    assert hit is not None
+    assert isinstance(hit, Hit)
+
+
+@pytest.mark.parametrize("name", sorted(_HARMLESS))
+async def test_what_passes_for_plain_is_plain_to_the_long_path_too(bench: Bench, name: bytes) -> None:
+    """Rule: a header that the short path lets pass is no range, no condition, and keeps no read from the cache."""
+    asked = exchange(bench, b"h")
+    request = asked.request = WireRequest("GET", b"/b/k", b"", [(name, b"no-cache, no-store, ENABLED")])
+    assert HotReads(bench.engine, alone()).find(request, asked.auth, bench.now[0]) is Unresolved.PLAIN
+    assert not_cacheable(asked) is None
+    assert Conditions.read(request.fields.get) is None
+    assert b"range" not in request.fields
+    assert not is_forced(asked)
+
+
+@pytest.mark.parametrize(
+    "header", [(b"range", b"bytes=0-1"), (b"if-match", b'"a"'), (b"cache-control", b"no-cache"), (b"origin", b"x")]
+)
+async def test_what_is_not_plain_is_left_to_the_long_path(bench: Bench, header: tuple[bytes, bytes]) -> None:
+    """Rule: ranges, conditions, demands for a check and other origins' requests are looked at in full."""
+    asked = exchange(bench, b"h")
+    request = WireRequest("GET", b"/b/k", b"", [(b"host", b"h"), header])
+    assert HotReads(bench.engine, alone()).find(request, asked.auth, bench.now[0]) is Unresolved.OTHER

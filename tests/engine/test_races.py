@@ -118,7 +118,7 @@ async def test_a_reader_who_is_refused_the_rest_of_an_object_takes_it_from_nobod
     found = await bench.engine.find(ask)
     assert isinstance(found, Found)
     with pytest.raises(ReaderRefused):
-        await bench.engine.open(ask, found.entry, 5 * BLOCK, 6 * BLOCK)
+        await bench.engine.open(ask, found, 5 * BLOCK, 6 * BLOCK)
     record = await bench.store.lookup(ask.key)
     assert record is not None
     assert await bench.store.grants(record.row_id) == {}

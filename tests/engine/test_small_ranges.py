@@ -237,7 +237,7 @@ async def test_a_reader_whose_right_was_withdrawn_is_refused(large: Bench) -> No
     found = await large.engine.find(asks)
     assert isinstance(found, Found)
     with pytest.raises(ReaderRefused):
-        await large.engine.open(asks, found.entry, 2 * BLOCK, 2 * BLOCK + 10)
+        await large.engine.open(asks, found, 2 * BLOCK, 2 * BLOCK + 10)
 
 
 async def test_whole_readers_get_the_checksums(large: Bench) -> None:
@@ -318,4 +318,4 @@ async def test_object_changed_is_raised_to_the_engine(large: Bench) -> None:
     assert isinstance(found, Found)
     large.origin.put("b", "k", b"short")
     with pytest.raises(ObjectChanged):
-        await large.engine.open(asks, found.entry, 5 * BLOCK, 5 * BLOCK + 10)
+        await large.engine.open(asks, found, 5 * BLOCK, 5 * BLOCK + 10)

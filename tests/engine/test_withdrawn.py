@@ -73,7 +73,7 @@ async def test_rights_in_one_bucket_are_not_those_in_another(bench: Bench) -> No
     for each in (ask, bench.ask("k")):
         found = await bench.engine.find(each)
         assert isinstance(found, Found)
-        await take(await bench.engine.open(each, found.entry, 0, 1))
+        await take(await bench.engine.open(each, found, 0, 1))
     await bench.settle()
     await withdraw(bench)
     assert outcome(await bench.engine.find(ask)) == (Outcome.HIT, None)
@@ -191,7 +191,7 @@ async def test_a_reader_is_not_refused_for_another(bench: Bench) -> None:
     bench.origin.inject(Hang(gate=gate))
     refused = asyncio.create_task(bench.read("k"))
     await gate.reached()
-    following = asyncio.create_task(take(await bench.engine.open(other, found.entry, 0, len(LARGE))))
+    following = asyncio.create_task(take(await bench.engine.open(other, found, 0, len(LARGE))))
     (fill,) = bench.engine.blocks._fills
     await until(lambda: fill.readers == 2)
     gate.open()

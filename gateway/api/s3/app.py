@@ -22,7 +22,7 @@ from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
 from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay
-from gateway.api.s3.hot import Hit, HotReads
+from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
@@ -128,9 +128,9 @@ class S3App(Edge):
             trace.auth = auth = self._authenticator.authenticate(request, now)
             if AUTHENTICATED in scope and not auth.principal.anonymous:
                 authenticated(scope)
-        hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else None
-        if hit is None:
-            answer = await self._answer(trace, auth, receive)
+        hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else Unresolved.OTHER
+        if not isinstance(hit, Hit):
+            answer = await self._answer(trace, auth, receive, plain=hit is Unresolved.PLAIN)
             if answer.span is not None and trace.key is not None:
                 served = answer.outcome in (Outcome.HIT, Outcome.STALE)
                 self._note(trace.key, *answer.span, served, now, auth.principal.access_key_id, scope.get("client"))
@@ -163,11 +163,13 @@ class S3App(Edge):
         finally:
             self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=hit.size), trace.started)
 
-    async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive) -> Answer:
-        exchange = self._open(trace, auth)
-        if is_form_upload(exchange):
-            return await self._upload(trace, exchange, receive)
-        reason = not_cacheable(exchange)
+    async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive, *, plain: bool) -> Answer:
+        exchange = self._open(trace, auth, plain=plain)
+        reason = None
+        if not exchange.plain:
+            if is_form_upload(exchange):
+                return await self._upload(trace, exchange, receive)
+            reason = not_cacheable(exchange)
         outcome = Outcome.BYPASS
         if reason is None:
             home, ring = self._relayed.home(exchange)
@@ -193,8 +195,8 @@ class S3App(Edge):
         upload = self._posts.verify(exchange, form, trace.key)
         return await self._posts.store(exchange, form, upload)
 
-    def _open(self, trace: Trace, auth: Authenticated) -> Exchange:
-        """Find out what a verified request is about, and whether the gateway itself forbids it."""
+    def _open(self, trace: Trace, auth: Authenticated, *, plain: bool) -> Exchange:
+        """Find out what a verified request is about, and whether the gateway itself forbids it; ``plain``: see ``Unresolved``."""
         request = trace.request
         if request.method not in _METHODS:
             raise S3Error("MethodNotAllowed", headers={"Allow": ", ".join(sorted(_METHODS))})
@@ -208,6 +210,8 @@ class S3App(Edge):
         elif raw_key:
             raise S3Error("InvalidBucketName")
         trace.key = key
+        if plain and key is not None and b"+" not in raw_key:
+            return Exchange(request, auth, bucket, raw_key, key, "", frozenset(), plain=True)
         resource = resource_of(request, auth.signature_parameters)
         exchange = Exchange(resource[0], auth, bucket, raw_key, key, *resource[1:])
         permissions.check(exchange)

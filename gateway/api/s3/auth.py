@@ -369,16 +369,13 @@ def split_address(request: WireRequest, domain: str) -> tuple[str, bytes]:
     Source: "Virtual hosting of buckets" in the Amazon S3 user guide.
     """
     raw_path = request.raw_path.removeprefix(b"/")
-    bucket = _host_bucket(request, domain)
-    if bucket is not None:
+    if domain and (bucket := _host_bucket(request, domain)) is not None:
         return bucket, raw_path
     raw_bucket, _, raw_key = raw_path.partition(b"/")
     return unquote_to_bytes(raw_bucket).decode("utf-8", "replace"), raw_key
 
 
 def _host_bucket(request: WireRequest, domain: str) -> str | None:
-    if not domain:
-        return None
     name = _without_port((request.fields.get(b"host") or b"").decode("latin-1"))
     suffix = "." + _without_port(domain)
     return name.removesuffix(suffix) if name.endswith(suffix) and len(name) > len(suffix) else None

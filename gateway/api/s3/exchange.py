@@ -19,7 +19,8 @@ class Exchange:
     """A verified request.
 
     ``bucket`` is empty for requests about the service; ``key`` is ``None`` for requests about a bucket. ``raw_key`` is the key
-    as the client spelled it. ``request``, ``query`` and ``names`` are those of ``resource_of``.
+    as the client spelled it. ``request``, ``query`` and ``names`` are those of ``resource_of``. ``plain`` says that it is a plain
+    GET of a whole object: no range, no condition, and nothing that asks for a check.
     """
 
     request: WireRequest
@@ -29,6 +30,7 @@ class Exchange:
     key: ObjectKey | None
     query: str
     names: frozenset[str]
+    plain: bool = False
 
     @property
     def resource(self) -> str:
@@ -71,9 +73,11 @@ def decode_key(raw_key: bytes) -> str:
     Raises:
         S3Error: InvalidURI when it is not UTF-8 or an escape is not valid, KeyTooLongError beyond 1,024 bytes.
     """
-    # radosgw takes a path with such an escape for "/", the list of all buckets.
-    require_valid_escapes(raw_key)
-    plain = unquote_to_bytes(raw_key)
+    plain = raw_key
+    if b"%" in raw_key:
+        # radosgw takes a path with such an escape for "/", the list of all buckets.
+        require_valid_escapes(raw_key)
+        plain = unquote_to_bytes(raw_key)
     if len(plain) > MAX_KEY_BYTES:
         raise S3Error("KeyTooLongError", extra={"Size": str(len(plain)), "MaxSizeAllowed": str(MAX_KEY_BYTES)})
     try:

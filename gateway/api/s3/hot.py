@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from enum import Enum
 
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
@@ -33,10 +34,19 @@ _HARMLESS = frozenset(
         b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode",
     }
 )  # fmt: skip
+"""What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
 _LONGEST_HOST = 255
 """Bytes. A client may call itself at any Host where buckets are not told by it, and the memo keeps each."""
 
 Address = tuple[str, bytes, bytes]
+
+
+class Unresolved(Enum):
+    """Why a request was not answered by the short path."""
+
+    PLAIN = "plain"
+    """It may be a plain read of a whole object, by a principal without an allow-list; nothing else about it is special."""
+    OTHER = "other"
 
 
 @dataclass(slots=True)
@@ -73,8 +83,8 @@ class HotReads:
         # An address is of use only while the engine has an entry of its object.
         self._most = engine.entries_kept
 
-    def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | None:
-        """A hit, or ``None`` when the long path must decide.
+    def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | Unresolved:
+        """A hit, or why the long path must decide.
 
         Args:
             request: with a verified signature.
@@ -84,15 +94,15 @@ class HotReads:
         fields = request.fields
         principal = auth.principal
         if request.query or request.method != "GET" or principal.allow or not fields.keys() <= _HARMLESS:
-            return None
+            return Unresolved.OTHER
         if self._membership.ring is not self._ring:
             self._forget()
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
         if known is None:
-            return None
+            return Unresolved.PLAIN
         found = self._engine.hot(known.key, principal.identity, now)
         if found is None:
-            return None
+            return Unresolved.PLAIN
         meta = found[0].record.meta
         if known.meta is not meta:
             known.meta, known.heads = meta, {}

@@ -14,6 +14,7 @@ from gateway.engine.objects.reads import Ask, Forward, Found, Relay
 from gateway.model.conditions import Conditions, cache_directives, range_applies
 from gateway.model.conditions import ConditionVerdict as Precondition
 from gateway.model.errors import DiskUnavailable, S3Error
+from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.ranges import ByteRange, content_range, parse_range, unsatisfied_range
@@ -35,23 +36,19 @@ class ObjectReads:
             S3Error: the request's conditions or range cannot be met.
             OriginUnavailable: the origin is needed and cannot be reached.
         """
-        request = exchange.request
-        range_value = request.fields.get(b"range")
-        wanted = parse_range(range_value.decode("latin-1")) if range_value is not None else None
-        if range_value is not None and wanted is None:
-            return Forward(Reason.RANGE_FORM)
-        conditions = Conditions.read(request.fields.get)
-        head = request.method == "HEAD"
         assert exchange.key is not None
-        ask = Ask(
-            exchange.key,
-            exchange.auth.principal.identity,
-            head=head,
-            metadata_first=head or wanted is not None or conditions is not None,
-            span=None if head or request.fields.get(b"if-range") is not None else wanted,
-            forced=is_forced(exchange) or self._engine.owes(exchange.key),
-            hasty=hasty,
-        )
+        conditions, wanted = None, None
+        if exchange.plain:
+            identity = exchange.auth.principal.identity
+            ask = Ask(exchange.key, identity, forced=self._engine.owes(exchange.key), hasty=hasty)
+        else:
+            fields = exchange.request.fields
+            range_value = fields.get(b"range")
+            wanted = parse_range(range_value.decode("latin-1")) if range_value is not None else None
+            if range_value is not None and wanted is None:
+                return Forward(Reason.RANGE_FORM)
+            conditions = Conditions.read(fields.get)
+            ask = self._asked(exchange, exchange.key, wanted, conditional=conditions is not None, hasty=hasty)
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
@@ -63,6 +60,20 @@ class ObjectReads:
             except DiskUnavailable as refusal:
                 return Forward(Reason(refusal.reason), miss=True)
         return Forward(Reason.WRITE_RACE, miss=True)
+
+    def _asked(
+        self, exchange: Exchange, key: ObjectKey, wanted: ByteRange | None, *, conditional: bool, hasty: bool
+    ) -> Ask:
+        head = exchange.request.method == "HEAD"
+        return Ask(
+            key,
+            exchange.auth.principal.identity,
+            head=head,
+            metadata_first=head or wanted is not None or conditional,
+            span=None if head or exchange.request.fields.get(b"if-range") is not None else wanted,
+            forced=is_forced(exchange) or self._engine.owes(key),
+            hasty=hasty,
+        )
 
     async def resident(self, exchange: Exchange) -> tuple[Answer, float] | None:
         """The whole object, if the cache can give it at once to this reader; and how many seconds ago that was confirmed.
@@ -110,7 +121,7 @@ class ObjectReads:
             _add_checksums(head, exchange, meta)
         if ask.head:
             return Answer(status, head, b"", found.outcome, found.reason)
-        body = await self._engine.open(ask, entry, start, stop, found.part)
+        body = await self._engine.open(ask, found, start, stop)
         outcome, reason = found.outcome, found.reason
         if body.missed and outcome is Outcome.HIT and reason is not Reason.MOVED:
             outcome = Outcome.MISS

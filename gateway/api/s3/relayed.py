@@ -16,7 +16,7 @@ A node that has lost its own origin is a successor to nobody, and has others rea
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.errors import AboutCached
@@ -73,15 +73,16 @@ class RelayedReads:
             return None, ring
         return membership.home(path_key(key.bucket, key.key)), ring
 
-    async def here(self, exchange: Exchange) -> Answer | Relay | Forward:
+    def here(self, exchange: Exchange) -> Awaitable[Answer | Relay | Forward]:
         """Answer a plain GET or HEAD of an object whose home is this node.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
             OriginUnavailable: the origin cannot be reached, from here or from another node.
         """
-        if self._membership.alone:
-            return await self._local.read(exchange)
+        return self._local.read(exchange) if self._membership.alone else self._here(exchange)
+
+    async def _here(self, exchange: Exchange) -> Answer | Relay | Forward:
         try:
             return await self._local.read(exchange, hasty=True)
         except OriginUnavailable:

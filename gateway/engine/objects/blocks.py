@@ -24,6 +24,8 @@ from gateway.tasks import Tasks
 
 Slot = tuple[ObjectKey, str, int]
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
+_STARTED, _RACED = FILLS.labels("started"), FILLS.labels("raced")
+_ENDED = {end: FILLS.labels(end) for end in ("completed", "failed")}
 LEASE_PATIENCE = 10.0
 """Seconds that a block may wait for another worker of the node."""
 
@@ -87,7 +89,7 @@ class Blocks:
         parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
         fill = Fill(self._store, parts, self)
         self._fills.add(fill)
-        FILLS.labels("started").inc()
+        _STARTED.inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
         self.tasks.start(fill.run())
@@ -96,13 +98,24 @@ class Blocks:
     def fill_ended(self, fill: Fill) -> None:
         """See ``FillOwner``."""
         self._fills.discard(fill)
-        FILLS.labels("raced" if fill.race else fill.end).inc()
+        (_RACED if fill.race else _ENDED[fill.end]).inc()
 
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
         """See ``FillOwner``."""
         slot = (fill.entry.key, fill.entry.record.meta.etag, block.number)
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
+
+    def follow(self, body: Body) -> bool:
+        """Have a body follow the fill that its reader has begun; ``False`` when that does not give its first block any more."""
+        number = body.numbers[0]
+        growing = self._join(body.entry, number)
+        if growing is None:
+            return False
+        body.missed = True
+        body.follow(growing)
+        self.record(body.entry, number, body.identity)
+        return True
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""

@@ -73,18 +73,24 @@ class Body:
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = None
 
+    def follow(self, growing: tuple[Fill, GrowingBlob]) -> None:
+        """Take the first block, which was joined for this body, from its fill."""
+        self._ready = growing
+        self._attach(growing)
+
     async def prepare(self) -> None:
         """Open the first block, or get all bytes of a small range.
 
         Raises:
             LarderError: nothing was sent yet, so the caller can still answer with an error.
         """
-        if self.missed and self.data is None:
-            self.data = await self._source.small_range(self)
-        if self.data is not None:
-            return
-        self._ready = await self._source.block(self, self.numbers[0])
-        self._attach(self._ready)
+        if self._ready is None:
+            if self.missed and self.data is None:
+                self.data = await self._source.small_range(self)
+            if self.data is not None:
+                return
+            self._ready = await self._source.block(self, self.numbers[0])
+            self._attach(self._ready)
         if not isinstance(self._ready, OpenBlob):
             await self._ready[1].available(min(self.start % self.entry.record.block_size, self._ready[1].length - 1))
 

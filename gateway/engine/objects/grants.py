@@ -49,11 +49,12 @@ class Grants:
     def _rights_in(self, key: ObjectKey) -> int:
         return self._services.store.generations.of(rights_in(key))
 
-    def note(self, entry: ObjectEntry, identity: OriginIdentity, generation: int, asked_at: float) -> None:
-        """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``."""
+    def note(
+        self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, generation: int, asked_at: float
+    ) -> None:
+        """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``, under ``rule``."""
         entry.grants[identity.name] = asked_at
         entry.valid.clear()
-        rule = self._services.rules.for_path(entry.key.path)
         if rule.by_prefix and self._services.store.generations.of(entry.key) == generation:
             place = (identity.name, rule.match, entry.key.bucket)
             self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))

@@ -34,6 +34,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
+from gateway.origin.reach import Reach
 from gateway.policies.admission import refusal
 from gateway.policies.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.rules import Caching
@@ -66,12 +67,16 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The object is known and may be read by this reader; ``part`` is the small range that told what the object is."""
+    """The object is known and may be read by this reader.
+
+    ``part`` is the small range that told what the object is; ``filling``: this reader's question has begun a fill of all of it.
+    """
 
     entry: ObjectEntry
     outcome: Outcome
     reason: Reason | None = None
     part: Part | None = None
+    filling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +297,7 @@ class Reads:
             await self._forget_here([key])
             return Forward(forbidden)
         CHECKS.labels("confirmed").inc()
-        self._renew(entry, identity, Learned(meta, generation, asked_at))
+        self._renew(entry, identity, rule, Learned(meta, generation, asked_at))
         if entry.record.row_id:
             await services.store.confirm(key, meta, asked_at)
             await services.store.grant(
@@ -300,12 +305,12 @@ class Reads:
             )
         return meta
 
-    def _renew(self, entry: ObjectEntry, identity: OriginIdentity, learned: Learned) -> None:
+    def _renew(self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
         meta = learned.meta
         if meta.checksums is None and entry.is_of(meta):
             meta = replace(meta, checksums=entry.record.meta.checksums)
         entry.record = replace(entry.record, meta=meta, confirmed_at=learned.asked_at)
-        self._grants.note(entry, identity, learned.generation, learned.asked_at)
+        self._grants.note(entry, identity, rule, learned.generation, learned.asked_at)
 
     # -- asking the origin about an object that is not in the cache
 
@@ -321,28 +326,37 @@ class Reads:
         # A read that began before the last write is none to wait for: who comes after the write is owed the new object.
         generation = store.generations.of(ask.key)
         pending = self._cold.get((ask.key, generation))
-        if pending is not None and ask.forced:
-            return Forward(Reason.JOINED, miss=True)
         if pending is not None:
-            await (reach.wait(pending) if reach else asyncio.wait([pending]))
-            joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
-            if joined is None:
-                return None
-            if not isinstance(joined, Found):
-                return Forward(Reason.JOINED, miss=True)
-            if (
-                joined.part is not None
-                or ask.identity.name not in joined.entry.grants
-                or ask.head
-                or not self._current(joined.entry)
-            ):
-                return None
-            return joined if joined.reason is Reason.MOVED else replace(joined, reason=Reason.JOINED)
+            return await self._join(ask, pending, reach)
         if not ask.metadata_first:
-            return await self._cold_read(ask, generation, self._open_cold(ask, rule, generation))
-        if ask.span is not None and self._blocks.small.may_read(ask.span.longest, self._services.block_size):
-            return await self._cold_read(ask, generation, self._open_range(ask, ask.span, rule, generation))
-        return await self._head(ask, rule)
+            opening: Coroutine[Any, Any, Found | Relay | Forward | None] = self._open_cold(ask, rule, generation)
+        elif ask.span is not None and self._blocks.small.may_read(ask.span.longest, self._services.block_size):
+            opening = self._open_range(ask, ask.span, rule, generation)
+        else:
+            return await self._head(ask, rule)
+        task = self._cold.begin((ask.key, generation), opening)
+        try:
+            return await (asyncio.shield(task) if reach is None else reach.result(task))
+        except (asyncio.CancelledError, OriginUnavailable):
+            task.add_done_callback(_abandon)
+            raise
+
+    async def _join(
+        self, ask: Ask, pending: asyncio.Task[Found | Relay | Forward | None], reach: Reach | None
+    ) -> Found | Relay | Forward | None:
+        """What another reader's question comes to, if that answers this one too; ``None``: look again."""
+        if ask.forced:
+            return Forward(Reason.JOINED, miss=True)
+        await (asyncio.wait([pending]) if reach is None else reach.wait(pending))
+        joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
+        if joined is None:
+            return None
+        if not isinstance(joined, Found):
+            return Forward(Reason.JOINED, miss=True)
+        known = joined.part is None and ask.identity.name in joined.entry.grants
+        if ask.head or not known or not self._current(joined.entry):
+            return None
+        return replace(joined, reason=joined.reason if joined.reason is Reason.MOVED else Reason.JOINED, filling=False)
 
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
@@ -356,20 +370,8 @@ class Reads:
         reason = refusal(meta, rule, services.capacity)
         if reason is not None:
             return Forward(reason)
-        entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
+        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         return Found(entry, Outcome.MISS, Reason.COLD)
-
-    async def _cold_read(
-        self, ask: Ask, generation: int, opening: Coroutine[Any, Any, Found | Relay | Forward | None]
-    ) -> Found | Relay | Forward | None:
-        task = self._cold.begin((ask.key, generation), opening)
-        try:
-            if ask.hasty:
-                return await self._services.origin.reach(ask.identity).result(task)
-            return await asyncio.shield(task)
-        except (asyncio.CancelledError, OriginUnavailable):
-            task.add_done_callback(_abandon)
-            raise
 
     async def _open_range(self, ask: Ask, span: ByteRange, rule: Caching, generation: int) -> Found | Relay | Forward:
         """Learn an object's metadata from the answer that has the small range its reader wants."""
@@ -385,7 +387,7 @@ class Reads:
         if (reason := refusal(meta, rule, services.capacity)) is not None:
             response.abort()
             return Forward(reason)
-        entry, blocks = self._keep_metadata(ask, Learned(meta, generation, asked_at)), self._blocks
+        entry, blocks = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at)), self._blocks
         if not blocks.small.fills(entry, *found, continues=False):
             blocks.record(entry, found[0] // entry.record.block_size, ask.identity)
             return Found(
@@ -400,27 +402,29 @@ class Reads:
 
     async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
         """Ask for the whole object; ``None`` when another worker turned out to have stored it."""
-        try:
-            await self._blocks.lease(ask.key, 0, generation)
-        except DiskUnavailable:
-            return Forward(Reason.OVERLOAD, miss=True)
+        leases = self._services.leases
+        if not leases.acquire(ask.key, 0, generation):
+            try:
+                await self._blocks.lease(ask.key, 0, generation)
+            except DiskUnavailable:
+                return Forward(Reason.OVERLOAD, miss=True)
         started = False
         try:
-            if self._services.leases.shared and await self._services.store.lookup(ask.key) is not None:
+            if leases.shared and await self._services.store.lookup(ask.key) is not None:
                 return None
             opened = await self._open_leased(ask, rule, generation)
             started = isinstance(opened, Found)
             return opened
         finally:
             if not started:
-                self._services.leases.release(ask.key, 0, generation)
+                leases.release(ask.key, 0, generation)
 
     async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
         services = self._services
         believed = not ask.forced and ask.key not in services.forgotten
         moved = await services.moved(ask.key, ask.identity) if believed else None
-        if moved is not None and (entry := self._take_over(ask, rule, generation, moved)) is not None:
-            return Found(entry, Outcome.HIT, Reason.MOVED)
+        if moved is not None and (found := self._take_over(ask, rule, generation, moved)) is not None:
+            return found
         asked_at = services.now()
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
         if response.status != 200:
@@ -432,28 +436,30 @@ class Reads:
         if not self._blocks.has_room:
             # There was some before the origin was asked, and many may have been asking.
             return Relay(response, Reason.OVERLOAD)
-        entry = self._keep_metadata(ask, Learned(meta, generation, asked_at))
+        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
-        return Found(entry, Outcome.MISS, Reason.COLD)
+        return Found(entry, Outcome.MISS, Reason.COLD, filling=True)
 
-    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> ObjectEntry | None:
+    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Found | None:
         """Fill from the former home what it gives; ``None`` when that cannot be kept."""
         meta = entity_headers(moved.headers)
         if refusal(meta, rule, self._services.capacity) is not None or not self._blocks.has_room:
             moved.body.abort()
             return None
-        entry = self._keep_metadata(ask, Learned(meta, generation, self._services.now() - moved.age))
+        entry = self._keep_metadata(ask, rule, Learned(meta, generation, self._services.now() - moved.age))
         self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
-        return entry
+        return Found(entry, Outcome.HIT, Reason.MOVED, filling=True)
 
-    def _keep_metadata(self, ask: Ask, learned: Learned) -> ObjectEntry:
+    def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> ObjectEntry:
         """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
         meta = learned.meta
         entry = self._in_memory(ask.key)
-        if entry is None or entry.generation != learned.generation or not entry.is_of(meta):
+        if entry is not None and entry.generation == learned.generation and entry.is_of(meta):
+            self._renew(entry, ask.identity, rule, learned)
+        else:
             record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
             entry = ObjectEntry(ask.key, record, learned.generation)
-        self._renew(entry, ask.identity, learned)
+            self._grants.note(entry, ask.identity, rule, learned.generation, learned.asked_at)
         self._entries.put(entry)
         return entry
 

@@ -124,7 +124,7 @@ class WarmObjects:
             if not isinstance(found, Found):
                 return Warmed(failure=_phrase(found.reason))
             try:
-                missed = await self._engine.read_through(ask, found.entry, span)
+                missed = await self._engine.read_through(ask, found, span)
             except ObjectChanged:
                 continue
             if missed is None:
