@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
@@ -150,6 +152,26 @@ async def test_a_page_has_a_bound_in_bytes() -> None:
     """Rule: an answer larger than any page is not read to its end."""
     with pytest.raises(OriginUnavailable, match="too large"):
         await answering(b" " * (16 * 1024**2 + 1)).list_page(ME, "b")
+
+
+async def test_nothing_of_an_object_is_read_but_its_key_and_size() -> None:
+    """Rule: what else a store says of objects costs no call per object, as a page is read in the event loop."""
+    told = "<LastModified>2026-11-22T16:08:00.000Z</LastModified><ETag>&quot;e&quot;</ETag><StorageClass>STANDARD</StorageClass>"
+    told += "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><Owner><ID>i</ID><DisplayName>d</DisplayName></Owner>"
+    calls = []
+    for other in ("", told):
+        each = "".join(f"<Contents><Key>k{n}</Key><Size>{n}</Size>{other}</Contents>" for n in range(100))
+        listings = answering(f"<ListBucketResult>{each}</ListBucketResult>".encode())
+        await listings.list_page(ME, "b")
+        seen: Counter[str] = Counter()
+        sys.setprofile(lambda frame, event, _, seen=seen: seen.update([event]) if event == "call" else None)  # type: ignore[misc]
+        try:
+            page = await listings.list_page(ME, "b")
+        finally:
+            sys.setprofile(None)
+        assert page.objects == tuple(ListedObject(f"k{n}", n) for n in range(100))
+        calls.append(seen["call"])
+    assert calls[1] - calls[0] < 100 * 12  # the parser looks at the name of every element, and at no more
 
 
 async def test_the_files_of_the_aws_cli_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
