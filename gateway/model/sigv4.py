@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from gateway.model.errors import S3Error
@@ -211,25 +211,49 @@ def signing_time(headers: Mapping[bytes, bytes]) -> tuple[str, float]:
     return text, moment
 
 
-def sign(
-    method: str,
-    raw_path: str,
-    query: str,
+class Prepared(NamedTuple):
+    """What the requests of one signer have in common that carry the same headers; made by ``prepare``.
+
+    ``rest`` is what follows the query in their canonical requests, ``head`` what precedes the signature in their Authorization
+    header.
+    """
+
+    key: bytes
+    amz_date: str
+    scope: bytes
+    rest: bytes
+    head: str
+
+    def sign(self, method: str, raw_path: str, query: str) -> str:
+        """The Authorization header value for a request.
+
+        Args:
+            method: upper-case HTTP method.
+            raw_path: percent-encoded path as it will be sent.
+            query: percent-encoded query as it will be sent, without "?".
+        """
+        canonical = b"%b\n%b\n%b\n%b" % (
+            method.encode(),
+            canonical_path(raw_path.encode()),
+            canonical_query(query_pairs(query.encode())) if query else b"",
+            self.rest,
+        )
+        return self.head + signature(self.key, self.amz_date, self.scope, canonical).decode()
+
+
+def prepare(
     headers: Iterable[tuple[str, str]],
     payload_hash: str,
     access_key_id: str,
     signing_key: bytes,
     amz_date: str,
     region: str,
-) -> str:
-    """The Authorization header value for a request to an S3 server.
+) -> Prepared:
+    """Requests to an S3 server with these headers, yet to be signed.
 
     Every header given is signed, except those that transports rewrite (Connection, Content-Length, Expect, ...).
 
     Args:
-        method: upper-case HTTP method.
-        raw_path: percent-encoded path as it will be sent.
-        query: percent-encoded query as it will be sent, without "?".
         headers: names in any case; values with one character per byte (ISO-8859-1). Host, x-amz-date and
             x-amz-content-sha256 must be among them.
         payload_hash: hex SHA-256 of the body or UNSIGNED-PAYLOAD, the same as in x-amz-content-sha256.
@@ -246,14 +270,7 @@ def sign(
             fields[key] = fields[key] + b"," + encoded.strip() if key in fields else encoded
     names = sorted(fields)
     scope = f"{amz_date[:8]}/{region}/s3/aws4_request"
-    canonical = canonical_request(
-        method.encode(),
-        canonical_path(raw_path.encode()),
-        canonical_query(query_pairs(query.encode())) if query else b"",
-        fields,
-        names,
-        payload_hash.encode(),
-    )
-    hexed = signature(signing_key, amz_date, scope.encode(), canonical).decode()
-    signed_headers = b";".join(names).decode()
-    return f"AWS4-HMAC-SHA256 Credential={access_key_id}/{scope}, SignedHeaders={signed_headers}, Signature={hexed}"
+    rest = canonical_request(b"", b"", b"", fields, names, payload_hash.encode()).removeprefix(b"\n\n\n")
+    signed = b";".join(names).decode()
+    head = f"AWS4-HMAC-SHA256 Credential={access_key_id}/{scope}, SignedHeaders={signed}, Signature="
+    return Prepared(signing_key, amz_date, scope.encode(), rest, head)

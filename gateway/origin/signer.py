@@ -4,8 +4,8 @@ Only what S3 insists on is signed: Host, Content-Type, Content-MD5 and every ``x
 Requests: Using the Authorization Header"). A short canonical request is a cheap one, and what is not signed can be
 rewritten by a proxy between the gateway and its origin without breaking the request.
 
-Two things do not change from one request to the next and are kept: the signing key, four HMACs per key, day and region,
-and the time stamp, one per second.
+What does not change from one request to the next is kept: the signing key, four HMACs per key, day and region; and for one
+second the time stamp, and the canonical form of the headers, which most reads have in common.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from gateway.model.objects import Header
 from gateway.origin.credentials import Keys
 
 _KEPT_KEYS = 1024
+_KEPT_FORMS = 64
+"""Kinds of requests, by signer and headers, that are kept within one second."""
 _SIGNED = ("host", "content-type", "content-md5")
 
 
@@ -28,6 +30,7 @@ class Signer:
         self._now = now
         self._second = -1
         self._stamp = ""
+        self._prepared: dict[tuple[object, ...], sigv4.Prepared] = {}
         self._signing_keys: dict[tuple[Keys, str, str], bytes] = {}
 
     def sign(
@@ -53,22 +56,27 @@ class Signer:
             region: of the origin.
         """
         stamp = self._time_stamp()
+        given = (keys, region, payload_hash, *headers)
         headers.append(("x-amz-date", stamp))
         headers.append(("x-amz-content-sha256", payload_hash))
         if keys.session_token:
             headers.append(("x-amz-security-token", keys.session_token))
-        signing_key = self._signing_key(keys, stamp[:8], region)
-        signed = [pair for pair in headers if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
-        value = sigv4.sign(
-            method, raw_path, query, signed, payload_hash, keys.access_key_id, signing_key, stamp, region
-        )
-        headers.append(("Authorization", value))
+        prepared = self._prepared.get(given)
+        if prepared is None:
+            if len(self._prepared) >= _KEPT_FORMS:
+                self._prepared.clear()
+            signed = [pair for pair in headers if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
+            key = self._signing_key(keys, stamp[:8], region)
+            prepared = sigv4.prepare(signed, payload_hash, keys.access_key_id, key, stamp, region)
+            self._prepared[given] = prepared
+        headers.append(("Authorization", prepared.sign(method, raw_path, query)))
 
     def _time_stamp(self) -> str:
         second = int(self._now())
         if second != self._second:
             self._stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
             self._second = second
+            self._prepared.clear()
         return self._stamp
 
     def _signing_key(self, keys: Keys, day: str, region: str) -> bytes:

@@ -46,6 +46,35 @@ def test_range_and_other_plain_headers_are_not_signed() -> None:
     assert "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token," in value
 
 
+def test_requests_of_one_second_are_each_signed_for_what_they_ask() -> None:
+    """What is kept of one request signs no other path, query, header, key or body."""
+    signer, kept = Signer(lambda: AT), []
+    other = Keys("AKIDOTHER", KEYS.secret_access_key, "")
+
+    def signed(
+        path: str = "/b/k", query: str = "", region: str = "eu-west-1", body: str = "UNSIGNED-PAYLOAD", keys: Keys = KEYS,
+        extra: str = "1",
+    ) -> None:  # fmt: skip
+        for each in (signer, Signer(lambda: AT)):
+            headers = [("x-amz-meta-a", extra), ("Host", "s3.example")]
+            each.sign("GET", path, query, headers, payload_hash=body, keys=keys, region=region)
+            kept.append(dict(headers)["Authorization"])
+
+    for differing in (
+        {},
+        {"path": "/b/l"},
+        {"query": "a=1"},
+        {"region": "x"},
+        {"body": "0"},
+        {"keys": other},
+        {"extra": "2"},
+    ):
+        signed()
+        signed(**differing)  # type: ignore[arg-type]
+    assert kept[::2] == kept[1::2]
+    assert len(set(kept)) == 7
+
+
 def test_a_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four HMACs per key, day and region, not per request."""
     derived: list[str] = []
