@@ -84,6 +84,7 @@ test: ## All tests, and the checks beside them
 fuzz: $(VENV)/.dev-installed system-packages ## Explore for long: attack a gateway (MINUTES=10), then try each property with thousands of examples
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --first $$RANDOM
 	$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m hypothesis --hypothesis-profile fuzz tests
+	cd clients/python && $(abspath $(BIN))/python -m pytest -n $(JOBS) --timeout 3600 -m hypothesis --hypothesis-profile fuzz tests
 
 .PHONY: clients
 clients: $(VENV)/.dev-installed system-packages ## Try a dozen S3 clients and write what passed into docs/s3-compatibility.md

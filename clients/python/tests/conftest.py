@@ -9,6 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from fake_gateway import FakeBatchGateway, Store, serving
 from fake_jobs import FakeJobs
+from hypothesis import HealthCheck, settings
+
+# Whether a property holds does not depend on how fast the machine is.
+settings.register_profile("larder", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# `make fuzz`: new examples in every run, and many.
+settings.register_profile("fuzz", settings.get_profile("larder"), max_examples=5000, derandomize=False, database=None)
+settings.load_profile("larder")
 
 Answers = dict[str, tuple[int, bytes]]
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from batch_wire import ORIGIN_ERROR
+from effort import examples
 from fake_gateway import ID, FakeBatchGateway, Store, cut, hang, key_of, problem, reset_after, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,7 +114,7 @@ def test_what_one_home_lacks_the_others_make_up_for(nodes):
     assert fetched.failed == {}
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data())
 def test_parts(homes, data):
     """Rule: parts are disjoint, cover what is asked of somebody, add up to what is wanted, and are fair to within one."""
@@ -299,7 +300,7 @@ def test_a_node_that_hangs(nodes):
 FAULTS = st.sampled_from(["none", "dead", "cut", "reset", "busy"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.lists(st.tuples(FAULTS, st.integers(0, 600)), max_size=3), min_size=3, max_size=3),
     st.sampled_from(["exact", "substitute"]),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Session, all_items, canonical, changing_cache, contrary, fresh, next_batch, through_json, whole
@@ -32,7 +33,7 @@ def orders(draw: st.DrawFn) -> EpochOrder:
 answers = st.one_of(st.just(contrary), st.just(canonical), st.integers(0, 2**32).map(changing_cache))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(orders(), WORLDS, WORKERS, BATCHES, FACTORS, st.sampled_from(["short", "pad"]), answers, REACHES)
 def test_one_session(order, world, workers, batch_size, substitute, tail, answer, reach):
     """One uninterrupted epoch delivers every item once over all ranks and workers, in as many batches as were promised."""
@@ -43,7 +44,7 @@ def test_one_session(order, world, workers, batch_size, substitute, tail, answer
     assert {end.epoch for end in ends} == {order.epoch + 1}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(orders(), WORLDS, WORKERS, BATCHES, st.sampled_from(["short", "pad", "drop"]), answers)
 def test_equal_number_of_batches(order, world, workers, batch_size, tail, answer):
     """All ranks have equally many batches, except for a short tail with batches of one item or fewer items than ranks."""
@@ -67,7 +68,7 @@ def test_every_size_gives_equal_numbers(world, batch_size, workers):
         assert session.counts == [-(-largest // batch_size)] * world
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(orders(), WORLDS, WORKERS, BATCHES, FACTORS, answers)
 def test_drop(order, world, workers, batch_size, substitute, answer):
     """A dropped tail is what does not fill one more batch on every rank: the count is exact, and nothing comes twice."""
@@ -109,7 +110,7 @@ def test_static_cache_hits(substitute, cached):
 steps = st.tuples(WORLDS, WORKERS, BATCHES, FACTORS, st.integers(0, 12))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(orders(), st.lists(steps, min_size=1, max_size=4), st.sampled_from(["short", "pad"]), answers, REACHES)
 def test_resumes_with_another_world(order, plan, tail, answer, reach):
     """Stopped at any batch several times, and each time resumed with other ranks, workers and batches: nothing lost or twice."""
@@ -126,7 +127,7 @@ def test_resumes_with_another_world(order, plan, tail, answer, reach):
     assert (state.epoch, len(state.base), state.rank) == (order.epoch + 1, 0, None)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(
     orders(), WORLDS, st.lists(st.tuples(WORKERS, BATCHES, FACTORS, st.integers(0, 9)), min_size=1, max_size=4), answers
 )
@@ -147,7 +148,7 @@ def test_resumes_of_each_rank(order, world, plan, answer):
     assert {state.epoch for state in states} == {order.epoch + 1}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(
     SIZES,
     WORLDS,
@@ -169,7 +170,7 @@ def test_ranks_stay_in_step_over_resumes(items, world, batch_size, tail, counts)
             break
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(orders(), st.integers(0, 2**32), WORKERS, BATCHES, st.sampled_from(["short", "pad", "drop"]))
 def test_workers_that_drift(order, seed, workers, batch_size, tail):
     """Workers that run ahead of one another by any amount, stopped and resumed each from its own state: exactly once."""
@@ -197,7 +198,7 @@ def test_workers_that_drift(order, seed, workers, batch_size, tail):
     assert (end.epoch, len(end.done)) == (order.epoch + 1, 0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(orders(), st.integers(0, 2**32), st.integers(1, 3), BATCHES, st.sampled_from(["short", "pad"]))
 def test_skipped_items(order, seed, workers, batch_size, tail):
     """Items that cannot be had are left out, once; all others are delivered, and the batches stay as many as they can."""

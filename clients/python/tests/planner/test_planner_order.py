@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def correlation(one: EpochOrder, other: EpochOrder) -> float:
     return float(np.corrcoef(np.argsort(one.items(0, count)), np.argsort(other.items(0, count)))[0, 1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(layouts, st.integers(), st.integers(0, 600), st.sampled_from(["mixed", "unit"]), st.data())
 def test_it_is_a_permutation(layout, seed, epoch, group, data):
     """Every item has one position, in every layout, epoch and grouping; chunks adjoin and cover all positions."""
@@ -46,7 +47,7 @@ def test_it_is_a_permutation(layout, seed, epoch, group, data):
     assert ends[-1] == layout.items
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(layouts, st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=8))
 def test_any_slice(layout, slices):
     """A slice is the same whatever was looked at before it."""

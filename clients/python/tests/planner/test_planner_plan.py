@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import canonical, contrary, next_batch
@@ -328,7 +329,7 @@ def test_it_is_pure():
     assert allowed - {"larder.errors", "numpy", "numpy.typing"} <= set(sys.stdlib_module_names) | {"collections.abc"}
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 400), st.integers(1, 3), st.integers(1, 16), st.sampled_from([1, 3, 10]))
 def test_one_chunk_after_the_other(items, workers, batch_size, substitute):
     """Rule: without reach, no item of a chunk is asked for before all of the worker's own in the chunk before are delivered."""

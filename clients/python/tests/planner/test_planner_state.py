@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Session, all_items, canonical, contrary, fresh, next_batch, through_json, whole
@@ -39,7 +40,7 @@ def states_after(steps, world=2, workers=2, batch_size=16, answer=contrary, **ar
 numbers = st.sets(st.integers(0, 300)).map(lambda chosen: np.array(sorted(chosen), np.int64))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 50), numbers, numbers, st.integers(0, 200))
 def test_sets_of_numbers(upto, some, more, ordinal):
     """A set of numbers behaves as Python's own, also after a round trip through JSON."""
@@ -390,7 +391,7 @@ def test_nonsense(path, value):
         Progress.from_json(state)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_damaged_bits(data):
     """Damage to the encoded bits, a cut or an addition is a StateError, or still a set within its limit."""
