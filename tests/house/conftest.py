@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _sources(*folders: str) -> dict[str, ast.Module]:
     paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    return {path.relative_to(ROOT).as_posix(): _tree(path) for path in paths}
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
