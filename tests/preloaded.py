@@ -2,5 +2,15 @@
 
 from gateway.imports import imported
 
-for _module in ("gateway.cli", "gateway.commands.serving", "gateway.app"):
+_WHEN_SERVING = (
+    "aiosqlite",
+    "gateway.server.protocol",
+    "numpy.random",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
+    "uvloop",
+)
+"""What a gateway imports after its application."""
+
+for _module in ("gateway.cli", "gateway.commands.serving", "gateway.app", *_WHEN_SERVING):
     imported(_module)
