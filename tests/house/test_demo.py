@@ -21,12 +21,15 @@ DEADLINE = 300
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
 FEW = 450
-"""Images that are enough for what does not depend on how many there are."""
-FEW_IMAGES = f"""\
+"""Images for a run that does not depend on how many there are."""
+LARGE = 2**20
+"""Bytes of its large object."""
+LITTLE_DATA = f"""\
 from gateway.demo import data
 
 every = data.digits
 data.digits = lambda: dict(list(every().items())[:{FEW}])
+data.LARGE_SIZE = {LARGE}
 """
 WITHOUT_TRAINING = """\
 import importlib.machinery, sys
@@ -122,7 +125,7 @@ MOMENTS = ["*", "*/origin.port", "*/gateway.log", "*/cache/blobs/*/*", "*/digits
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
     """Ctrl-C while it creates, starts, waits, reads, registers or trains ends every process and removes every file."""
-    command = command_of(folder, FEW_IMAGES)
+    command = command_of(folder, LITTLE_DATA)
     demo, output = run_until(folder, lambda: any(folder.glob(f"larder-demo-{moment}")), command=command)
     assert demo.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
@@ -145,11 +148,11 @@ def test_a_kept_demo_runs_until_interrupted(folder: Path):
             )
         return bool(seen)
 
-    command = command_of(folder, WITHOUT_TRAINING, FEW_IMAGES)
+    command = command_of(folder, WITHOUT_TRAINING, LITTLE_DATA)
     demo, text = run_until(folder, shown, "--keep", "--no-train", command=command)
     assert demo.returncode == 130, text
     assert seen['larder_origin_requests_total{method="GET",status="2xx"}'] >= FEW + 1
-    assert seen["larder_origin_received_bytes_total"] > 64 * 1024**2
+    assert seen["larder_origin_received_bytes_total"] > LARGE
     assert seen["larder_requests_in_flight"] == 0
     assert seen["larder_disk_state"] == 0
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_demo import DEADLINE, FEW_IMAGES, processes_below, run_until
+from tests.house.test_demo import DEADLINE, LITTLE_DATA, processes_below, run_until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "gateway.demo.fleet", "--nginx", str(ROOT / "deploy/nginx"))
-FEW = f"""\
-{FEW_IMAGES}
+LITTLE = f"""\
+{LITTLE_DATA}
 import sys
 from gateway.demo.fleet.__main__ import main
 
@@ -51,7 +51,7 @@ def test_the_fleet_proves_what_it_prints(folder: Path):
 def test_an_interrupted_fleet_leaves_nothing(folder: Path, moment: str):
     """Rule: Ctrl-C while it starts gateways, or while jobs load, ends every process and removes every file. Without nginx."""
     moments = f"larder-fleet-*/{moment}"
-    command = (sys.executable, "-c", FEW)
+    command = (sys.executable, "-c", LITTLE)
     fleet, output = run_until(folder, lambda: any(folder.glob(moments)), command=command)
     assert fleet.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
