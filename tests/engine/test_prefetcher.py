@@ -20,7 +20,9 @@ from gateway.policies.rules import Caching, Rules
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.testing.origin import ALICE, BOB
+from gateway.testing.origin_faults import Hang
 from tests.engine.conftest import BLOCK, Bench, benched
+from tests.fleet.conftest import until
 
 WINDOW = 10
 SMALL = 1000
@@ -342,6 +344,22 @@ async def test_an_object_of_few_blocks_is_loaded_ahead_after_four_in_a_row(tmp_p
         spans = [seen.header("range") for seen in bench.origin.seen if seen.method == "GET"]
         assert sorted(spans) == [f"bytes={block * BLOCK}-{(block + 1) * BLOCK - 1}" for block in range(4, 9)]
         assert (counted("loaded") - before[0], counted("used") - before[1]) == (5 * BLOCK, 5 * BLOCK)
+        await reading.ahead.close()
+
+
+async def test_the_blocks_of_a_run_are_loaded_at_the_same_time(tmp_path: Path) -> None:
+    """Rule: no block waits for the one before it, or it would come no earlier than its reader does."""
+    async with benched(tmp_path / "cache", max_fills=64) as bench:
+        reading = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
+        size = 9 * BLOCK
+        bench.origin.put("b", "file", bytes(size))
+        hang = bench.origin.inject(Hang(path="/b/file", method="GET", times=DEPTH))
+        for block in range(DEPTH):
+            reading.hear("file", block * BLOCK, size, (block + 1) * BLOCK)
+        reading.ahead.turn()
+        await until(lambda: len(reading.fetched()) == DEPTH)
+        hang.gate.open()
+        await reading.turn()
         await reading.ahead.close()
 
 

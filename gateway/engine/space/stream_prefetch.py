@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gateway.engine.operations.warm_objects import Span, WarmObjects
+from gateway.engine.operations.warm_objects import Span, Warmed, WarmObjects
 from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.errors import LarderError
@@ -29,10 +29,10 @@ from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below
+from gateway.policies.streams.prefetch import DEPTH, PREDECESSORS, AheadOf, BlockRuns, paths_below
 from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
-from gateway.tasks import Tasks
+from gateway.tasks import Tasks, for_each
 
 MOST_STREAMS = 64
 """Streams for which something is loaded ahead."""
@@ -327,24 +327,31 @@ class StreamPrefetcher:
         rule = self._links.rules().for_path(path)
         if principal is None or not principal.may_touch(path) or not rule.cache or rule.pattern in _UNORDERED:
             return
-        for number in blocks:
-            if (name, number) in self._blocks:
-                continue
-            self._blocks[name, number] = 0
+        wanted = [number for number in blocks if (name, number) not in self._blocks]
+        self._blocks.update({(name, number): 0 for number in wanted})
+
+        async def load(number: int) -> None:
             span = number * self._links.block_size, (number + 1) * self._links.block_size
             async with self._turns:
                 done = await self._links.objects.load(
                     read.key, principal.tenant, principal.identity, span, LoadClass.STREAM
                 )
-            if not done.failure and not done.there:
-                STREAM_PREFETCHED.labels("loaded").inc(done.size)
-                # A reader may have come to it since.
-                used = (name, number) not in self._blocks
-                STREAM_PREFETCHED.labels("used").inc(done.size if used else 0)
-                if not used:
-                    self._blocks[name, number] = done.size
+            self._run_loaded(name, number, done)
+
+        # At the same time: one after the other they would come no earlier than the reader does.
+        await for_each(wanted, load, DEPTH)
         while len(self._blocks) > MOST_NAMES:
             STREAM_PREFETCHED.labels("wasted").inc(self._blocks.popitem(last=False)[1])
+
+    def _run_loaded(self, name: str, number: int, done: Warmed) -> None:
+        if done.failure or done.there:
+            return
+        STREAM_PREFETCHED.labels("loaded").inc(done.size)
+        # A reader may have come to it since.
+        used = (name, number) not in self._blocks
+        STREAM_PREFETCHED.labels("used").inc(done.size if used else 0)
+        if not used:
+            self._blocks[name, number] = done.size
 
 
 def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
