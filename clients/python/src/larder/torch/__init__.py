@@ -9,6 +9,7 @@ from larder.planner import merge_states
 from larder.source import Item
 from larder.torch.dataset import CachedDataset, DatasetOptions
 from larder.torch.importance import ImportanceOptions, ImportanceSampler
+from larder.torch.losses import per_sample
 from larder.torch.mapped import CachedMapDataset, MapOptions
 from larder.torch.pipelines import PipelineDataset
 from larder.torch.watched import WatchedLoader, watch
@@ -24,5 +25,6 @@ __all__ = [
     "PipelineDataset",
     "WatchedLoader",
     "merge_states",
+    "per_sample",
     "watch",
 ]

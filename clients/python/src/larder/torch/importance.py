@@ -136,6 +136,10 @@ class ImportanceSampler(Sampler[Any]):
         found = torch.from_numpy(self._plan.weights(_array(ids)))
         return found.to(ids.device) if isinstance(ids, torch.Tensor) else found
 
+    def scores(self) -> NDArray[np.float16]:
+        """The latest score of each item; NaN for those that were never scored."""
+        return self._plan.scores.copy()
+
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch, as for `DistributedSampler`. Optional; the rest of a loaded one stays."""
         self._wanted = operator.index(epoch)
