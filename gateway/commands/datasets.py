@@ -25,6 +25,13 @@ COLUMNS = (
     Column("resident", "resident_share", share),
 )
 
+_TENTHS = (
+    Column("items"),
+    Column("reads", shown=number),
+    Column("share of reads", "read_share", share),
+    Column("hits", "hit_ratio", share),
+)
+
 
 def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
@@ -111,6 +118,28 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
     if found.get("jobs"):
         line()
         table(jobs.COLUMNS, found["jobs"])
+    if found.get("importance"):
+        _show_importance(found["importance"])
+
+
+def _show_importance(importance: Mapping[str, Any]) -> None:
+    """Threshold, ghost list and jobs, and a row for each tenth of the scored items, the most important first."""
+    threshold = importance.get("threshold")
+    weights = importance.get("jobs") or {}
+    line()
+    facts(
+        (
+            ("kept by", "importance, in part" if importance.get("partial") else "importance"),
+            ("threshold", "none: all that is scored fits" if threshold is None else f"{threshold:g}"),
+            ("scores kept", number(importance.get("scored"))),
+            ("jobs", listed([f"{job} {share(weight)}" for job, weight in weights.items()])),
+        )
+    )
+    tenths = [
+        {"items": f"tenth {place}", **row} for place, row in enumerate(reversed(importance.get("tenths") or ()), 1)
+    ]
+    line()
+    table(_TENTHS, [*tenths, {"items": "not scored", **(importance.get("unscored") or {})}])
 
 
 def _chunks(chunks: Mapping[str, Any]) -> str:

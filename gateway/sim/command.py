@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.model.errors import LarderError
 from gateway.sim.figures import PlotsUnavailable
-from gateway.sim.scenario import built_in, is_of_reads, parse_as, parse_scenario, scenario_text
+from gateway.sim.scenario import built_in, is_of_reads, is_of_scores, parse_as, parse_scenario, scenario_text
 
 
 class PlannerUnavailable(LarderError):
@@ -51,11 +51,14 @@ def run(options: argparse.Namespace) -> int:
         PlannerUnavailable: the client is not installed; the message says how to get it.
     """
     try:
+        from gateway.sim.importance import simulate_scores
         from gateway.sim.plots import draw
         from gateway.sim.read_report import reads_as_json, reads_as_text
         from gateway.sim.read_scenario import ReadScenario
         from gateway.sim.report import as_json, as_text
         from gateway.sim.run import simulate
+        from gateway.sim.score_report import scores_as_json, scores_as_text
+        from gateway.sim.score_scenario import ScoreScenario
         from gateway.sim.transparent import simulate_reads
     except ImportError as error:
         raise PlannerUnavailable(
@@ -66,6 +69,12 @@ def run(options: argparse.Namespace) -> int:
         reading = parse_as(ReadScenario, text, options.scenario)
         read = simulate_reads(reading, options.seed)
         print(json.dumps(reads_as_json(reading, read), indent=1) if options.json else reads_as_text(reading, read))
+        return 0
+    if is_of_scores(text):
+        training = parse_as(ScoreScenario, text, options.scenario)
+        found = simulate_scores(training, options.seed)
+        as_table, as_document = scores_as_text, scores_as_json
+        print(json.dumps(as_document(training, found), indent=1) if options.json else as_table(training, found))
         return 0
     scenario = parse_scenario(text, options.scenario)
     results = simulate(scenario, options.seed)

@@ -75,12 +75,12 @@ class SimulatedPool:
         """All that it holds."""
         return list(self._items)
 
-    def enter(self, item: CachedBlock, size: int, now: float, reads: int) -> None:
-        """Take an item in that was read (``reads`` 1) or loaded ahead (0)."""
+    def enter(self, item: CachedBlock, size: int, now: float, reads: int, score: float | None = None) -> None:
+        """Take an item in that was read (``reads`` 1) or loaded ahead (0); ``score``: see ``BlobFacts``."""
         left = self._left.pop(item, None)
         if left is not None:
             self._left_bytes[left[0] < 0] -= left[1]
-        facts = BlobFacts(self._ledger(), size, None, reads, left[0] if left else None)
+        facts = BlobFacts(self._ledger(), size, None, reads, left[0] if left else None, score)
         self._adapted = self.order.adapted(facts)
         self._put(item, _Held(size, self.order.rank(_access(now), facts, now), now, now, reads))
 
@@ -91,6 +91,20 @@ class SimulatedPool:
         held.rank = self.order.rank(_access(now), facts, now)
         held.used, held.reads = now, held.reads + 1
         self._put(item, held)
+
+    def rank(self, item: CachedBlock, score: float) -> None:
+        """A job said how important an item is."""
+        held = self._take(item)
+        held.rank = score
+        self._put(item, held)
+
+    def least(self) -> float | None:
+        """The lowest rank; ``None`` for an empty pool."""
+        for heap in self._heaps:
+            item = _lowest(heap, self._items)
+            if item is not None:
+                return self._items[item].rank
+        return None
 
     def move_to(self, item: CachedBlock, other: SimulatedPool) -> None:
         """Charge an item to another pool, whose order ranks it by when it entered and was used."""

@@ -238,6 +238,14 @@ def is_of_reads(text: str) -> bool:
         return False
 
 
+def is_of_scores(text: str) -> bool:
+    """Whether a scenario's text is of training by importance."""
+    try:
+        return "trace" in tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+
+
 def parse_scenario(text: str, name: str = "scenario") -> Scenario:
     """Read the text of a scenario of jobs.
 

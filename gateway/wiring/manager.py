@@ -17,12 +17,14 @@ from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
+from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
 from gateway.model.fleet import NodeState
+from gateway.store.decile_reads import DecileReads
 from gateway.store.importance import ScoreTables
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
@@ -91,8 +93,10 @@ def keep_chunks(
     keeper = ChunkKeeper(store, preloader, shelves, told, settings.cache.eviction, scores)
     keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
     membership = management.membership
+    tally = ReadTally(scores, DecileReads(store.directory.generations))
+    store.accesses.subscribe(tally.hear)
     links = ImportanceLinks(
-        lambda: parts.plans.plan, membership, shelves.contents, partial(parts.scores.tell, membership.me)
+        lambda: parts.plans.plan, membership, shelves.contents, partial(parts.scores.tell, membership.me), tally
     )
     readers = JobReaders(parts.jobs, shelves, store.items)
     important = ImportanceKeeper(store, scores, preloader, readers, links)

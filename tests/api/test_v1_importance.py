@@ -28,6 +28,8 @@ CREDENTIALS = (
 PACE = """
 [fleet]
 heartbeat = "100ms"
+[admin]
+token = "operators-only"
 """
 SOON = 60.0
 ITEMS = 100
@@ -164,6 +166,28 @@ def test_the_most_important_of_the_next_list_are_loaded_ahead(alone: Training, o
         "the count",
     )
     assert all(origin.count("GET", alone.stock.path(index)) == 1 for index in wanted)
+
+
+def test_an_operator_sees_which_tenths_are_read(train: Training) -> None:
+    """Rule: the dataset's document has threshold, jobs, ghost list, and by tenths of the items the share of reads and of hits."""
+    train.rank(Part(scores={index: 1 + index / 16 for index in range(90)}))
+    for _ in range(2):
+        train.read(range(80, 90))
+    train.read([95])
+
+    def shown() -> dict[str, Any]:
+        headers = {"authorization": "Bearer operators-only"}
+        document = ask(train.running, "GET", f"/admin/datasets/{train.stock.id}", key=None, headers=headers).json
+        return document["importance"] or {}
+
+    wait_until(lambda: sum(row["reads"] for row in shown().get("tenths", ())) >= 20, SOON, "the reads")
+    found = shown()
+    assert found["jobs"] == {f"a/{train.job}": 1.0}
+    assert (found["partial"], found["scored"]) == (True, 90)
+    assert [row["reads"] for row in found["tenths"]] == [0] * 8 + [2, 18]
+    assert found["tenths"][-1]["read_share"] == pytest.approx(18 / 21, abs=1e-4)
+    assert found["unscored"]["reads"] == 1
+    assert found["threshold"] is not None
 
 
 def test_a_job_that_ends_takes_its_scores_along(train: Training) -> None:

@@ -8,11 +8,13 @@ from gateway.sim.scenario import (
     Scenario,
     built_in,
     is_of_reads,
+    is_of_scores,
     load_scenario,
     parse_as,
     parse_scenario,
     scenario_text,
 )
+from gateway.sim.score_scenario import ScoreScenario
 from tests.sim.conftest import dataset, job, run, scenario
 
 GOOD = scenario(dataset("d", "1GB"), job("j", "d"), run("none", "none"), run("larder", "larder"))
@@ -22,7 +24,8 @@ GOOD = scenario(dataset("d", "1GB"), job("j", "d"), run("none", "none"), run("la
 def test_a_built_in_scenario_is_sound(name):
     """Rule: what comes with Larder can be run by its name."""
     text = scenario_text(name)
-    assert parse_as(ReadScenario if is_of_reads(text) else Scenario, text, name).runs
+    kind = ReadScenario if is_of_reads(text) else ScoreScenario if is_of_scores(text) else Scenario
+    assert parse_as(kind, text, name).runs
 
 
 def test_those_of_the_paper_are_built_in():

@@ -22,6 +22,7 @@ from gateway.fleet.plans import NodeReport
 from gateway.fleet.samples import NodeSample, Samples
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
+from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import Plan
 from gateway.policies.streams.zone import NodeStreams
 from gateway.store.datasets.announced import inventory
@@ -66,6 +67,7 @@ class FleetReading:
     quotas: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
     streams: Mapping[str, NodeStreams] = field(default_factory=dict)
+    scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
 
     @property
@@ -150,6 +152,7 @@ class Board:
             quotas=await together.plans.quotas(),
             reports=await together.reports.all(),
             streams=await together.streams.all(),
+            scores=await together.scores.all(),
             datasets=await self._registered(),
         )
 

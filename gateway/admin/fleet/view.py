@@ -202,7 +202,10 @@ def shortfalls(reading: FleetReading) -> dict[str, str]:
     whole: dict[str, int] = {}
     for dataset in dataset_ids(reading):
         _, size = size_of(reading, dataset)
-        if size and _decision(reading.plan.of(dataset), size, reading.capacity)[0] is CachingMode.FULL:
+        order = reading.plan.of(dataset)
+        if order is not None and order.importance is not None:
+            continue  # what fits is kept, by importance
+        if size and _decision(order, size, reading.capacity)[0] is CachingMode.FULL:
             whole[dataset] = size
     found = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
     if sum(whole.values()) > room:

@@ -28,6 +28,7 @@ from gateway.engine.items.homes import keys_of
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
 from gateway.engine.space.preload import Preloader, Purpose, Reader
+from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.membership import Membership
 from gateway.policies.importance import Scores, ScoreStep, ahead, freshness, steps_of
@@ -52,12 +53,16 @@ Tell = Callable[[dict[str, ScoreReport]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ImportanceLinks:
-    """The rest of the gateway: the plan, the nodes, the datasets that are open here, and who hears this node's reports."""
+    """The rest of the gateway.
+
+    The plan, the nodes, the datasets that are open here, who hears this node's reports, and what counts this worker's reads.
+    """
 
     plan: Callable[[], Plan]
     membership: Membership
     contents: Callable[[], Iterable[Content]]
     tell: Tell
+    tally: ReadTally
 
 
 @dataclass(slots=True)
@@ -106,11 +111,13 @@ class ImportanceKeeper:
         self._readers = readers
         self._links = links
         self._now = now
+        self._tally = links.tally
         self._ranked: dict[str, _Ranked] = {}
         self._told: dict[str, ScoreReport] = {}
 
     async def turn(self) -> None:
-        """Once per heartbeat. In a worker without the node lock nothing happens."""
+        """Once per heartbeat. In a worker without the node lock nothing happens but that its reads are counted."""
+        self._tally.turn(self._links.contents())
         if not self._store.directory.locked:
             await self.stop()
             return
@@ -223,7 +230,8 @@ class ImportanceKeeper:
             )
             for table in tables
         }
-        return ScoreReport(jobs, self._ranked[content.id].steps)
+        reads, hits = self._tally.reads.all(content.id).tolist()
+        return ScoreReport(jobs, self._ranked[content.id].steps, tuple(reads), tuple(hits))
 
     async def _say(self, report: dict[str, ScoreReport]) -> None:
         if not report and not self._told:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.policies.eviction.importance import Importance
@@ -76,6 +77,11 @@ class ItemScores:
     def all(self, content: Content) -> Scores:
         """The scores of all items; NaN where ``of`` says ``None``."""
         return combined([(table.scores, factor) for table, factor in self.of_jobs(content)], content.items)
+
+    def some(self, content: Content, indices: NDArray[np.int64]) -> Scores:
+        """The scores of some items; NaN where ``of`` says ``None``."""
+        jobs = [(table.scores[indices], factor) for table, factor in self.of_jobs(content)]
+        return combined(jobs, len(indices))
 
     async def admits(self, content: Content, index: int) -> bool:
         """Whether an item that is not here may be stored, by its importance."""

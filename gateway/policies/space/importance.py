@@ -40,10 +40,16 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """What a node says of one dataset: of each job, and of the items that are at home there under the weights in force."""
+    """What a node says of one dataset: of each job, and of the items that are at home there under the weights in force.
+
+    ``reads`` and ``hits`` are those that the node answered, by tenths of the scored items, the least important first, and last
+    those of items without a score.
+    """
 
     jobs: Mapping[str, JobReport] = field(default_factory=dict)
     steps: tuple[ScoreStep, ...] = ()
+    reads: tuple[int, ...] = ()
+    hits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

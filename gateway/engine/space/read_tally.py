@@ -1,0 +1,78 @@
+"""Counts the reads of datasets that are kept by importance, by tenths of their items, for those who look at the fleet.
+
+It shows whether importance pays: with scores that say what is read, the upper tenths have most of the reads and nearly all are
+hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.engine.space.item_scores import ItemScores
+from gateway.model.access import Access
+from gateway.policies.importance import Scores, deciles
+from gateway.store.datasets.content import Content
+from gateway.store.decile_reads import ROWS, DecileReads
+
+_MOST = 65_536
+"""Reads that are kept between two turns; more are not counted."""
+_SAMPLE = 100_000
+"""Items from which tenths are found, at most."""
+
+Places = NDArray[np.int64]
+
+
+class ReadTally:
+    """The reads of one worker.
+
+    Args:
+        scores: how important items are.
+        reads: where they are counted.
+    """
+
+    def __init__(self, scores: ItemScores, reads: DecileReads) -> None:
+        self.reads = reads
+        self._scores = scores
+        self._seen: list[tuple[str, int, bool]] = []
+
+    def hear(self, accesses: Sequence[Access]) -> None:
+        """Reads were handed out (store/accesses.py)."""
+        room = _MOST - len(self._seen)
+        items = ((key, number, hit) for key, number, _, hit, _, _ in accesses[:room] if isinstance(key, str))
+        self._seen.extend(items)
+
+    def turn(self, contents: Iterable[Content]) -> None:
+        """Count what was heard since the last turn."""
+        seen, self._seen = self._seen, []
+        of_dataset: dict[str, list[tuple[int, bool]]] = {}
+        for dataset, number, hit in seen:
+            if self._scores.order(dataset) is not None:
+                of_dataset.setdefault(dataset, []).append((number, hit))
+        for content in contents if of_dataset else ():
+            found = of_dataset.pop(content.id, None)
+            if found is not None:
+                self._count(content, np.array(found, dtype=np.int64))
+
+    def _count(self, content: Content, found: Places) -> None:
+        scores = self._scores.some(content, found[:, 0])
+        bounds = deciles(self._scores.some(content, _sample(content.items)))
+        places = _places(scores, bounds)
+        counts = np.stack((np.bincount(places, minlength=ROWS), np.bincount(places, found[:, 1], minlength=ROWS)))
+        try:
+            self.reads.add(content.id, counts.astype(np.uint64))
+        except OSError:
+            return  # there is no memory for what only informs
+
+
+def _sample(items: int) -> Places:
+    return np.arange(0, items, max(1, items // _SAMPLE))
+
+
+def _places(scores: Scores, bounds: Scores) -> Places:
+    """The tenth of each score; the last row for none."""
+    places = np.searchsorted(bounds, scores)
+    places[np.isnan(scores)] = ROWS - 1
+    return places

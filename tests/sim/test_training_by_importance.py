@@ -1,0 +1,129 @@
+"""Training by importance in the simulator: closed forms, the bound h - c, and what is wrong with a scenario."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.cli import main
+from gateway.model.errors import ConfigError
+from gateway.sim.importance import ScoreRunResult, closed_form, simulate_scores
+from gateway.sim.scenario import parse_as
+from gateway.sim.score_scenario import ScoreScenario
+
+ITEMS = 300
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Losses of 300 items in 12 epochs: some items stay hard, the others get easier."""
+    rng = np.random.default_rng(5)
+    hard = rng.gamma(2.0, 1.0, ITEMS)
+    losses = hard[None, :] / np.arange(1, 13)[:, None] ** 0.5 + rng.random((12, ITEMS)) / 10
+    path = tmp_path / "losses.npz"
+    np.savez(path, losses=losses.astype(np.float16))
+    return path
+
+
+def text(trace: Path, *runs: dict[str, object], **head: object) -> str:
+    """A scenario."""
+    lines = [
+        f"{name} = {json.dumps(value)}"
+        for name, value in {"title": "t", "trace": str(trace), "batch": 20, **head}.items()
+    ]
+    for run in runs:
+        lines += ["[[runs]]", *(f"{name} = {json.dumps(value)}" for name, value in run.items())]
+    return "\n".join(lines)
+
+
+def simulated(trace: Path, share: float, **run: object) -> ScoreRunResult:
+    """One run with one size of the cache."""
+    scenario = text(trace, {"name": "r", **run}, shares=[share], warm_up=4)
+    (result,) = simulate_scores(parse_as(ScoreScenario, scenario, "test"))
+    return result
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize(("cache", "within"), [("lru", 0.02), ("never-evict", 1e-9), ("min", 0.01)])
+def test_uniform_orders_hit_what_theory_says(trace: Path, cache: str, share: float, within: float) -> None:
+    """Rule: of each item once per epoch, LRU hits c + (1 - c) ln(1 - c), never evicting and MIN hit c; nothing is unseen."""
+    found = simulated(trace, share, sampler="uniform", cache=cache)
+    theory = closed_form(found.run, share)
+    assert theory is not None
+    assert found.hits == pytest.approx(theory, abs=within)
+    assert (found.unseen, found.ahead) == (0, 0)
+
+
+@pytest.mark.parametrize("unseen", [0.0, 0.3, 0.6])
+def test_a_list_leaves_out_what_it_may_and_hits_what_that_allows(trace: Path, unseen: float) -> None:
+    """Rule: exactly u is unseen, and a cache that holds what the list repeats hits nearly c + u, never more."""
+    found = simulated(trace, 0.25, sampler="shade", cache="importance", unseen=unseen, prefetch=True)
+    assert found.unseen == pytest.approx(unseen)
+    assert 0.25 + unseen - 0.06 <= found.hits <= 0.25 + unseen + found.ahead
+
+
+@pytest.mark.parametrize(
+    ("sampler", "cache", "prefetch"),
+    [
+        ("coarse", "lru", False),
+        ("coarse", "lfu", False),
+        ("coarse", "random", False),
+        ("coarse", "pq", False),
+        ("coarse", "pq-lfu", False),
+        ("coarse", "app", False),
+        ("shade", "importance", True),
+    ],
+)
+def test_no_cache_hits_more_than_it_leaves_unseen(trace: Path, sampler: str, cache: str, prefetch: bool) -> None:
+    """Rule: whatever samples and caches, at least h - c is unseen; what is loaded ahead counts as a miss."""
+    for share in (0.1, 0.5):
+        found = simulated(trace, share, sampler=sampler, cache=cache, prefetch=prefetch)
+        assert found.hits + found.read == pytest.approx(1)
+        assert found.unseen >= found.bound
+        assert found.hits > share * 0.8
+
+
+def test_without_a_cache_everything_is_read(trace: Path) -> None:
+    """Rule: a cache of nothing hits repeats of nothing."""
+    found = simulated(trace, 0.0, sampler="shade", cache="importance", prefetch=True)
+    assert (found.hits, found.ahead, found.read) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "field"),
+    [
+        ({"sampler": "uniform", "cache": "app"}, "runs: r: the sampler uniform has no scores"),
+        ({"sampler": "shade", "cache": "min"}, "min needs uniform"),
+        ({"sampler": "shade", "cache": "magic"}, "runs[0].cache"),
+        ({"sampler": "shade", "cache": "lru", "unseen": 1.0}, "runs[0].unseen"),
+    ],
+)
+def test_a_wrong_scenario_names_the_field(trace: Path, run: dict[str, object], field: str) -> None:
+    """Rule: what cannot be simulated is refused by its place in the file."""
+    with pytest.raises(ConfigError) as refused:
+        parse_as(ScoreScenario, text(trace, {"name": "r", **run}, shares=[0.1]), "test")
+    assert field in str(refused.value)
+
+
+def test_a_trace_that_is_none_is_refused(tmp_path: Path, trace: Path) -> None:
+    """Rule: a file that is missing, no NPZ, or too short is named."""
+    (tmp_path / "other.npz").write_bytes(b"no archive")
+    for path, warm_up in ((tmp_path / "gone.npz", 1), (tmp_path / "other.npz", 1), (trace, 12)):
+        scenario = text(path, {"name": "r", "sampler": "shade", "cache": "lru"}, shares=[0.1], warm_up=warm_up)
+        with pytest.raises(ConfigError, match=r"trace|warm_up"):
+            simulate_scores(parse_as(ScoreScenario, scenario, "test"))
+
+
+def test_the_command_prints_tables_and_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rule: `simulate` takes such a scenario like any other."""
+    run = {"name": "SHADE", "sampler": "shade", "cache": "importance", "unseen": 0.5}
+    path = tmp_path / "scenario.toml"
+    path.write_text(text(trace, run, shares=[0.25]))
+    assert main(["simulate", str(path)]) == 0
+    assert "SHADE" in capsys.readouterr().out
+    assert main(["simulate", str(path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (found["name"], found["unseen"], found["closed_form"]) == ("SHADE", 0.5, 0.75)
