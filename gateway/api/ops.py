@@ -6,15 +6,15 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from fastapi import FastAPI, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, Field
 
 from gateway import __version__
-from gateway.edge.problems import handle_problems
+from gateway.edge.problems import handle_problems, include
 from gateway.policies.troubles import Trouble
 
 _TAGS: list[str | Enum] = ["operations"]
@@ -49,8 +49,23 @@ class Lifecycle:
         return self.state == "ready" and not any(each.unready for each in problems)
 
 
+class Monitoring(NamedTuple):
+    """What readiness and metrics are told from: the worker's lifecycle, its node's problems, and what updates the gauges."""
+
+    lifecycle: Lifecycle
+    problems: Callable[[], list[Trouble]]
+    refresh: Callable[[], None]
+
+
+_router = APIRouter(tags=_TAGS)
+
+
 def ops_app() -> FastAPI:
-    """The application under ``/-``, which tells that the process lives; ``add_monitoring`` has it tell more."""
+    """The application under ``/-``; ``add_monitoring`` lets it tell more than that the process lives.
+
+    Its addresses precede those of ``/v1``: FastAPI compiles the routes up to the one that is requested, and the first probe
+    would wait for all of them.
+    """
     app = FastAPI(
         title="Larder",
         version=__version__,
@@ -62,41 +77,41 @@ def ops_app() -> FastAPI:
         redirect_slashes=False,
     )
     handle_problems(app, logging.getLogger("larder.v1"))
-
-    @app.get("/healthz", summary="Liveness", tags=_TAGS)
-    async def healthz() -> Health:
-        """Answer as long as the event loop turns; restart the process when this fails."""
-        return Health()
-
+    include(app, _router)
     return app
 
 
 def add_monitoring(
     app: FastAPI, lifecycle: Lifecycle, problems: Callable[[], list[Trouble]], refresh: Callable[[], None]
 ) -> None:
-    """Add readiness and metrics.
+    """Let an application made by ``ops_app`` tell of readiness and metrics; the other arguments are those of `Monitoring`."""
+    app.state.monitoring = Monitoring(lifecycle, problems, refresh)
 
-    Args:
-        app: made by ``ops_app``.
-        lifecycle: of the worker.
-        problems: of its node.
-        refresh: brings the gauges up to date before they are shown.
-    """
 
-    @app.get("/readyz", summary="Readiness", tags=_TAGS, responses={503: {"model": Readiness}})
-    async def readyz(response: Response) -> Readiness:
-        """Whether to send requests here: not while starting or draining. Other problems are named; reads go on with them."""
-        found = problems()
-        ready = lifecycle.ready(found)
-        response.status_code = 200 if ready else 503
-        return Readiness(ready=ready, state=lifecycle.state, problems={each.kind: each.what for each in found})
+@_router.get("/healthz", summary="Liveness")
+async def healthz() -> Health:
+    """Answer as long as the event loop turns; restart the process when this fails."""
+    return Health()
 
-    @app.get("/metrics", summary="Prometheus metrics", tags=_TAGS, response_class=Response)
-    async def metrics() -> Response:
-        """All workers' metrics in the Prometheus text format."""
-        refresh()
-        registry = REGISTRY
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+@_router.get("/readyz", summary="Readiness", responses={503: {"model": Readiness}})
+async def readyz(request: Request, response: Response) -> Readiness:
+    """Whether to send requests here: not while starting or draining. Other problems are named; reads go on with them."""
+    monitoring: Monitoring = request.app.state.monitoring
+    found = monitoring.problems()
+    ready = monitoring.lifecycle.ready(found)
+    response.status_code = 200 if ready else 503
+    problems = {each.kind: each.what for each in found}
+    return Readiness(ready=ready, state=monitoring.lifecycle.state, problems=problems)
+
+
+@_router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """All workers' metrics in the Prometheus text format."""
+    monitoring: Monitoring = request.app.state.monitoring
+    monitoring.refresh()
+    registry = REGISTRY
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

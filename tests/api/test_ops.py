@@ -65,6 +65,12 @@ def test_the_description_names_the_addresses_as_they_are(running: Running) -> No
     assert fetch(running, document["servers"][0]["url"] + "/healthz")[0] == 200
 
 
+def test_probes_come_before_what_takes_long_to_compile(running: Running) -> None:
+    """Rule: FastAPI compiles the routes up to the one that is requested, so a probe finds its own first."""
+    paths = list(json.loads(fetch(running, "/-/openapi.json")[2])["paths"])
+    assert paths[:3] == ["/healthz", "/readyz", "/metrics"]
+
+
 @pytest.mark.parametrize(
     "path",
     ["/-/nothing", "/-/healthz/", "/-/../healthz", "/-/%2e%2e/bucket/key", "/-//healthz", "/-/docs/"],
