@@ -8,11 +8,14 @@ from typing import Any
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.maint_notifications import MaintNotificationsConfig
 
 NOT_REACHABLE = "Redis is not reachable"
+_DRIVER = DriverInfo()
+"""How connections introduce themselves; redis-py would read its package's metadata for each of them."""
 
 
 @cache
@@ -35,7 +38,9 @@ def _lost_when_closed(kind: type[Any]) -> type[Any]:
 
 def single(url: str, timeout: float, **options: Any) -> Any:
     """One connection, not connected yet. ``timeout`` is for connecting, in seconds."""
-    pool: Any = ConnectionPool.from_url(url, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), **options)
+    pool: Any = ConnectionPool.from_url(
+        url, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), driver_info=_DRIVER, **options
+    )
     pool.connection_class = _lost_when_closed(pool.connection_class)
     return pool.make_connection()
 
@@ -53,6 +58,7 @@ def commands(url: str, timeout: float) -> Redis:
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
+        driver_info=_DRIVER,
         maint_notifications_config=MaintNotificationsConfig(enabled=False),
     )
     pool.connection_class = _lost_when_closed(pool.connection_class)

@@ -60,3 +60,14 @@ def test_a_connection_that_redis_has_closed_is_replaced(shared_redis: RedisServe
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ask())
+
+
+async def test_connections_share_how_they_introduce_themselves(shared_redis: RedisServer) -> None:
+    """Rule: a connection does not look up the version of redis-py again, which takes milliseconds of the event loop."""
+    pooled = await of_a_pool(shared_redis.url)
+    alone = await of_its_own(shared_redis.url)
+    try:
+        assert alone.driver_info is pooled.driver_info
+    finally:
+        await alone.disconnect()
+        await pooled.disconnect()
