@@ -50,7 +50,7 @@ class Lifecycle:
 
 
 class Monitoring(NamedTuple):
-    """What readiness and metrics are told from: the worker's lifecycle, its node's problems, and what updates the gauges."""
+    """The sources of readiness and metrics: the worker's lifecycle, its node's problems, and the update of the gauges."""
 
     lifecycle: Lifecycle
     problems: Callable[[], list[Trouble]]
@@ -61,7 +61,7 @@ _router = APIRouter(tags=_TAGS)
 
 
 def ops_app() -> FastAPI:
-    """The application under ``/-``; ``add_monitoring`` lets it tell more than that the process lives.
+    """The application under ``/-``; readiness and metrics work after ``add_monitoring``.
 
     Its addresses precede those of ``/v1``: FastAPI compiles the routes up to the one that is requested, and the first probe
     would wait for all of them.
@@ -84,19 +84,19 @@ def ops_app() -> FastAPI:
 def add_monitoring(
     app: FastAPI, lifecycle: Lifecycle, problems: Callable[[], list[Trouble]], refresh: Callable[[], None]
 ) -> None:
-    """Let an application made by ``ops_app`` tell of readiness and metrics; the other arguments are those of `Monitoring`."""
+    """Add readiness and metrics to an application made by ``ops_app``; the other arguments are those of `Monitoring`."""
     app.state.monitoring = Monitoring(lifecycle, problems, refresh)
 
 
 @_router.get("/healthz", summary="Liveness")
 async def healthz() -> Health:
-    """Answer as long as the event loop turns; restart the process when this fails."""
+    """Answer while the event loop runs. Restart the process when this fails."""
     return Health()
 
 
 @_router.get("/readyz", summary="Readiness", responses={503: {"model": Readiness}})
 async def readyz(request: Request, response: Response) -> Readiness:
-    """Whether to send requests here: not while starting or draining. Other problems are named; reads go on with them."""
+    """Accept requests unless the worker is starting or draining. Other problems are listed, and do not stop reads."""
     monitoring: Monitoring = request.app.state.monitoring
     found = monitoring.problems()
     ready = monitoring.lifecycle.ready(found)

@@ -394,7 +394,7 @@ def test_an_unsigned_payload_is_accepted(running: Running, mixed: Stock) -> None
         ("mode=prefetch&ordered=1", "ordered"),
         ("mode=substitute&take=3&ordered=1", "ordered"),
         ("ordered=yes", "ordered"),
-        ("ordered=1&ordered=1", "ordered is there more than once"),
+        ("ordered=1&ordered=1", "ordered appears more than once"),
         ("epoch=x", "epoch"),
         ("job=" + "j" * 129, "job"),
         ("colour=red", "colour"),

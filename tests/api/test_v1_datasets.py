@@ -169,8 +169,8 @@ def test_a_long_page_is_whole(running: Running, name: str, tmp_path: Path) -> No
         ("?start=x", "start: "),
         ("?count=0", "count: "),
         ("?count=10001", "count: "),
-        ("?cuont=1", "There is no parameter 'cuont' here; known: start, count."),
-        ("?start=1&start=2", "The parameter start is there more than once."),
+        ("?cuont=1", "Unknown parameter 'cuont'; known: start, count."),
+        ("?start=1&start=2", "The parameter start appears more than once."),
     ],
 )
 def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) -> None:
@@ -185,8 +185,8 @@ def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) 
     ("query", "said"),
     [
         ("?caching=some", "caching: "),
-        ("?cache=full", "There is no parameter 'cache' here; known: caching, by_content."),
-        ("?caching=full&caching=none", "The parameter caching is there more than once."),
+        ("?cache=full", "Unknown parameter 'cache'; known: caching, by_content."),
+        ("?caching=full&caching=none", "The parameter caching appears more than once."),
     ],
 )
 def test_wrong_parameters_of_a_registration(running: Running, name: str, query: str, said: str) -> None:
@@ -341,7 +341,7 @@ def test_a_file_at_the_origin_that_is_too_large(running: Running, origin: FakeOr
         ({"source": "s3://lists"}, "source: "),
         ({"source": "s3://../x"}, "source: "),
         ({"source": "s3://lists/" + "x" * 1025}, "source: "),
-        ({"source": "s3://lists/d", "sourc": 1}, "sourc: there is no such field"),
+        ({"source": "s3://lists/d", "sourc": 1}, "sourc: unknown field"),
         ({"source": 5}, "source: "),
         ([], "body: "),
         (b"{", "body: "),

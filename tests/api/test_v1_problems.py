@@ -43,6 +43,6 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() 
 
 def test_what_is_missing_is_not_always_the_origin() -> None:
     """Rule: the title of a 503 says nothing of the origin; where it is the origin, the detail does."""
-    for detail in ("Redis cannot be reached; go on, and try again.", ""):
+    for detail in ("Redis cannot be reached; continue, and try again.", ""):
         assert "origin" not in problem_of(ApiError("ServiceUnavailable", detail)).title
     assert "origin" in problem_of(OriginUnavailable("refused")).detail

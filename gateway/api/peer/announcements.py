@@ -1,11 +1,11 @@
-"""Writes that another node cannot announce, because it does not reach Redis: announced by this one."""
+"""Announces writes for a node that cannot reach Redis."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.s3.answer import Answer, complete
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey
@@ -18,7 +18,7 @@ class PeerAnnouncements:
     """Answers ``/-/peer/v1/announce``; see ``model.peer_announcements``.
 
     Args:
-        announce: forgets objects here and announces them over Redis; whether Redis took the announcement.
+        announce: forgets objects here and announces them over Redis; returns whether Redis accepted the announcement.
     """
 
     def __init__(self, announce: Announce) -> None:
@@ -26,8 +26,10 @@ class PeerAnnouncements:
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """What is answered, by kind."""
-        return {"announce": Address(re.compile("announce"), ("POST",), self.announce, LONGEST, asks=Asks.NODE)}
+        """Addresses by the kind they are counted as."""
+        return {
+            "announce": Address(re.compile("announce"), ("POST",), self.announce, LONGEST, on_behalf_of=OnBehalfOf.NODE)
+        }
 
     async def announce(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/announce``.

@@ -1,7 +1,7 @@
-"""What nodes ask of each other, under ``/-/peer/v1``: plain ASGI, one table of addresses, every request admitted first.
+"""Requests between nodes, under ``/-/peer/v1``: plain ASGI, one table of addresses, every request authenticated first.
 
-A request that another node sent is answered by this node alone. Errors are problem documents, as under ``/-/v1``: what reads them
-is the other node's log.
+A node answers a peer's request itself and never passes it on. Errors are problem documents, as under ``/-/v1``; they end up in
+the log of the asking node.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gateway.server.strangers import authenticated
 
 log = logging.getLogger("larder.v1")
 PEER = "/peer/v1/"
-"""What the paths begin with (without "/-")."""
+"""The prefix of all paths (without "/-")."""
 _NONSENSE = (400, 403, 405, 413)
-"""Statuses of refusals that no node of this version gets from one that is configured as it is."""
+"""Statuses of refusals that a correctly configured node of this version never gets."""
 _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
@@ -36,30 +36,30 @@ class NodeCaller(Protocol):
     """A node whose request has begun; see ``gateway.fleet.peer_gate.PeerCaller``."""
 
     def confirm(self, body: bytes) -> None:
-        """Verify the body. Raises ApiError when it is not what the node sent."""
+        """Verify the body. Raises ApiError when it differs from what the node signed."""
 
 
 class NodeGate(Protocol):
     """Admits nodes of the fleet; see ``gateway.fleet.peer_gate.PeerGate``."""
 
     def admit(self, scope: Scope) -> NodeCaller:
-        """Verify a request's head. Raises ApiError, with a clear reason, when no node of this fleet sent it."""
+        """Verify a request's head. Raises ApiError, with the reason, when the sender is not a node of this fleet."""
 
 
-class Asks(Enum):
-    """For whom a node asks."""
+class OnBehalfOf(Enum):
+    """On whose behalf a node asks."""
 
     READER = "reader"
-    """A client: its tenant, and an origin identity that this configuration must have."""
+    """For a client: its tenant, and an origin identity that this node's configuration must have."""
     TENANT = "tenant"
-    """A tenant; the identity does not matter."""
+    """For a tenant; the identity is not checked."""
     NODE = "node"
-    """For itself; nothing is said of anybody."""
+    """For the node itself; the request names no principal."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """An admitted request; ``principal`` is for whom the other node asks, nobody when it asks for itself."""
+    """An admitted request; ``principal`` is on whose behalf the node asks, an empty one when it asks for itself."""
 
     scope: Scope
     send: Send
@@ -72,23 +72,23 @@ Handler = Callable[[PeerRequest], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Paths under ``/-/peer/v1/`` that match, what may be asked of them, and who answers; ``longest`` body in bytes."""
+    """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes."""
 
     pattern: re.Pattern[str]
     methods: tuple[str, ...]
     handler: Handler
     longest: int = 0
-    asks: Asks = Asks.READER
+    on_behalf_of: OnBehalfOf = OnBehalfOf.READER
 
 
 class PeerApp(Edge):
     """Answers other nodes.
 
     Args:
-        gate: admits them.
+        gate: authenticates nodes.
         has: whether the configuration has an origin identity.
-        addresses: what is answered, by the kind that it is counted as.
-        limit: requests at once; more are told to try elsewhere.
+        addresses: the endpoints, by the kind they are counted as.
+        limit: most requests at once; more are refused, and the asking node reads elsewhere.
     """
 
     overloaded = "Too many requests at once; read it elsewhere."
@@ -102,14 +102,14 @@ class PeerApp(Edge):
         self._addresses = addresses
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
-        """Answer with a problem document, and count what a node of this fleet would not send."""
+        """Answer with a problem document, and count requests that a node of this version would not send."""
         if isinstance(failure, ApiError) and failure.status in _NONSENSE and REFUSED not in failure.headers:
             metrics.PEER_REFUSED.labels("request").inc()
         await super().refuse(scope, send, failure)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        # By the bytes of the path: a decoded slash in a name would begin another segment.
+        # Match the raw path: a decoded slash in a name would begin another segment.
         path = scope["raw_path"].decode("ascii", "replace").removeprefix("/-" + PEER)
         found = [name for name, address in self._addresses.items() if address.pattern.fullmatch(path)]
         if not found:
@@ -122,10 +122,10 @@ class PeerApp(Edge):
         body = await whole_body(receive, address.longest)
         caller.confirm(body)
         metrics.PEER_SERVED.labels(kind).inc()
-        await address.handler(PeerRequest(scope, send, body, self._principal(scope, address.asks)))
+        await address.handler(PeerRequest(scope, send, body, self._principal(scope, address.on_behalf_of)))
 
-    def _principal(self, scope: Scope, asks: Asks) -> Principal:
-        if asks is Asks.NODE:
+    def _principal(self, scope: Scope, on_behalf_of: OnBehalfOf) -> Principal:
+        if on_behalf_of is OnBehalfOf.NODE:
             return _NOBODY
         told = dict(scope["headers"]).get(PRINCIPAL.encode(), b"")
         try:
@@ -133,7 +133,7 @@ class PeerApp(Edge):
         except ValueError as mistake:
             raise ApiError("InvalidRequest", str(mistake)) from None
         identity = principal.identity
-        if asks is Asks.READER and not self._has(identity):
+        if on_behalf_of is OnBehalfOf.READER and not self._has(identity):
             raise ApiError(
                 "AccessDenied",
                 f"this node's configuration has no key {identity.access_key_id!r} at the origin {identity.origin!r}: "

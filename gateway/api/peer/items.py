@@ -1,8 +1,8 @@
-"""Items of datasets for other nodes: batches, look-ups, announcements and blobs, of what is at home here.
+"""Items of datasets for other nodes: batches, look-ups, registrations and blobs that are at home here.
 
-The rules of ``/-/v1`` hold, but for what the asking node has done: it knows the client, has checked its allow-list, and has
-decided how the dataset is cached. Nothing is asked of a third node to serve an item: it comes from this cache or from the origin,
-or is taken over from a node that has it.
+The rules of ``/-/v1`` hold, except for the checks that the asking node has made: it has verified the client, checked its
+allow-list, and decided how the dataset is cached. No third node is asked to serve an item: it comes from this cache, from the
+origin, or is taken over from a previous owner.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from gateway import metrics
-from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.v1.batch import MOST_INDICES, parse_indices
-from gateway.api.v1.batch_body import Framing, ItemTally, Manner, headers_of, send_frames, send_resident
+from gateway.api.v1.batch_body import Framing, ItemTally, SendOptions, headers_of, send_frames, send_resident
 from gateway.api.v1.blobs import send_blob
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
@@ -56,14 +56,18 @@ class PeerItemsEdge:
         self._store = store
 
     def addresses(self) -> Mapping[str, Address]:
-        """What is answered, by kind."""
+        """Addresses by the kind they are counted as."""
         return {
             "batch": Address(re.compile(r"datasets/[0-9a-f]{64}/batch"), ("POST",), self.batch, 4 * MOST_INDICES),
             "lookup": Address(re.compile(r"datasets/[0-9a-f]{64}/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES),
-            "dataset": Address(re.compile(r"datasets/[0-9a-f]{64}"), ("GET",), self.dataset, asks=Asks.TENANT),
-            "blob": Address(re.compile(r"blobs/[0-9a-f]{64}"), ("GET", "HEAD"), self.blob, asks=Asks.NODE),
+            "dataset": Address(
+                re.compile(r"datasets/[0-9a-f]{64}"), ("GET",), self.dataset, on_behalf_of=OnBehalfOf.TENANT
+            ),
+            "blob": Address(
+                re.compile(r"blobs/[0-9a-f]{64}"), ("GET", "HEAD"), self.blob, on_behalf_of=OnBehalfOf.NODE
+            ),
             "blobs": Address(
-                re.compile(r"blobs/lookup"), ("POST",), self.blobs, _DIGEST * MOST_DIGESTS, asks=Asks.NODE
+                re.compile(r"blobs/lookup"), ("POST",), self.blobs, _DIGEST * MOST_DIGESTS, on_behalf_of=OnBehalfOf.NODE
             ),
         }
 
@@ -71,7 +75,7 @@ class PeerItemsEdge:
         """``POST /-/peer/v1/datasets/{id}/batch?name=N&caching=MODE[&largest=BYTES][&mode=prefetch]``.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
             BrokenBody: the answer that has begun cannot be completed.
         """
         query = _read(request, "name", "caching", "largest", "mode")
@@ -79,21 +83,21 @@ class PeerItemsEdge:
         if query.mode is BatchMode.PREFETCH:
             await send_json(request.send, 202, await self._batches.prefetch(ask), [])
             return
-        scope, send, manner = request.scope, request.send, Manner(_TALLY, query.largest)
+        scope, send, options = request.scope, request.send, SendOptions(_TALLY, query.largest)
         answer = await self._batches.open(ask)
         headers = headers_of([("content-type", MEDIA_TYPE)])
         if isinstance(answer, Resident):
             if all(query.largest is None or file.size <= query.largest for file in answer.files):
-                await send_resident(scope, send, ask, answer, headers, manner)
+                await send_resident(scope, send, ask, answer, headers, options)
                 return
             answer = Arriving(_each(answer), answer)
-        await send_frames(scope, send, ask, answer, Framing(self._batches.fetches, manner), headers)
+        await send_frames(scope, send, ask, answer, Framing(self._batches.fetches, options), headers)
 
     async def lookup(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/datasets/{id}/lookup?name=N``: a bitmap of what is resident, then one of what is being fetched.
+        """``POST /-/peer/v1/datasets/{id}/lookup?name=N``: two bitmaps, the resident items, then those being fetched.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
         ask = await self._ask(request, _read(request, "name"))
         resident = await self._batches.lookup(ask)
@@ -104,7 +108,7 @@ class PeerItemsEdge:
         """``GET /-/peer/v1/datasets/{id}?name=N``: the registration, for a node that does not know it.
 
         Raises:
-            ApiError: UnknownDataset, or it is refused.
+            ApiError: UnknownDataset, or the request is refused.
             BrokenBody: the answer that has begun cannot be completed.
         """
         name, wanted = _read(request, "name").name, request.scope["raw_path"].rpartition(b"/")[2].decode()
@@ -134,7 +138,7 @@ class PeerItemsEdge:
         await send_blob(request.scope, request.send, self._store, digest)
 
     async def blobs(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/blobs/lookup``: of the digests in the body, a bitmap of those that are resident here.
+        """``POST /-/peer/v1/blobs/lookup``: a bitmap of the digests in the body that are resident here.
 
         Raises:
             ApiError: InvalidRequest.
@@ -167,7 +171,9 @@ def _read(request: PeerRequest, *known: str) -> _Query:
     given = dict(pairs)
     wrong = [name for name in given if name not in known]
     if wrong or len(given) < len(pairs) or not given.get("name"):
-        raise ApiError("InvalidRequest", f"the parameters are {', '.join(known)}, each once; name must be there")
+        raise ApiError(
+            "InvalidRequest", f"known parameters are {', '.join(known)}, each at most once; name is required"
+        )
     largest = given.get("largest")
     if largest is not None and not (largest.isascii() and largest.isdigit() and len(largest) <= 18):
         raise ApiError("InvalidRequest", f"largest must be a number of bytes, not {largest[:40]!r}")
@@ -176,7 +182,7 @@ def _read(request: PeerRequest, *known: str) -> _Query:
     except ValueError as mistake:
         raise ApiError("InvalidRequest", f"caching or mode: {mistake}") from None
     if mode is BatchMode.SUBSTITUTE or caching is CachingMode.NONE:
-        raise ApiError("InvalidRequest", "mode must be exact or prefetch; a dataset that is not cached has no homes")
+        raise ApiError("InvalidRequest", "mode must be exact or prefetch; an uncached dataset has no homes")
     return _Query(given["name"], caching, mode, None if largest is None else int(largest))
 
 

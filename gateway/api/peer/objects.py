@@ -1,10 +1,10 @@
 """Objects for other nodes: the home's side of a relayed read.
 
-The caller has verified its client and checked what the gateway itself forbids; which origin keys the client reads with, it names.
-Everything else, freshness, that identity's grant, conditions, ranges and fills, is decided here by the code of the S3 edge, so
-that a client gets the same answer whichever node it asked. What such a read needs is served from here or from the origin; it is
-never asked of a third node, or two nodes that disagree about the ring would ask each other for ever. A read that fails because
-the origin is lost is given back at once: the caller has other nodes to ask, and its own way to the origin.
+The caller has verified its client, checked what the gateway itself forbids, and names the origin keys that the client reads with.
+Everything else (freshness, that identity's grant, conditions, ranges, fills) is decided here by the code of the S3 edge, so a
+client gets the same answer from every node. The object comes from here or from the origin, never from a third node: two nodes
+that disagree about the ring would pass the request back and forth. A read that fails because the origin is lost is returned at
+once: the caller can ask other nodes, and has its own way to the origin.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from gateway.model.peer_objects import (
 from gateway.model.sigv4 import WireRequest
 
 _NOT_THE_ORIGINS = (502, 504)
-"""Statuses by which something on the way says that it did not reach the origin (RFC 9110, 15.6.3 and 15.6.5)."""
+"""Statuses by which an intermediary reports that it did not reach the origin (RFC 9110, 15.6.3 and 15.6.5)."""
 
 
 class PeerObjects:
-    """Answers ``/-/peer/v1/objects/...``; see ``model.peer_objects`` for what it says.
+    """Answers ``/-/peer/v1/objects/...``; ``model.peer_objects`` defines the headers.
 
     Args:
         reads: how objects are read here.
@@ -58,14 +58,14 @@ class PeerObjects:
 
     @property
     def address(self) -> Address:
-        """Where it answers."""
+        """The endpoint of this class."""
         return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send)
 
     async def send(self, request: PeerRequest) -> None:
         """Answer one request.
 
         Raises:
-            ApiError: InvalidRequest, it is no address of an object, or of another origin than the principal's.
+            ApiError: InvalidRequest: not the address of an object, or an origin other than the principal's.
             LarderError: nothing could be decided here; the caller reads the object in another way.
             BrokenBody: the body broke off; the connection must be broken.
         """
@@ -96,12 +96,12 @@ class PeerObjects:
             return
         answer = found if isinstance(found, Answer) else relay(exchange, found.response, Outcome.MISS, found.reason)
         own = (CACHE.encode(), str(CacheStatus(answer.outcome, answer.reason)).encode())
-        # An origin may be a gateway of its own, with such headers of its own.
+        # The origin may be another Larder, with x-larder headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
         await complete(scope, send, answer)
 
     async def _give(self, request: PeerRequest, exchange: Exchange) -> None:
-        """Give an object to the node that is home of it now, if it is here and this reader may have it at once."""
+        """Send an object to its new home, if it is cached here and this reader may have it without asking the origin."""
         found = await self._reads.resident(exchange)
         if found is None:
             await complete(request.scope, request.send, _elsewhere(CacheStatus(Outcome.MISS, Reason.COLD)))
@@ -112,7 +112,7 @@ class PeerObjects:
 
 
 def _elsewhere(told: CacheStatus) -> Answer:
-    """The object is not to be had here."""
+    """Tells the caller that this node cannot serve the object."""
     return Answer(MISDIRECTED, [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")], b"")
 
 
@@ -122,7 +122,7 @@ def _exchange(scope: Scope, principal: Principal) -> Exchange:
     except ValueError as mistake:
         raise ApiError("InvalidRequest", f"{mistake}; ask as gateway/model/peer_objects.py does") from None
     if key.origin != principal.identity.origin:
-        raise ApiError("InvalidRequest", "the address names another origin than the principal; name the same in both")
+        raise ApiError("InvalidRequest", "the address and the principal name different origins")
     request = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
     auth = Authenticated(principal, PayloadForm.UNSIGNED, "")
     return Exchange(request, auth, key.bucket, _raw(key), key, "", frozenset())
@@ -133,7 +133,7 @@ def _raw(key: ObjectKey) -> bytes:
 
 
 def _about(error: AboutCached) -> Answer:
-    """A refusal as its parts: its text names the client's request, which only the caller knows."""
+    """Sends a refusal as its parts: the document names the client's request, which only the caller knows."""
     content = error_document(error.extra)
     headers: RawHeaders = [
         (CACHE.encode(), str(CacheStatus(error.outcome, error.reason)).encode()),

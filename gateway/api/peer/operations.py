@@ -1,6 +1,6 @@
-"""What operators want of a fleet, at one of its nodes: forget a prefix, explain an object, load an object.
+"""Operators' requests that one node passes to another: forget a prefix, explain an object, load an object.
 
-Another node has checked who asks; here it is done for this node alone.
+The sender has authorized the operator. Each request affects this node alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import NonNegativeInt, TypeAdapter
 from pydantic_core import from_json
 
-from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.edge.asgi import send_json
 from gateway.engine.operations.explain import Explainer, to_json
 from gateway.engine.operations.purge import LONGEST, Purge, Purges
@@ -26,7 +26,7 @@ _JSON = (b"content-type", b"application/json")
 
 
 class LoadRequest(NamedTuple):
-    """The body of ``warm``, a JSON array: an object, which bytes of it, and why."""
+    """The body of ``warm``, a JSON array: an object, the span of bytes to load (``None``: all), and the class of the load."""
 
     origin: str
     bucket: str
@@ -47,15 +47,15 @@ class PeerOperations:
         self._warm = warm
 
     def addresses(self) -> Mapping[str, Address]:
-        """What is answered, by kind."""
+        """Addresses by the kind they are counted as."""
         return {
-            "forget": Address(re.compile("forget"), ("POST",), self.forget, LONGEST, asks=Asks.NODE),
+            "forget": Address(re.compile("forget"), ("POST",), self.forget, LONGEST, on_behalf_of=OnBehalfOf.NODE),
             "explain": Address(re.compile("explain"), ("POST",), self.explain, LONGEST),
             "warm": Address(re.compile("warm"), ("POST",), self.warm, LONGEST),
         }
 
     async def forget(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/forget``: what ``Purge.to_json`` made is forgotten here; answered with what there was.
+        """``POST /-/peer/v1/forget``: apply the purge in the body, made by ``Purge.to_json``; answer with what was removed.
 
         Raises:
             ApiError: InvalidRequest.
@@ -70,7 +70,7 @@ class PeerOperations:
         )
 
     async def explain(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/explain``: what this node knows of the object in the body, for the principal.
+        """``POST /-/peer/v1/explain``: what this node has cached of the object in the body, for the principal.
 
         Raises:
             ApiError: InvalidRequest.
@@ -79,7 +79,7 @@ class PeerOperations:
         await send_json(request.send, 200, to_json(knowledge))
 
     async def warm(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/warm``: the object in the body, or a span of it, is loaded; ``WarmObjects.progress`` is the answer.
+        """``POST /-/peer/v1/warm``: load the object in the body, or a span of it; stream ``WarmObjects.progress``.
 
         Raises:
             ApiError: InvalidRequest.
@@ -88,7 +88,7 @@ class PeerOperations:
             asked = _LOAD.validate_json(request.body)
         except ValueError:
             raise ApiError(
-                "InvalidRequest", "the body must be [origin, bucket, key] or have span and class too"
+                "InvalidRequest", "the body must be [origin, bucket, key], optionally with a span and a class"
             ) from None
         key = _checked(request, asked.origin, asked.bucket, asked.key)
         lines = self._warm.progress(key, request.principal.identity, asked.span, asked.kind)
@@ -111,7 +111,7 @@ def _checked(request: PeerRequest, origin: str, bucket: str, key: str) -> Object
     if not (origin and key) or not is_bucket_name(bucket):
         raise ApiError("InvalidRequest", "the body must name an origin, a bucket and a key")
     if origin != request.principal.identity.origin:
-        raise ApiError("InvalidRequest", "the body names another origin than the principal; name the same in both")
+        raise ApiError("InvalidRequest", "the body and the principal name different origins")
     return ObjectKey(origin, bucket, key)
 
 

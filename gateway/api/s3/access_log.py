@@ -1,6 +1,6 @@
 """The access log in the format of Amazon S3 server access logs, without secrets (``gateway/model/redaction.py``).
 
-The fields and their order are those of the "Amazon S3 server access log format" page; what a gateway cannot know is "-".
+The fields and their order are those of the "Amazon S3 server access log format" page; fields unknown to a gateway are "-".
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 @dataclass(frozen=True, slots=True)
 class AccessLine:
-    """What one line says. Times are seconds; ``size`` is the length of the body sent.
+    """One line of the log. Times are in seconds; ``size`` is the length of the body sent.
 
-    ``bucket``, ``key``, ``requester`` and ``signature`` are what the request claimed when it was refused before it was verified.
+    For a request that was refused before verification, ``bucket``, ``key``, ``requester`` and ``signature`` are unverified
+    claims.
     """
 
     bucket: str
@@ -50,7 +51,7 @@ class AccessLine:
     cache: str
 
     def render(self, now: float) -> str:
-        """The line, without its newline. Two fields follow S3's: the cache status, as ``HIT`` or ``MISS; reason=cold``."""
+        """Render the line without a newline. Two fields follow S3's: the cache status, as ``HIT`` or ``MISS; reason=cold``."""
         moment = time.strftime("[%d/%b/%Y:%H:%M:%S +0000]", time.gmtime(now))
         kind = "SERVICE" if not self.bucket else "BUCKET" if self.key is None else "OBJECT"
         return " ".join(
@@ -67,11 +68,11 @@ class AccessLine:
 
 
 class AccessLog:
-    """Writes lines to a file or to standard output; a log that cannot be written never fails a request.
+    """Writes lines to a file or to standard output; a failure to write never fails a request.
 
-    A new file is readable by its owner only (0600); one that exists keeps its mode, so that it can be made for a group.
-    A file that was renamed or removed, as logrotate does, is noticed within a second, and a new one begun. After a line that
-    could not be written, as on a full disk, the file is opened again a second later; until then lines are lost.
+    A new file is readable by its owner only (0600); an existing file keeps its mode, so that a group can be given access.
+    A file that was renamed or removed, as logrotate does, is noticed within a second, and a new one is opened. When a line
+    cannot be written, as on a full disk, the file is opened again a second later; lines in between are lost.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -81,7 +82,7 @@ class AccessLog:
         self._path = Path(target) if target not in ("", "-") else None
         self._stream: TextIO | None = sys.stdout if target == "-" else None
         self.enabled = bool(target)
-        """Whether lines go anywhere."""
+        """Whether the log is enabled."""
         self._looked = time.monotonic()
         if self._path is not None:
             try:
@@ -105,12 +106,12 @@ class AccessLog:
         """Close the file."""
         stream, self._stream = self._stream, None
         if stream is not None and stream is not sys.stdout:
-            # What could not be written is tried once more by closing, and fails again.
+            # Closing flushes the unwritten rest once more, and fails again.
             with suppress(OSError):
                 stream.close()
 
     def _follow(self, path: Path) -> None:
-        """Open the file that has the log's name now, if that is another one."""
+        """Reopen the log if another file has its name now."""
         if self._stream is not None and _is_at(self._stream, path):
             return
         new = _appending(path)
@@ -119,7 +120,7 @@ class AccessLog:
 
 
 def _appending(path: Path) -> TextIO:
-    # One line is one write of a file opened for appending, so several workers may share it.
+    # Each line is one write to a file opened for appending, so several workers may share it.
     return open(path, "a", buffering=1, encoding="utf-8", opener=_for_owner)
 
 

@@ -1,4 +1,4 @@
-"""Credentials made ready for verification: parsed once, so that a request only compares."""
+"""Access keys prepared for verification: parsed once, so that a request only compares."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gateway.origin.credentials import identity_of
 class Account:
     """One access key of the gateway.
 
-    ``session_token`` must accompany the key when it is not empty; ``expires_at`` in seconds since the epoch, infinite
-    for keys that stay valid. ``previous`` is the secret before a rotation and when it ends, in seconds since the epoch.
+    If ``session_token`` is not empty, requests must carry it. ``expires_at`` is in seconds since the epoch, infinite for
+    permanent keys. ``previous`` is the secret before a rotation, and when it stops being valid in seconds since the epoch.
     """
 
     principal: Principal
@@ -27,14 +27,14 @@ class Account:
     previous: tuple[str, float] | None = field(default=None, repr=False)
 
     def secrets(self, now: float) -> tuple[str, ...]:
-        """What a signature may be made with at this moment, the current secret first."""
+        """The secrets that are valid now, the current one first."""
         if self.previous is None or now >= self.previous[1]:
             return (self.secret_access_key,)
         return (self.secret_access_key, self.previous[0])
 
 
 def account_of(credential: Credential, origin: Origin) -> Account:
-    """The account of a configured credential; ``origin`` is the one that it names.
+    """The account of a configured credential; ``origin`` is the one it names.
 
     Raises:
         ConfigError: ``expires`` is not an ISO 8601 time.
@@ -75,5 +75,7 @@ def _expires_at(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"credentials.expires: {text!r} is no ISO 8601 time, such as 2030-01-31T12:00:00Z") from None
+        raise ConfigError(
+            f"credentials.expires: {text!r} is not an ISO 8601 time such as 2030-01-31T12:00:00Z"
+        ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,7 @@
-"""An answer as a value, and the one function that sends it.
+"""An answer as a value, and the function that sends it.
 
-Handlers return answers; ``send_answer`` alone puts them on the wire, and ``note`` alone writes the cache-status header together
-with its counters, so that header, metric and log cannot differ.
+Handlers return answers; only ``send_answer`` writes them to the wire. The cache-status header, the metrics and the log line are
+made of the same fields, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SERVER = (b"server", b"Larder")
 
 @dataclass(slots=True)
 class Answer:
-    """What to send. ``content`` is bytes, a cached body, or a stream; ``status`` and ``headers`` are final.
+    """A response. ``content`` is bytes, a cached body, or a stream; ``status`` and ``headers`` are final.
 
-    ``length`` is the number of body bytes to come, for logs; ``code`` the S3 error code when the gateway itself refused.
-    ``span`` is what the answer to a GET has of an object: first byte, the byte after the last one, and bytes of the object.
-    ``cleanup`` is awaited in the end, however far the sending came; a stream that was never begun cannot clean up by itself.
+    ``length`` is the number of body bytes, for logs; ``code`` the S3 error code when the gateway itself refuses.
+    ``span`` is the part of the object in the answer to a GET: first byte, end (exclusive), and size of the object.
+    ``cleanup`` is awaited at the end, even if nothing was sent: a generator that was never started cannot clean up after itself.
     """
 
     status: int
@@ -60,7 +60,7 @@ def cache_status(outcome: Outcome, reason: Reason | None) -> tuple[bytes, bytes]
 
 @lru_cache(maxsize=1)
 def date_header(second: int) -> tuple[bytes, bytes]:
-    """The ``Date`` header of a second since the epoch."""
+    """The ``Date`` header for ``second``, in seconds since the epoch."""
     return b"date", formatdate(second, usegmt=True).encode()
 
 
@@ -77,7 +77,7 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
     elif isinstance(content, Body):
         await _send_body(scope, send, content)
     else:
-        # Closed at once when the client leaves: it holds a connection to the origin, or caches that have yet to forget.
+        # Close it at once when the client leaves: it holds a connection to the origin, or a write that has yet to be announced.
         async with aclosing(content):
             async for chunk in content:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -85,7 +85,7 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
 
 
 async def complete(scope: Scope, send: Send, answer: Answer) -> None:
-    """Send an answer to its end and let go of all it holds, however far that came.
+    """Send an answer and release its resources, even if sending fails.
 
     Raises:
         BrokenBody: the body broke off; the connection must not end cleanly.

@@ -1,4 +1,4 @@
-"""The S3 edge: a plain ASGI application that verifies, routes, answers, and accounts for every request in one place."""
+"""The S3 edge: a plain ASGI application that verifies, routes, answers and accounts for every request."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from gateway.store.accesses import Note
 
 log = logging.getLogger("larder.s3")
 _TRACE = "larder.trace"
-"""Where the scope of a request has its ``Trace``."""
+"""The scope key of a request's ``Trace``."""
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPaths:
-    """The ways to read an object: the one for all requests, the short one for repeated hits, and the one by its home.
+    """The three ways to read an object: the general one, the short one for repeated hits, and the one through its home.
 
-    ``note`` hears of every read that is answered, see ``ObservedReads.note``.
+    ``note`` records every read that is answered, see ``ObservedReads.note``.
     """
 
     objects: ObjectReads
@@ -61,7 +61,7 @@ class ReadPaths:
 
 @dataclass(slots=True)
 class Trace:
-    """What is known of a request so far, for its log line."""
+    """The facts about a request gathered so far, for its log line."""
 
     started: float
     request_id: str
@@ -93,7 +93,7 @@ def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None)
 
 
 class S3App(Edge):
-    """Answers every request that is not under ``/-/``."""
+    """Answers every request outside ``/-/``."""
 
     breaks_off = True
 
@@ -119,7 +119,7 @@ class S3App(Edge):
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Everything that can be refused is refused before the first byte."""
+        """Answer one request. All refusals happen before the first byte."""
         trace = self._trace(scope)
         request, now = trace.request, time.time()
         if request.method == "OPTIONS":
@@ -140,7 +140,7 @@ class S3App(Edge):
             await self._send_hit(scope, send, trace, hit, now)
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
-        """Answer with S3's error document."""
+        """Answer with an S3 error document."""
         trace = scope.get(_TRACE) or self._trace(scope)
         await self._send(scope, send, trace, self._refusal(trace, as_s3_error(failure)))
 
@@ -186,7 +186,7 @@ class S3App(Edge):
         return await self._forwarder.forward(exchange, request_body(receive), outcome, reason)
 
     async def _upload(self, trace: Trace, exchange: Exchange, receive: Receive) -> Answer:
-        """An upload by HTML form, which says in its body who uploads what."""
+        """An upload by HTML form: uploader and key are named in the body."""
         trace.signer = ClaimedSigner()
         check_form_request(exchange)
         form = await Form.read(exchange.request, request_body(receive))
@@ -196,7 +196,7 @@ class S3App(Edge):
         return await self._posts.store(exchange, form, upload)
 
     def _open(self, trace: Trace, auth: Authenticated, *, plain: bool) -> Exchange:
-        """Find out what a verified request is about, and whether the gateway itself forbids it; ``plain``: see ``Unresolved``."""
+        """Resolve a verified request, and refuse what the gateway itself forbids; ``plain``: see ``Unresolved``."""
         request = trace.request
         if request.method not in _METHODS:
             raise S3Error("MethodNotAllowed", headers={"Allow": ", ".join(sorted(_METHODS))})
@@ -218,7 +218,7 @@ class S3App(Edge):
         return exchange
 
     def _note_address(self, trace: Trace) -> None:
-        """Note for the log what a request is about that was refused before it was verified."""
+        """Note the address of a request that was refused before verification, for the log."""
         trace.bucket, raw_key = split_address(trace.request, self._domain)
         if trace.bucket and raw_key:
             with suppress(S3Error):
@@ -235,7 +235,7 @@ class S3App(Edge):
         note_refusal(error.status, error.code, error, log, about, request_id=trace.request_id)
         outcome, reason = outcome_of(error)
         if outcome is Outcome.MISS and (trace.key is None or trace.request.method not in ("GET", "HEAD")):
-            outcome = Outcome.BYPASS  # the cache had no part in it
+            outcome = Outcome.BYPASS  # the cache was not involved
         headers.append((b"content-length", b"%d" % len(content)))
         return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
 
@@ -248,7 +248,7 @@ class S3App(Edge):
             self._account(scope, trace, answer, turned_around)
 
     def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
-        """Count a request and log it; ``answer`` says the same here as in the header that the client got."""
+        """Count and log a request, from the same answer that made the client's header."""
         seconds = time.perf_counter() - trace.started
         method, length = trace.request.method, answer.length
         series = _series(method if method in _METHODS else "OTHER", answer.status // 100, answer.outcome, answer.reason)
@@ -260,7 +260,7 @@ class S3App(Edge):
             self._access.write(self._line(scope, trace, answer, seconds, turned_around - trace.started))
 
     def _finish_headers(self, trace: Trace, answer: Answer) -> None:
-        """Add what the origin did not say."""
+        """Add the headers that every answer has and the origin did not send."""
         headers = answer.headers
         names = {name.lower() for name, _ in headers}
         headers.append(cache_status(answer.outcome, answer.reason))

@@ -1,13 +1,12 @@
-"""Who asks: verifies the signature of every request, over the bytes that arrived.
+"""Authentication: verifies the signature of every request, over the bytes that arrived.
 
-Accepted are SigV4 in the Authorization header, SigV4 and SigV2 in the query string and over the policy of an HTML form, and no
-signature at all. The order
-of the checks is S3's: the claim is parsed, the key known, the time right, the signature equal, and only then is a
-session token compared, so that nobody can probe for tokens without the secret.
+Accepted are SigV4 in the Authorization header, SigV4 and SigV2 in the query string and over the policy of an HTML form, and
+anonymous requests. The checks run in S3's order: parse the claim, look up the key, check the time, compare the signature, and
+only then compare the session token, so that nobody can probe for tokens without the secret.
 
-Every x-amz-* header must be covered by the signature, or whoever relays a request could change its meaning. The one
-exception is x-amz-content-sha256: its value is a line of the canonical request by itself. Headers and parameters that two
-servers could read differently are refused before anything else (``model/request_headers.py``, ``model/query.py``).
+The signature must cover every x-amz-* header; otherwise a relay could change the meaning of a request. The one exception is
+x-amz-content-sha256: its value is itself a line of the canonical request. Headers and parameters that two servers could read
+differently are refused first (``model/request_headers.py``, ``model/query.py``).
 
 A CORS preflight is not verified: browsers send it without credentials (Fetch standard, "CORS-preflight fetch"), and a
 presigned address is signed for another method.
@@ -27,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.accounts import Account, accounts_of
-from gateway.api.s3.errors import NobodyKnown
+from gateway.api.s3.errors import CredentialsUnknown
 from gateway.config import Settings
 from gateway.model import sigv2, sigv4, sigv4_claims
 from gateway.model.aws_chunked import FORMS, ChunkSigner, PayloadForm, payload_form
@@ -47,7 +46,7 @@ from gateway.model.sigv4_claims import (
 from gateway.origin.credentials import identity_of
 
 MAX_SKEW = 900.0
-"""How far the clock of a client may be off, in seconds: 15 minutes."""
+"""The accepted clock skew of a client, in seconds: 15 minutes."""
 
 _CONTENT_SHA256 = b"x-amz-content-sha256"
 _TOKEN = b"x-amz-security-token"
@@ -88,7 +87,7 @@ class Authenticator:
     def __init__(self, settings: Settings, find: Callable[[str], Account | None] | None = None) -> None:
         self._find = find
         self.closed = ""
-        """Why nobody can be verified at the moment; empty while everybody can."""
+        """Why no request can be verified at present; empty when requests can be verified."""
         self._signing_keys: dict[tuple[str, str, str], bytes] = {}
         self.replace(settings)
 
@@ -96,7 +95,7 @@ class Authenticator:
         """Use another configuration from the next request on.
 
         Raises:
-            ConfigError: a credential is not usable; the configuration so far stays.
+            ConfigError: a credential is invalid; the current configuration stays in force.
         """
         accounts = accounts_of(settings)
         self._accounts = accounts
@@ -105,7 +104,7 @@ class Authenticator:
         self._signing_keys.clear()
 
     def find(self, access_key_id: str) -> Account | None:
-        """The account of an access key, or ``None`` when nobody knows it."""
+        """The account of an access key, or ``None`` if the key is unknown."""
         account = self._accounts.get(access_key_id)
         return self._find(access_key_id) if account is None and self._find else account
 
@@ -122,7 +121,7 @@ class Authenticator:
                 RequestTimeTooSkewed, ServiceUnavailable, SignatureDoesNotMatch.
         """
         if self.closed:
-            raise NobodyKnown(self.closed)
+            raise CredentialsUnknown(self.closed)
         fields = request.fields
         if len(fields) != len(request.headers) or not fields.keys() <= ORDINARY:
             require_unambiguous(request.headers, fields)
@@ -144,13 +143,13 @@ class Authenticator:
         return self._by_sigv2(request, fields, query, now) if v2 else self._unsigned(fields)
 
     def preflight(self, request: WireRequest) -> Authenticated:
-        """Let an OPTIONS request in without verifying it, as one of nobody, at the origin of the access key it names.
+        """Admit an OPTIONS request without verification, as anonymous, at the origin of the access key it names.
 
         Raises:
             S3Error: InvalidArgument, InvalidRequest, InvalidURI, NotImplemented, ServiceUnavailable.
         """
         if self.closed:
-            raise NobodyKnown(self.closed)
+            raise CredentialsUnknown(self.closed)
         require_unambiguous(request.headers, request.fields)
         anonymous = self._anonymous
         pairs = dict(request.parameters.pairs)
@@ -168,7 +167,7 @@ class Authenticator:
             now: seconds since the epoch.
 
         Returns:
-            Who uploads, and the policy, which is yet to be compared with the form.
+            The uploader, and the policy, which the caller must still compare with the form.
 
         Raises:
             S3Error: AuthorizationQueryParametersError, ExpiredToken, InvalidAccessKeyId, InvalidArgument,
@@ -349,7 +348,7 @@ class Authenticator:
         raise _mismatch(claim.access_key_id)
 
     def _signing_key(self, secret: str, claim: Claim) -> bytes:
-        # By the secret, not by the access key: a rotated secret must not verify under the old key.
+        # Cached by the secret, not by the access key: a rotated secret must not verify under the old key.
         name = (secret, claim.date, claim.region)
         key = self._signing_keys.get(name)
         if key is None:
@@ -360,7 +359,7 @@ class Authenticator:
 
 
 def split_address(request: WireRequest, domain: str) -> tuple[str, bytes]:
-    """The bucket and the percent-encoded key (without leading "/", empty when there is none) a request is about.
+    """The bucket and the percent-encoded key (without leading "/", empty for a request about the bucket) of a request.
 
     Args:
         request: as it arrived.
@@ -385,7 +384,7 @@ def _without_port(host: str) -> str:
     host = host.strip().lower()
     if not host.endswith("]"):
         name, colon, port = host.rpartition(":")
-        # "::1" has colons too; a port follows a name or a bracket.
+        # "::1" has colons too; a port follows a name or a closing bracket.
         if colon and port.isdigit() and (":" not in name or name.endswith("]")):
             host = name
     return host.rstrip(".")

@@ -1,4 +1,4 @@
-"""Who signed a request, for its log line: what was verified, or what it claimed when it was refused before that."""
+"""The signer of a request, for its log line: the verified one, or the claimed one if it was refused before verification."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gateway.model.query import query_pairs
 from gateway.model.sigv4 import WireRequest
 
 _LONGEST_ACCESS_KEY = 128
-"""Characters of a claimed access key that are logged; it comes from strangers."""
+"""Characters of a claimed access key that are logged; the value is untrusted."""
 _BY_HEADER = re.compile(rb"AWS4-[A-Z0-9-]+ +(?:.*?[ ,])?Credential=([^/, ]+)|AWS ([^: ]+):")
 _SIGV2, _SIGV4 = "SigV2", "SigV4"
 
 
 class ClaimedSigner(NamedTuple):
-    """An access key, the signature version and where the signature stood, in the words of S3's access log; "" for none."""
+    """An access key, the signature version and the place of the signature, in the terms of S3's access log; "" if none."""
 
     access_key_id: str = ""
     version: str = ""
@@ -34,7 +34,7 @@ def signer_of(request: WireRequest, auth: Authenticated | None) -> ClaimedSigner
 
 
 def form_signer(fields: dict[str, str]) -> ClaimedSigner:
-    """The signer that the fields of a form claim; S3's log has no word for the place."""
+    """The signer that the fields of a form claim; S3's log has no term for the place."""
     if "x-amz-credential" in fields:
         return ClaimedSigner(fields["x-amz-credential"].partition("/")[0][:_LONGEST_ACCESS_KEY], _SIGV4)
     if "awsaccesskeyid" in fields:

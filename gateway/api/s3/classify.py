@@ -1,8 +1,8 @@
-"""Which requests the cache may answer, and which keys a request writes.
+"""Decides which requests the cache may answer, and which keys a request writes.
 
-Only a plain GET or HEAD of the current object is answered from the cache. Whatever asks for anything else by a query
-parameter or a header is the origin's to answer, and a parameter that nobody knows never turns into the plain operation:
-``DELETE /key?tagging`` must not delete, and neither must ``DELETE /key?taging``.
+Only a plain GET or HEAD of the current object is answered from the cache. A request with any other query parameter or header
+goes to the origin, and an unknown parameter never turns into the plain operation: ``DELETE /key?tagging`` must not delete the
+object, and neither must ``DELETE /key?taging``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
 from gateway.model.request_headers import METADATA
 
-# x-id names the operation once more in the query; the newer SDKs send it, and it changes nothing.
+# x-id repeats the operation in the query; newer SDKs send it, and it changes nothing.
 _MEANINGLESS = frozenset({"x-id"})
 
 MAX_METADATA = 2048
@@ -35,7 +35,7 @@ _WRITE_PARAMETERS = frozenset(
     }
 )  # fmt: skip
 
-# A PUT with one of these says something about an object and brings none.
+# A PUT with one of these changes properties of an object and uploads none.
 _ABOUT_OBJECTS = frozenset({"acl", "tagging", "retention", "legal-hold"})
 
 
@@ -51,7 +51,7 @@ def not_cacheable(exchange: Exchange) -> Reason | None:
         if name.startswith(b"x-amz-") and name not in _SAFE_AMZ:
             return Reason.HEADER
         if name == b"origin":
-            return Reason.HEADER  # the answer to a cross-origin request carries CORS headers of its own
+            return Reason.HEADER  # the origin adds CORS headers to the answer
         if name == b"cache-control" and "no-store" in cache_directives(value.decode("latin-1")):
             return Reason.HEADER
     return None
@@ -89,25 +89,25 @@ def changes_object(exchange: Exchange) -> bool:
     if exchange.key is None or method in ("GET", "HEAD", "OPTIONS"):
         return False
     if method in ("PUT", "DELETE") and parameter(exchange.query, "uploadId"):
-        # Parts and aborts change nothing that can be read. A part without its number is a plain PUT to some stores.
+        # Parts and aborts change nothing readable. Some stores treat a part without its number as a plain PUT.
         return method == "PUT" and not parameter(exchange.query, "partNumber")
     return not (method == "POST" and names & {"uploads", "select"} and "uploadId" not in names)
 
 
 def changes_rights(exchange: Exchange) -> bool:
-    """Whether a request may change who may read the objects of its bucket: every write to the bucket itself may.
+    """Whether a request may change who may read the objects of its bucket: true for every write to the bucket itself.
 
-    Policy, ACL, public access block, ownership, tags (which policies can ask for), payer, creation and deletion do; the few
-    writes that do not are rare, and what S3 will add is not known.
+    Policy, ACL, public access block, ownership, tags (policies can test them), payer, creation and deletion do; the few writes
+    that do not are rare, and S3 may add operations.
     """
     return bool(exchange.bucket) and exchange.key is None and exchange.request.method in ("PUT", "POST", "DELETE")
 
 
 def uploads_bytes(exchange: Exchange) -> bool:
-    """Whether the body of a request is the bytes of an object or of a part: a PUT of a key that is no copy.
+    """Whether the body is the bytes of an object or of a part: a PUT of a key that is not a copy.
 
-    Those must state their length to S3. Copies are sent without one by Rust's object_store, and so are access control lists
-    that are given in headers.
+    S3 requires a length for those. Rust's object_store sends copies without one, and so do clients that give an access control
+    list in headers.
     """
     if exchange.request.method != "PUT" or exchange.key is None:
         return False

@@ -1,4 +1,4 @@
-"""The request documents that the gateway must understand: the keys of a batch delete, and the tags of a form."""
+"""The request documents that the gateway parses: the keys of a batch delete, and the tags of a form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys_to_delete(document: bytes) -> list[str]:
     root = _parsed(document, "Delete")
     objects = [element for element in root if _local(element) == "Object"]
     names = [child for item in objects for child in item if _local(child) == "Key"]
-    # Readers of XML differ in what the text of an element with children is.
+    # XML readers differ on the text of an element that has children.
     keys = ["" if len(name) else name.text or "" for name in names]
     if not objects or len(keys) != len(objects) or len(objects) > _MAX_KEYS or "" in keys:
         raise S3Error("MalformedXML")
@@ -30,7 +30,7 @@ def keys_to_delete(document: bytes) -> list[str]:
 
 
 def tags_of(document: bytes) -> str:
-    """The tags of a ``<Tagging>`` document (Amazon S3 API reference, "Tagging") as an x-amz-tagging header has them.
+    """The tags of a ``<Tagging>`` document (Amazon S3 API reference, "Tagging") in the form of an x-amz-tagging header.
 
     Raises:
         S3Error: MalformedXML.

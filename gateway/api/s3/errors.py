@@ -1,4 +1,4 @@
-"""Failures in S3's words."""
+"""Maps failures to S3 errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.server.refusals import error_document
 
 
 class AboutCached(S3Error):
-    """A refusal that follows from what is known of an object, such as 412 and 416: it has the outcome of the look-up."""
+    """A refusal that depends on a cached object, such as 412 and 416: it carries the outcome of the look-up."""
 
     def __init__(
         self,
@@ -26,18 +26,18 @@ class AboutCached(S3Error):
         self.outcome, self.reason = found
 
 
-class NobodyKnown(S3Error):
-    """Nobody can be verified yet: it is not known which keys are valid; ``why`` is for the client."""
+class CredentialsUnknown(S3Error):
+    """No request can be verified yet, because the valid keys are unknown; ``why`` is shown to the client."""
 
     def __init__(self, why: str) -> None:
         super().__init__("ServiceUnavailable", explain=why, headers=RETRY)
 
 
 def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
-    """How a refusal counts, and why it was not a hit."""
+    """The outcome and reason that a refusal is counted under."""
     if isinstance(error, AboutCached):
         return error.outcome, error.reason
-    if isinstance(error, NobodyKnown):
+    if isinstance(error, CredentialsUnknown):
         return Outcome.BYPASS, Reason.STARTING
     if error.code == "SlowDown":
         return Outcome.BYPASS, Reason.OVERLOAD
@@ -47,13 +47,13 @@ def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
 
 
 def as_s3_error(failure: LarderError) -> S3Error:
-    """Name a failure in S3's words."""
+    """The S3 error for a failure."""
     if isinstance(failure, S3Error):
         return failure
     if isinstance(failure, ApiError) and failure.code in S3_CODES:
         return S3Error(failure.code, headers=failure.headers)
     if isinstance(failure, OriginUnavailable):
-        # Where the origin is, and what is wrong there, is the operator's to know.
+        # The origin's address and failure concern the operator, not the client.
         explain = "The origin cannot be reached. Please try again."
         return S3Error("ServiceUnavailable", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, DiskUnavailable):

@@ -1,4 +1,4 @@
-"""One request on its way through the S3 edge: what arrived, who asks, and what it is about."""
+"""One request on its way through the S3 edge: what arrived, the principal, and the bucket and key."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Exchange:
 
     @property
     def wants_checksums(self) -> bool:
-        """Whether the answer is to tell the object's checksums."""
+        """Whether the answer must include the object's checksums."""
         return (self.request.fields.get(b"x-amz-checksum-mode") or b"").upper() == b"ENABLED"
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:
-        """The object, and where the path has a bare "+" also the one of stores that read it as a space, as S3 does."""
+        """The object; if the path has a bare "+", also the object for stores that read it as a space, as S3 does."""
         if self.key is None:
             return ()
         if b"+" not in self.raw_key:
@@ -53,13 +53,13 @@ class Exchange:
 
     @property
     def origin_path(self) -> str:
-        """The path towards the origin, path style, spelled as the client spelled it."""
+        """The path-style path towards the origin, spelled as the client spelled it."""
         raw_key = self.raw_key.decode("ascii")
         return f"/{self.bucket}/{raw_key}" if raw_key else f"/{self.bucket}"
 
 
 def parameter(query: str, name: str) -> bytes:
-    """The value of a query parameter, decoded; empty when it is not there."""
+    """The decoded value of a query parameter; empty if it is absent."""
     for piece in query.split("&"):
         given, _, value = piece.partition("=")
         if unquote_to_bytes(given) == name.encode():
@@ -71,11 +71,11 @@ def decode_key(raw_key: bytes) -> str:
     """A key from its percent-encoded form.
 
     Raises:
-        S3Error: InvalidURI when it is not UTF-8 or an escape is not valid, KeyTooLongError beyond 1,024 bytes.
+        S3Error: InvalidURI if it is not UTF-8 or an escape is invalid, KeyTooLongError beyond 1,024 bytes.
     """
     plain = raw_key
     if b"%" in raw_key:
-        # radosgw takes a path with such an escape for "/", the list of all buckets.
+        # radosgw reads a path with an invalid escape as "/", the list of all buckets.
         require_valid_escapes(raw_key)
         plain = unquote_to_bytes(raw_key)
     if len(plain) > MAX_KEY_BYTES:
@@ -87,7 +87,7 @@ def decode_key(raw_key: bytes) -> str:
 
 
 def check_bucket(bucket: str) -> None:
-    """Refuse what can be no bucket name.
+    """Refuse strings that cannot be bucket names.
 
     Raises:
         S3Error: InvalidBucketName.
@@ -97,11 +97,14 @@ def check_bucket(bucket: str) -> None:
 
 
 def resource_of(request: WireRequest, signature: frozenset[str]) -> tuple[WireRequest, str, frozenset[str]]:
-    """What a request asks for besides its path: with the headers that presigning moved into the query among its headers, the
-    query string without them and without the parameters of the signature, and the names in that.
+    """Normalize a request: headers that presigning moved into the query become headers again.
+
+    Returns:
+        The request with those headers; the query string without them and without the parameters of the signature; the names of
+        the remaining parameters.
 
     Raises:
-        S3Error: InvalidArgument for a header that says something else than the parameter of its name; as ``Query.divided``.
+        S3Error: InvalidArgument if a header and the parameter of its name differ; as ``Query.divided``.
     """
     if not request.query:
         return request, "", frozenset()

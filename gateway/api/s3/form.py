@@ -1,7 +1,7 @@
-"""An HTML form as it arrives: fields first, bounded, then the file as a stream.
+"""Parses an HTML form as it arrives: bounded fields first, then the file as a stream.
 
-S3 ignores what comes after the file. Names of fields are compared without regard to case, so they are lower-cased here, and a
-name that is there twice is refused: who verifies and who obeys could read different ones.
+S3 ignores what follows the file. Field names are case-insensitive, so they are lower-cased here. A repeated name is refused: the
+verifier and the origin could read different values.
 
 Sources: "POST Object" in the Amazon S3 API reference; RFC 7578 for the body.
 """
@@ -24,7 +24,7 @@ _MOST_AFTER_FILE = 1024**2
 
 
 def is_multipart(request: WireRequest) -> bool:
-    """Whether any Content-Type of a request says that its body is a form; stores differ on which of several counts."""
+    """Whether any Content-Type of a request is that of a form; stores differ on which of several counts."""
     return any(
         name == b"content-type" and parse_options_header(value.decode("latin-1"))[0] == MULTIPART.encode()
         for name, value in request.headers
@@ -32,9 +32,9 @@ def is_multipart(request: WireRequest) -> bool:
 
 
 class Form:
-    """A form whose fields have been read and whose file has not.
+    """A form with its fields read, positioned at the file.
 
-    ``fields`` by lower-case name, ``filename`` of the file without its directories, empty when it has none.
+    ``fields`` are by lower-case name. ``filename`` is the file's name without directories, empty if it has none.
     """
 
     def __init__(self, boundary: bytes, body: AsyncIterator[bytes]) -> None:
@@ -85,7 +85,7 @@ class Form:
         raise S3Error("InvalidArgument", "POST requires exactly one file upload per request.", extra=extra)
 
     async def file(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, to be read once.
+        """The bytes of the file, readable once.
 
         Raises:
             S3Error: MalformedPOSTRequest, the form ends before its last boundary.
@@ -161,7 +161,7 @@ class Form:
             self._at_file, self._after_file = False, True
         elif not self._after_file:
             if self._name in self.fields:
-                raise S3Error("InvalidArgument", explain=f"The field {self._name[:64]!r} is there more than once.")
+                raise S3Error("InvalidArgument", explain=f"The field {self._name[:64]!r} appears more than once.")
             self.fields[self._name] = self._value.decode("utf-8")
 
     def _end(self) -> None:

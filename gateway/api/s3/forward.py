@@ -1,4 +1,4 @@
-"""Everything that the cache does not answer goes to the origin: signed again, streamed both ways, otherwise unchanged."""
+"""Forwards requests that the cache does not answer to the origin: signed again, streamed both ways, otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 
 @dataclass(frozen=True, slots=True)
 class Spooling:
-    """Where uploads wait whose checksum or length comes after them, and how large they may be, in bytes."""
+    """Where uploads wait if their checksum or length comes at the end, and the largest of them, in bytes."""
 
     place: Callable[[], SpoolPlace]
     limit: int
@@ -49,9 +49,9 @@ class Forwarder:
     """Forwards requests and relays answers.
 
     Args:
-        engine: the way to the origin, around which keys are forgotten.
+        engine: forwards to the origin, and forgets written keys before and after.
         spooling: where uploads may wait.
-        warm: has the object of an exchange read into the cache, in the background.
+        warm: reads the object of an exchange into the cache, in the background.
     """
 
     def __init__(self, engine: Engine, spooling: Spooling, warm: Callable[[Exchange], None]) -> None:
@@ -63,15 +63,15 @@ class Forwarder:
         """Send a request to the origin and return its answer.
 
         Raises:
-            S3Error: the request is not one that may be forwarded, or its body is not what its header says.
+            S3Error: the request must not be forwarded, or its body does not match its headers.
             OriginUnavailable: the origin could not be reached.
         """
         if exchange.request.method in ("GET", "HEAD", "OPTIONS"):
             headers = _headers(exchange)
             if exchange.request.method == "HEAD" and not exchange.names <= _OF_HEAD:
-                # S3 has no such HEAD, and radosgw sends the body of "?acl" after its header: on a connection that is used
-                # again, that would pass for the head of the next answer, which may be somebody else's. Where a connection
-                # ends with its answer, the client for the origin drops the body.
+                # S3 has no such HEAD, and radosgw sends the body of "?acl" after the header: on a reused connection it would be
+                # parsed as the head of the next response, possibly another client's. When the connection ends with its response,
+                # the origin client drops the body.
                 headers.append(("Connection", "close"))
             return relay(exchange, await self._send(exchange, headers, None), outcome, reason)
         refuse_unknown_write(exchange)
@@ -119,14 +119,14 @@ class Forwarder:
             if len(document) > MAX_DELETE_DOCUMENT:
                 raise S3Error("MaxMessageLengthExceeded")
         principal = exchange.auth.principal
-        # Strangers may send 2 MiB of nested elements, half a second of parsing, in which the others are answered.
+        # Clients may send 2 MiB of nested elements, half a second of parsing: keep it off the event loop.
         names = await asyncio.to_thread(keys_to_delete, bytes(document))
         keys = [ObjectKey(principal.identity.origin, exchange.bucket, name) for name in names]
         for key in keys:
             require(principal, key.path)
         headers = _with_prepared(_headers(exchange), prepared)
         if not any(name.lower() == "content-md5" for name, _ in headers):
-            # Older stores insist on it, newer clients no longer send it.
+            # Older stores require it; newer clients no longer send it.
             headers.append(("Content-MD5", base64.b64encode(hashlib.md5(document).digest()).decode()))
 
         async def send() -> StreamedResponse:
@@ -191,7 +191,7 @@ def relay(exchange: Exchange, response: StreamedResponse, outcome: Outcome, reas
 
 
 async def relay_write(exchange: Exchange, written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:
-    """The origin's answer to a write: whole, after the caches forgot; or, when its length is open, as it comes."""
+    """The origin's answer to a write: read whole, after the caches forgot the key; streamed if its length is unknown."""
     response = written.response
     headers = _raw(response.headers)
     if response.header("Content-Length") is None and response.status == 200:

@@ -1,13 +1,13 @@
-"""The path of a repeated hit: everything that can be decided without waiting, and nothing else.
+"""The path of a repeated hit: only the checks that need no waiting.
 
-A whole GET of an object that is resident is most of what training jobs ask for, and beside nginx every microsecond
-counts (docs/decisions/0003). So this path takes a request only if nothing about it is special, by tests that cost
-a dictionary look-up each, and leaves everything else to ``ObjectReads``, which gives the same answers to all
-requests. It learns addresses from there: an address is put in the memo after the long path has parsed and checked it.
+A whole GET of a resident object is most of the load of training jobs, and compared with nginx every microsecond counts
+(docs/decisions/0003). This path takes a request only if nothing about it is special, by checks that cost one dictionary look-up
+each. It leaves every other request to ``ObjectReads``, which answers all requests in the same way. It learns addresses from
+there: the memo gets an address after the long path has parsed and checked it.
 
-What may change between two requests is looked at in every one: the signature, the generation of the key, freshness and grant,
-and the files of the blobs. Which node is home of an object changes with the ring, and then every address is learned again: a copy
-from the time when this node was home, or could not reach the home, is right by itself, but the home may know of a newer one.
+Everything that may change between two requests is checked in each: the signature, the generation of the key, freshness, grant,
+and the files of the blobs. An object's home changes with the ring, so a new ring clears the memo: a copy from the time
+when this node was home, or could not reach the home, is valid by itself, but the home may know a newer one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 """What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
 _LONGEST_HOST = 255
-"""Bytes. A client may call itself at any Host where buckets are not told by it, and the memo keeps each."""
+"""Bytes. Without virtual hosting a client may send any Host, and the memo keeps each."""
 
 Address = tuple[str, bytes, bytes]
 
@@ -51,9 +51,9 @@ class Unresolved(Enum):
 
 @dataclass(slots=True)
 class Hit:
-    """A whole object, ready to be sent: ``head`` are its header lines, ``files`` descriptor, offset and count of each part.
+    """A whole object, ready to be sent: ``head`` has its header lines, ``files`` descriptor, offset and count of each part.
 
-    The descriptors are open as long as the hit exists: it refers to the ``blobs`` that own them.
+    The hit keeps the descriptors open through ``blobs``, which own them.
     """
 
     key: ObjectKey
@@ -65,7 +65,7 @@ class Hit:
 
 @dataclass(slots=True)
 class _KnownAddress:
-    """What an address leads to, and the heads made of ``meta`` for answers with checksums and without."""
+    """The key of an address, and the rendered heads for ``meta``, with checksums and without."""
 
     key: ObjectKey
     meta: ObjectMeta | None = None
@@ -73,14 +73,14 @@ class _KnownAddress:
 
 
 class HotReads:
-    """Finds hits that need no waiting, of objects whose home is here."""
+    """Serves hits without waiting, for objects whose home is here."""
 
     def __init__(self, engine: Engine, membership: Membership) -> None:
         self._engine = engine
         self._membership = membership
         self._ring = membership.ring
         self._addresses: OrderedDict[Address, _KnownAddress] = OrderedDict()
-        # An address is of use only while the engine has an entry of its object.
+        # An address is useful only while the engine has an entry of its object.
         self._most = engine.entries_kept
 
     def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | Unresolved:
@@ -88,7 +88,7 @@ class HotReads:
 
         Args:
             request: with a verified signature.
-            auth: whose it is.
+            auth: the result of the verification.
             now: seconds since the epoch.
         """
         fields = request.fields
@@ -119,7 +119,7 @@ class HotReads:
         self._ring = self._membership.ring
 
     def learn(self, exchange: Exchange, ring: Ring) -> None:
-        """Remember the address of a plain read that the long path has answered by itself, as ``ring`` wanted it."""
+        """Remember the address of a plain read that the long path answered from this node, under ``ring``."""
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:

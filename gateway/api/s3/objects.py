@@ -1,4 +1,4 @@
-"""GET and HEAD of objects, answered from the cache where that is possible."""
+"""GET and HEAD of objects, answered from the cache where possible."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ATTEMPTS = 3
 
 
 class ObjectReads:
-    """Plain reads. ``read`` returns an answer, or a reason to forward the request as it is."""
+    """Plain reads. ``read`` returns an answer, a response to relay, or a reason to forward the request unchanged."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def read(self, exchange: Exchange, *, hasty: bool = False) -> Answer | Relay | Forward:
-        """Answer a plain GET or HEAD; a ``hasty`` reader waits for no origin that is lost.
+        """Answer a plain GET or HEAD; a ``hasty`` reader does not wait for a lost origin.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
@@ -76,10 +76,10 @@ class ObjectReads:
         )
 
     async def resident(self, exchange: Exchange) -> tuple[Answer, float] | None:
-        """The whole object, if the cache can give it at once to this reader; and how many seconds ago that was confirmed.
+        """The whole object, if the cache can give it at once to this reader; and the seconds since it was confirmed.
 
         Raises:
-            LarderError: it could be given a moment ago.
+            LarderError: the object became unavailable in between.
         """
         assert exchange.key is not None
         ask = Ask(exchange.key, exchange.auth.principal.identity)
@@ -106,7 +106,7 @@ class ObjectReads:
         if wanted is not None and not range_applies(_text(exchange, b"if-range"), meta.etag):
             wanted = None
         if wanted is not None and meta.size == 0:
-            return Forward(Reason.RANGE_FORM)  # stores differ on ranges of nothing
+            return Forward(Reason.RANGE_FORM)  # stores differ on ranges of empty objects
         start, stop, status = 0, meta.size, 200
         if wanted is not None:
             span = wanted.resolve(meta.size)
@@ -137,7 +137,7 @@ def _reason_of(body: Body) -> Reason:
 
 
 def is_forced(exchange: Exchange) -> bool:
-    """Whether the client wants the object checked with the origin, however fresh it is."""
+    """Whether the client demands revalidation with the origin (Cache-Control: no-cache or max-age=0)."""
     value = exchange.request.fields.get(b"cache-control")
     if value is None:
         return False

@@ -1,12 +1,11 @@
-"""Turns a client's body into one that any origin understands.
+"""Turns a client's body into one that any origin accepts.
 
-Three ways, by what the client announced in x-amz-content-sha256:
+The form announced in x-amz-content-sha256 decides between three ways:
 
 - A plain body is passed through. With a hex hash it is hashed on the way, and its last piece is held back until the
-  hash is right: the origin was promised a length, so without that piece the upload never completes there.
-- Signed chunks are unwrapped on the way, with the last piece held back in the same manner until the last chunk's
-  signature was right.
-- With a trailer, the checksum comes after the bytes, but S3's plain form wants it in a header. The body is therefore
+  hash matches: the origin was promised a length, so without that piece the upload never completes there.
+- Signed chunks are unwrapped on the way, and the last piece is held back until the last chunk's signature is verified.
+- With a trailer, the checksum follows the bytes, but S3's plain form wants it in a header. The body is therefore
   read whole, verified, and sent as a plain one with an x-amz-checksum-* header. Old origins refuse trailers too.
 
 An empty body has no last piece to hold back, so it is verified before anything is sent.
@@ -39,17 +38,16 @@ REPLACED_HEADERS = frozenset(
         "x-amz-trailer",
     }
 )
-"""Headers of the client (lower case) that must not be forwarded with a prepared body; ``PreparedBody.headers`` has
-what takes their place."""
+"""Client headers (lower case) that must not be forwarded with a prepared body; ``PreparedBody.headers`` replaces them."""
 
 _MOST_LENGTH_DIGITS = 18
 
 
 class PreparedBody:
-    """A body as the origin should get it.
+    """A body in the form sent to the origin.
 
-    ``headers`` are to be sent beside the client's own, less those named (lower case) in ``dropped``; ``length`` in bytes
-    is to be sent as Content-Length, and ``payload_hash`` to be signed with.
+    ``headers`` are sent beside the client's own, except those in ``dropped`` (lower case). ``length`` in bytes becomes
+    Content-Length, and ``payload_hash`` is signed.
     """
 
     def __init__(
@@ -63,20 +61,20 @@ class PreparedBody:
 
     @property
     def replayable(self) -> bool:
-        """Whether the body is here as a whole, so that a failed attempt can be repeated."""
+        """Whether the whole body is held here, so that a failed attempt can be repeated."""
         return isinstance(self._source, Spool)
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The bytes to send.
 
         Raises:
-            S3Error: while iterating, before the last piece: the body is not what was promised. The connection to the
-                origin must then be broken off, and the client be given this error.
+            S3Error: while iterating, before the last piece: the body does not match its signature or hash. The
+                connection to the origin must then be broken off, and the client gets this error.
         """
         return self._source.pieces() if isinstance(self._source, Spool) else self._source
 
     def close(self) -> None:
-        """Free what was spooled; harmless when repeated."""
+        """Free the spool; may be called again."""
         if isinstance(self._source, Spool):
             self._source.close()
 
@@ -92,16 +90,16 @@ async def prepare(
     """Prepare the body of a request.
 
     Args:
-        auth: what the signature says about the body.
+        auth: the claims of the signature about the body.
         headers: of the request, names in lower case.
         receive: the body as it arrives, HTTP framing removed.
         spool_place: where bodies are kept that must be read whole.
         max_spool: the largest of those, in bytes.
-        uploads: whether the body is an object's bytes. Then its length must be stated; other requests have no body without
+        uploads: whether the body is an object's bytes. Then its length is required; other requests have no body without
             Content-Length and Transfer-Encoding (RFC 9112, section 6.3).
 
     Raises:
-        S3Error: MissingContentLength, InvalidArgument, EntityTooLarge; and for what had to be read at once,
+        S3Error: MissingContentLength, InvalidArgument, EntityTooLarge; and for bodies that must be read whole,
             IncompleteBody, InvalidChunkSizeError, MalformedTrailerError, SignatureDoesNotMatch, BadDigest,
             InvalidDigest, InvalidRequest, XAmzContentSHA256Mismatch, ServiceUnavailable.
     """
@@ -146,7 +144,7 @@ def _length(fields: Mapping[str, str], form: PayloadForm, uploads: bool) -> int:
 
 def _content_encoding(fields: Mapping[str, str], form: PayloadForm) -> list[Header]:
     codings = [coding.strip() for coding in fields.get("content-encoding", "").split(",")]
-    # Without chunks "aws-chunked" is the object's own business, however odd.
+    # Without chunks, "aws-chunked" is part of the object's own encoding.
     kept = [coding for coding in codings if coding and not (form.chunked and coding.lower() == "aws-chunked")]
     return [("Content-Encoding", ",".join(kept))] if kept else []
 
@@ -195,7 +193,7 @@ async def _hashed(claimed: str, length: int, receive: AsyncIterator[bytes]) -> A
 async def _unchunked(decoder: ChunkDecoder, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     held = b""
     async for data in receive:
-        # Joined, because a chunk may be a single byte.
+        # Joined: a chunk may be a single byte.
         if piece := b"".join(decoder.feed(data)):
             if held:
                 yield held

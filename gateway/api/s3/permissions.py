@@ -1,7 +1,7 @@
-"""What the gateway itself refuses: allow-lists and read-only keys, checked on hits and misses alike.
+"""The gateway's own authorization: allow-lists and read-only keys, checked on hits and misses alike.
 
-Everything else is the origin's to decide. An allow-list holds globs over ``bucket/key``; requests about a whole bucket are
-covered when the list covers every key they may reveal or touch.
+The origin decides everything else. An allow-list holds globs over ``bucket/key``; it covers a request about a whole bucket if it
+covers every key that the request may reveal or touch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _OF_A_LISTING = frozenset(name.decode() for name in PAGING) | {"uploads", "versi
 
 
 def check(exchange: Exchange) -> None:
-    """Refuse what the credential may not do.
+    """Refuse a request that the credential does not allow.
 
     Raises:
-        S3Error: AccessDenied, naming what forbids it.
+        S3Error: AccessDenied, naming the restriction.
     """
     principal = exchange.auth.principal
     if principal.read_only and exchange.request.method not in _READS:
@@ -52,10 +52,10 @@ def require(principal: Principal, path: str) -> None:
 def _copy_source_paths(source: bytes) -> set[str]:
     """``bucket/key`` from an x-amz-copy-source header, which may start with a slash and end with a versionId.
 
-    Two of them where stores differ on a bare "+".
+    Returns two paths if stores differ on how to read it, because of a bare "+".
 
     Raises:
-        S3Error: AccessDenied for a source that stores could read differently.
+        S3Error: AccessDenied for a source that stores could read as different objects.
     """
     path, question, version = source.decode("utf-8", "replace").partition("?")
     if question and (not version.startswith("versionId=") or "&" in version):
@@ -81,7 +81,7 @@ def _covers_bucket_request(principal: Principal, exchange: Exchange) -> bool:
             return any(pattern == "**" or pattern.startswith(f"{bucket}/") for pattern in principal.allow)
         prefixes = [""]
         if exchange.names <= _OF_A_LISTING:
-            # All of them: which one of several counts differs from store to store.
+            # All of them: stores differ on which one counts.
             prefixes = parse_qs(exchange.query, keep_blank_values=True).get("prefix", prefixes)
         return all(
             any(_covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow) for prefix in prefixes

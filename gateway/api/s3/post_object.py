@@ -1,10 +1,10 @@
 """POST Object: uploads by HTML form, sent to the origin as a PUT.
 
-The key is named in the body, so everything that a request's head decides elsewhere is decided here from the form: who uploads
-(``Authenticator.authenticate_form``), what the policy allows, and which headers the object gets. Then it is a PUT like any other:
+The body names the key, so the form decides everything that the head of other requests decides: the uploader
+(``Authenticator.authenticate_form``), the policy, and the headers of the object. From there it is a PUT like any other:
 permissions, write announcements and limits are those of ``forward``.
 
-The length of the file is known only at its end, and S3 wants it at the beginning, so the file is spooled first. A file outside
+The length of the file is known only at its end, and S3 requires it at the beginning, so the file is spooled first. A file outside
 the policy's content-length-range therefore never reaches the origin.
 
 Source: "POST Object" in the Amazon S3 API reference.
@@ -50,7 +50,7 @@ _HEADERS: Mapping[str, str] = {
         "x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm", *sorted(checksums.KNOWN),
     )
 } | {"acl": "x-amz-acl"}  # fmt: skip
-"""The header of a PUT that a field of a form stands for. No other field becomes one: x-amz-copy-source would make it a copy."""
+"""The PUT header of each supported form field. No other field becomes one: x-amz-copy-source would make it a copy."""
 
 _OF_THE_SIGNATURE = frozenset(
     {"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature", "x-amz-security-token"}
@@ -60,14 +60,14 @@ _REPLACED = frozenset({b"content-length", b"content-type", b"location"})
 
 
 def is_form_upload(exchange: Exchange) -> bool:
-    """Whether a request is, or would at the origin be taken for, an upload by HTML form."""
+    """Whether a request is an upload by HTML form, or the origin would treat it as one."""
     if exchange.request.method != "POST":
         return False
     return is_multipart(exchange.request) or (exchange.key is None and not exchange.names - _NAMES_OPERATION)
 
 
 def check_form_request(exchange: Exchange) -> None:
-    """Refuse a form upload that is none by its head.
+    """Refuse a form upload with an invalid head.
 
     Raises:
         S3Error: MethodNotAllowed, InvalidArgument, PreconditionFailed.
@@ -84,11 +84,11 @@ def check_form_request(exchange: Exchange) -> None:
         condition = f"Bucket POST must be of the enclosure-type {MULTIPART}"
         raise S3Error("PreconditionFailed", extra={"Condition": condition})
     if len([name for name, _ in exchange.request.headers if name == b"content-type"]) > 1:
-        raise S3Error("InvalidArgument", explain="The header content-type is there more than once.")
+        raise S3Error("InvalidArgument", explain="The header content-type appears more than once.")
 
 
 def key_of(exchange: Exchange, form: Form) -> ObjectKey:
-    """The key that a form uploads to, with ``${filename}`` replaced; its origin is the anonymous one's until it is verified.
+    """The key that a form uploads to, with ``${filename}`` replaced; its origin is provisional until the form is verified.
 
     Raises:
         S3Error: InvalidArgument, KeyTooLongError, InvalidURI.
@@ -103,7 +103,7 @@ def key_of(exchange: Exchange, form: Form) -> ObjectKey:
 
 
 class FormUpload(NamedTuple):
-    """A verified form: the PUT that it stands for, and what its policy allows."""
+    """A verified form: the equivalent PUT, and its policy."""
 
     put: Exchange
     policy: PostPolicy | None
@@ -114,7 +114,7 @@ class PostObjects:
 
     Args:
         authenticator: verifies the signature over the policy.
-        forwarder: sends the PUT.
+        forwarder: sends the equivalent PUT.
     """
 
     def __init__(self, authenticator: Authenticator, forwarder: Forwarder) -> None:
@@ -189,7 +189,7 @@ def _quoted(key: str) -> bytes:
 
 
 def _as_put(exchange: Exchange, auth: Authenticated, key: ObjectKey, fields: Mapping[str, str]) -> Exchange:
-    """The PUT that a form stands for. A browser's Origin goes along, so that the origin adds its CORS headers."""
+    """The PUT equivalent to a form. A browser's Origin is kept, so that the origin adds its CORS headers."""
     raw_key = _quoted(key.key)
     headers = _headers(fields)
     origin = exchange.request.fields.get(b"origin")
@@ -212,7 +212,7 @@ def _headers(fields: Mapping[str, str]) -> list[RawHeader]:
             continue
         if any(character in value for character in "\r\n\0"):
             raise S3Error(
-                "InvalidArgument", explain=f"The field {field[:64]!r} has characters that no header can have."
+                "InvalidArgument", explain=f"The field {field[:64]!r} has characters that are not allowed in a header."
             )
         headers.append((name.encode(), value.strip().encode()))
     return headers
@@ -239,7 +239,7 @@ def _success(exchange: Exchange, fields: Mapping[str, str], key: ObjectKey, orig
 
 
 def _location(exchange: Exchange, key: ObjectKey) -> str:
-    """The address of the uploaded object, in the style in which the form was posted."""
+    """The address of the uploaded object, virtual-hosted or path style as the form was posted."""
     request = exchange.request
     host = (request.fields.get(b"host") or b"").decode("latin-1")
     bucket = f"/{key.bucket}" if request.raw_path.strip(b"/") else ""
@@ -247,7 +247,7 @@ def _location(exchange: Exchange, key: ObjectKey) -> str:
 
 
 def _redirect(fields: Mapping[str, str], key: ObjectKey, etag: str) -> str | None:
-    """Where the form wants the browser to go; ``None`` for nowhere, or what is no address (S3 ignores it then)."""
+    """The redirect that a form requests; ``None`` without one, or if it is not a URL (S3 ignores it then)."""
     address = fields.get("success_action_redirect") or fields.get("redirect") or ""
     if not address.isascii() or not address.isprintable() or " " in address:
         return None
@@ -257,5 +257,5 @@ def _redirect(fields: Mapping[str, str], key: ObjectKey, etag: str) -> str | Non
         return None
     if parts.scheme not in ("http", "https") or not parts.netloc:
         return None
-    told = f"bucket={quote(key.bucket, safe='')}&key={quote(key.key, safe='')}&etag={quote(etag, safe='')}"
-    return parts._replace(query=f"{parts.query}&{told}" if parts.query else told).geturl()
+    query = f"bucket={quote(key.bucket, safe='')}&key={quote(key.key, safe='')}&etag={quote(etag, safe='')}"
+    return parts._replace(query=f"{parts.query}&{query}" if parts.query else query).geturl()

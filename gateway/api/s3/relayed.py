@@ -1,16 +1,16 @@
-"""Plain reads of objects whose home is another node: asked there, and handed on as they come.
+"""Plain reads of objects whose home is another node: sent to the home, and relayed as they arrive.
 
-Every object has one home in the fleet, so that it is read from the origin once and kept once. The home decides all there is to
-decide about it (``api/peer/objects.py``); here the client is verified before, and counted and logged after.
+Every object has one home in the fleet, so that it is read from the origin once and kept once. The home makes every decision about
+it (``api/peer/objects.py``); this node verifies the client before, and counts and logs after.
 
-What the home cannot do is done without it, and no client hears of that. A node that cannot be reached, or dies before its answer
-begins, is suspected (``Membership.suspect``). One whose origin is lost says so at once, and stays home of what it has cached. In
-either case its successor in the ring is asked once, and if that fails too, or is this node, the object is read here as if there
-were no fleet. Stale bytes of a home that has lost its origin are given only when nobody else reaches the origin. What breaks off
-later is completed from the origin, with the ETag of the answer that has begun in If-Match and the first byte not sent in Range.
-The client has status and length already: if the object is another one by then, its connection is broken.
+A failing home is hidden from the client. A node that cannot be reached, or dies before its answer begins, is suspected
+(``Membership.suspect``). One that has lost its origin says so at once, and stays home of its cached objects. In either case its
+successor in the ring is asked once; if that fails too, or is this node, the object is read here as if there were no fleet. Stale
+bytes of a home that has lost its origin are used only if no other node reaches the origin. An answer that breaks off is completed
+from the origin, with its ETag in If-Match and the missing bytes in Range. The client already has status and length: if the object
+has changed by then, its connection is broken.
 
-A node that has lost its own origin is a successor to nobody, and has others read what is at home here and not cached.
+A node that has lost its origin is nobody's successor, and asks others to read uncached objects whose home it is.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from gateway.origin.headers import content_range, relayable
 from gateway.policies.ring import Ring, path_key
 
 _ASKED = 2
-"""Nodes that are asked for one object: its home, and who comes next."""
+"""Nodes that are asked for one object: its home and one successor."""
 _RESUMES = 3
-"""How often the rest of a body is asked of the origin when a node broke off."""
+"""How often the rest of a body is requested from the origin after a node broke off."""
 log = logging.getLogger("larder.s3")
 
 
@@ -52,10 +52,10 @@ class RelayedReads:
     """Reads of objects at their homes.
 
     Args:
-        local: how objects are read here.
-        engine: the way to the origin, and the rules.
-        membership: who is home of what.
-        peers: how other nodes are asked.
+        local: reads objects on this node.
+        engine: the rules, and the way to the origin.
+        membership: the homes of keys.
+        peers: sends requests to other nodes.
     """
 
     def __init__(self, local: ObjectReads, engine: Engine, membership: Membership, peers: Peers) -> None:
@@ -66,7 +66,7 @@ class RelayedReads:
         self._peers = peers
 
     def home(self, exchange: Exchange) -> tuple[Node | None, Ring]:
-        """Which other node is to be asked for an object, ``None`` when it is read here; and by which ring."""
+        """The other node to ask for an object, ``None`` if it is read here; and the ring that decided it."""
         membership, key = self._membership, exchange.key
         ring = membership.ring
         if key is None or membership.alone:
@@ -131,14 +131,14 @@ class RelayedReads:
                     await each.cleanup()
 
     def _next(self, exchange: Exchange, tried: Sequence[str]) -> Node | None:
-        """Which node is to be asked after those, ``None`` when it is this one, unless that has lost its origin."""
+        """The next home without ``tried``; ``None`` if that is this node. This node is passed over if it has lost its origin."""
         key, membership = exchange.key, self._membership
         assert key is not None
         lost = self._services.origin.reach(exchange.auth.principal.identity).lost
         return membership.home(path_key(key.bucket, key.key), [*tried, membership.me] if lost else tried)
 
     def warm(self, exchange: Exchange) -> None:
-        """Have an object read into the cache of its home, in the background."""
+        """Read an object into the cache of its home, in the background."""
         key, identity = exchange.key, exchange.auth.principal.identity
         assert key is not None
         home, _ = self.home(exchange)
@@ -152,13 +152,13 @@ class RelayedReads:
         try:
             response = await self._peers.request(home, "POST", wire.object_path(key), told)
         except PeerUnavailable as failure:
-            # A favour: the next reader meets the origin.
-            log.info("%s cannot be asked to read an object: %s", home.id, failure)
+            # Best effort: the next read goes to the origin.
+            log.info("warming an object at its home %s failed: %s", home.id, failure)
             return
         response.release()
 
     async def _ask(self, exchange: Exchange, home: Node, asked: list[Header]) -> Answer | Forward | None:
-        """What a node answers; ``None`` when it cannot."""
+        """A node's answer; ``None`` if it has none."""
         key, principal = exchange.key, exchange.auth.principal
         assert key is not None
         headers = [*asked, principal_header(principal.tenant, principal.identity)]
@@ -166,14 +166,14 @@ class RelayedReads:
             response = await self._peers.request(home, exchange.request.method, wire.object_path(key), headers)
         except PeerUnavailable as failure:
             RELAYED.labels("unavailable").inc()
-            log.info("%s cannot be asked for an object: %s", home.id, failure)
+            log.info("node %s cannot serve an object: %s", home.id, failure)
             return None
         try:
             answer = await self._answer(exchange, response)
         except (PeerUnavailable, ValueError) as failure:
             response.abort()
             RELAYED.labels("unavailable").inc()
-            log.warning("%s answers %d, which says nothing of the object: %s", home.id, response.status, failure)
+            log.warning("node %s sent an invalid answer (status %d): %s", home.id, response.status, failure)
             return None
         except BaseException:
             response.abort()
@@ -184,10 +184,10 @@ class RelayedReads:
         return answer
 
     async def _answer(self, exchange: Exchange, response: StreamedResponse) -> Answer | Forward | AboutCached:
-        """What another node's answer says.
+        """Interpret another node's answer.
 
         Raises:
-            PeerUnavailable, ValueError: nothing of an object.
+            PeerUnavailable, ValueError: the answer is invalid.
         """
         said = response.header(wire.FORWARD)
         if response.status == wire.MISDIRECTED and said is not None:
@@ -226,7 +226,7 @@ class RelayedReads:
         return answer
 
     def _rest(self, key: ObjectKey, principal: Principal, version: Version, span: tuple[int, int]) -> Reopen:
-        """How the origin gives what is missing of an answer of that version."""
+        """Returns a function that reads the rest of an answer of ``version`` from the origin."""
         origin, (start, stop) = self._services.origin, span
 
         async def rest(sent: int) -> StreamedResponse:
@@ -235,7 +235,7 @@ class RelayedReads:
             except ReaderRefused:
                 raise
             except ObjectChanged:
-                # The home that broke off has it still, or broke off because of that.
+                # The home still has the old version, or broke off because of the change.
                 await self._engine.changed([key])
                 raise
 
@@ -243,10 +243,10 @@ class RelayedReads:
 
 
 async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
-    """The body of another node's answer, counted if it broke off.
+    """The body of another node's answer; counts those that break off.
 
     Raises:
-        LarderError: the rest cannot be had; the connection must be broken.
+        LarderError: the rest cannot be read; the connection must be broken.
     """
     try:
         while chunk := await stream.next_chunk():
@@ -263,9 +263,9 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
 
 
 def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
-    """What the client asked for, as it is asked on; ``None`` when it is for the origin, or cannot be said in a header.
+    """The headers to send to the home; ``None`` if the origin must answer, or a header cannot be passed on.
 
-    ``forced``: the home is to check with the origin.
+    ``forced``: the home must revalidate with the origin.
     """
     request = exchange.request
     span = request.fields.get(b"range")
@@ -283,7 +283,7 @@ def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
 
 
 def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | None:
-    """Which version of an object an answer has which bytes of; ``None`` if it does not say so exactly."""
+    """The version and the span of bytes that an answer has; ``None`` if its headers do not say so exactly."""
     etag, length = response.header("etag") or "", response.header("content-length") or ""
     if not etag.startswith('"') or not length.isdigit():
         return None
@@ -303,7 +303,7 @@ def _raw(response: StreamedResponse) -> RawHeaders:
 
 async def _error(response: StreamedResponse, code: str, told: wire.CacheStatus) -> AboutCached:
     if code not in S3_CODES:
-        raise ValueError(f"{code!r} is no error of S3")
+        raise ValueError(f"{code!r} is not an S3 error code")
     extra = wire.read_error(await response.read(wire.LONGEST_ERROR))
     span = response.header("content-range")
     return AboutCached(

@@ -1,7 +1,7 @@
-"""A place for a body that must be read whole before anything may be sent: memory first, then an unlinked file.
+"""Holds a body that must be read whole before anything may be sent: memory first, then an unlinked file.
 
-The file has no name, so nothing is left behind when the process dies. When the preferred directory cannot take it
-(read-only, full, gone), what there is moves to the system's temporary directory and the upload goes on.
+The file has no name, so nothing is left behind when the process dies. If the preferred directory fails (read-only, full,
+removed), the bytes move to the system's temporary directory and the upload continues.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MEMORY = 1024 * 1024
 
 
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Does blocking work in a thread; raises what it raises, and DiskUnavailable when the disk hangs."""
+"""Runs blocking work in a thread; raises its exceptions, and DiskUnavailable when the disk hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolPlace:
-    """Where a spool's file goes, ``None`` for the system's temporary directory, and what does its blocking work."""
+    """The directory of spool files, ``None`` for the system's temporary directory; ``work`` runs its blocking calls."""
 
     directory: Path | None
     work: Work = asyncio.to_thread
 
 
 class Spool:
-    """Collects bytes, then gives them back as often as asked.
+    """Collects bytes, then returns them as often as asked.
 
     Args:
         place: where the file goes if one is needed.
@@ -50,7 +50,7 @@ class Spool:
         """Append bytes.
 
         Raises:
-            S3Error: ServiceUnavailable when there is no room anywhere.
+            S3Error: ServiceUnavailable no directory has room.
         """
         self._tail += piece
         if len(self._tail) > MEMORY:
@@ -75,10 +75,10 @@ class Spool:
             yield bytes(self._tail)
 
     def close(self) -> None:
-        """Free memory and file; harmless when repeated."""
+        """Free memory and file; may be called again."""
         self._tail.clear()
         if self._file is not None:
-            # It has no name, so closing it writes to its disk.
+            # The file is unlinked: closing it frees its blocks, which writes to the disk.
             closer.submit(self._file.close)
             self._file = None
 

@@ -1,6 +1,6 @@
-"""The data paths under ``/-/v1``: batches, look-ups and blobs, as plain ASGI; all other addresses are FastAPI's.
+"""The data paths under ``/-/v1``: batches, look-ups and blobs, as plain ASGI; FastAPI serves all other addresses.
 
-Addresses of blobs contain digests, and a digest is a right to read: they are not logged.
+Blob addresses contain digests, and knowing a digest is the right to read the blob: they are not logged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DataApp(Edge):
         return path.startswith("/v1/") and bool(_DATASET.fullmatch(path) or _BLOB.fullmatch(path))
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """As FastAPI's answers have them."""
+        """The headers that FastAPI's answers have too."""
         return date_header(int(time.time())), SERVER
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
 """``POST /-/v1/datasets/{id}/batch`` and ``.../lookup``: many items of a dataset in one answer.
 
-Plain ASGI, because this is a data path. Everything that can be refused is refused before the first byte: the query, the indices,
-the reader's right to every single item.
+Plain ASGI, because this is a data path. All refusals (the query, the indices, the reader's right to every item) happen before the
+first byte.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class BatchQuery:
 
 
 def parse_query(raw: bytes) -> BatchQuery:
-    """Read the query string.
+    """Parse the query string.
 
     Raises:
-        ApiError: InvalidRequest, naming the parameter and what it may be.
+        ApiError: InvalidRequest, naming the parameter and its allowed values.
     """
     given: dict[str, str] = {}
     for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
         if name not in _PARAMETERS:
-            raise _invalid(f"there is no parameter {name!r}; known: {', '.join(_PARAMETERS)}")
+            raise _invalid(f"unknown parameter {name!r}; known: {', '.join(_PARAMETERS)}")
         given[name] = value
     try:
         mode = BatchMode(given.get("mode", "exact"))
@@ -66,7 +66,7 @@ def parse_query(raw: bytes) -> BatchQuery:
         raise _invalid(f"job must have at most {_LONGEST_JOB} characters")
     take = _number(given, "take", 1)
     if (take is None) == (mode is BatchMode.SUBSTITUTE):
-        raise _invalid("take goes with mode=substitute, and only with it: how many of the candidates to deliver")
+        raise _invalid("take, the number of candidates to deliver, belongs to mode=substitute only")
     ordered = given.get("ordered", "0")
     if ordered not in ("0", "1") or (ordered == "1" and mode is not BatchMode.EXACT):
         raise _invalid("ordered must be 0, or 1 with mode=exact")
@@ -78,12 +78,12 @@ def _number(given: dict[str, str], name: str, least: int) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
-        raise _invalid(f"{name} must be a number from {least}, not {text[:40]!r}")
+        raise _invalid(f"{name} must be an integer of at least {least}, not {text[:40]!r}")
     return int(text)
 
 
 def parse_indices(body: bytes, items: int, *, distinct: bool) -> NDArray[np.uint32]:
-    """Read the candidates.
+    """Parse the candidates.
 
     Raises:
         ApiError: InvalidRequest, TooLarge or IndexOutOfRange, naming the first wrong index.
@@ -108,12 +108,12 @@ def parse_indices(body: bytes, items: int, *, distinct: bool) -> NDArray[np.uint
         ordered = np.sort(indices)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(twice):
-            raise _invalid(f"item {int(twice[0])} is there twice; mode=substitute wants distinct candidates")
+            raise _invalid(f"item {int(twice[0])} appears twice; mode=substitute requires distinct candidates")
     return indices
 
 
 def runs_of(indices: NDArray[np.uint32], longest: int) -> Iterator[tuple[int, int]]:
-    """The indices, each once, as ascending half-open runs of at most ``longest`` consecutive ones: what is read in one go."""
+    """The distinct indices as ascending half-open runs of at most ``longest`` consecutive ones, each read in one go."""
     if not len(indices):
         return
     ordered = np.sort(indices).astype(np.int64)
@@ -138,7 +138,7 @@ async def check_rights(principal: Principal, registration: Registration, indices
         checked += stop - start
         if checked >= _TURN:
             checked = 0
-            await asyncio.sleep(0)  # others have a turn: a million items take seconds
+            await asyncio.sleep(0)  # a million items take seconds: let other requests run
         for index, location in enumerate(registration.locations.between(start, stop), start):
             if not principal.may_touch(location.path):
                 raise ApiError(
@@ -147,7 +147,7 @@ async def check_rights(principal: Principal, registration: Registration, indices
 
 
 class BatchEndpoint:
-    """Answers batch and lookup requests whose caller and dataset are known."""
+    """Answers batch and lookup requests after the caller and the dataset are known."""
 
     def __init__(self, batches: Batches, planned: Planned) -> None:
         self._batches = batches
@@ -176,7 +176,7 @@ class BatchEndpoint:
         """Answer a batch request.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
             BrokenBody: the answer that has begun cannot be completed.
         """
         query = parse_query(scope["query_string"])
@@ -212,7 +212,7 @@ class BatchEndpoint:
         """Answer with a bitmap: bit i of the body, least significant first, says whether candidate i is resident.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
         if scope["query_string"]:
             raise _invalid("lookup takes no parameters")
@@ -225,7 +225,7 @@ class BatchEndpoint:
         await send({"type": "http.response.body", "body": bits})
 
     def _directives(self, content: Content, plan: InForce) -> RawHeaders:
-        """What the job is told to do: how its dataset is cached, where to begin, and by which version of the plan."""
+        """The headers for the job: how its dataset is cached, where to begin, and the version of the plan."""
         chunk = plan.chunk
         if chunk < 0 and plan.caching is CachingMode.CHUNKED:
             chunk = self._batches.fullest_chunk(content, self._planned.cut(content, plan.partitions, plan.units))

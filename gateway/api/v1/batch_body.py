@@ -1,7 +1,7 @@
-"""The bodies of batch answers on their way out: the index form, frames as they come, and TAR for people.
+"""Bodies of batch answers: the index form, and frames as they arrive.
 
-Bytes of files never pass through this process where the server can avoid it. Frames that are ready together leave together, in
-pieces of at least 256 KiB: many small chunks would cost the reader most of his speed. What is ready does not wait for the rest.
+The server sends files without copying them through this process where it can. Frames that are ready together leave together, in
+pieces of at least 256 KiB, because many small chunks slow the reader down. Ready frames do not wait for pending items.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 class ItemTally:
-    """Counts the items of answers, by what became of them; ``sent`` counts their bytes too."""
+    """Counts the items of answers by result; ``sent`` counts their bytes."""
 
     def __init__(self, items: Counter, sent: Counter | None = None) -> None:
         self._items = items
         self._sent = sent
 
     def item(self, flags: ItemFlag, status: ItemStatus, size: int) -> None:
-        """One item of an answer."""
+        """Count one item of an answer."""
         if status is ItemStatus.OK:
             self.delivered(
                 "hit" if ItemFlag.HIT in flags else "joined" if ItemFlag.JOINED in flags else "fetched", 1, size
@@ -56,31 +56,31 @@ class ItemTally:
             self._items.labels(RESULTS[status]).inc()
 
     def delivered(self, result: str, count: int, size: int) -> None:
-        """So many items of ``size`` bytes together."""
+        """Count ``count`` items of ``size`` bytes in total."""
         self._items.labels(result).inc(count)
         if self._sent is not None:
             self._sent.labels(result).inc(size)
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How an answer is made: who counts its items, and the most bytes of one that is sent at all; ``None``: any."""
+class SendOptions:
+    """How to answer: the tally of its items, and the largest item to send, in bytes; ``None``: any."""
 
     tally: ItemTally
     largest: int | None = None
 
 
-TO_CLIENTS = Manner(ItemTally(metrics.BATCH_ITEMS, metrics.BATCH_BYTES))
-TOO_LARGE = "it is too large to go with others; ask for its blob"
+TO_CLIENTS = SendOptions(ItemTally(metrics.BATCH_ITEMS, metrics.BATCH_BYTES))
+TOO_LARGE = "too large for a batch; request its blob"
 
 
 async def send_resident(
-    scope: Scope, send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders, manner: Manner = TO_CLIENTS
+    scope: Scope, send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders, options: SendOptions = TO_CLIENTS
 ) -> None:
     """Send the index form and close the files.
 
     Raises:
-        BrokenBody: a file was shorter than it was when it was opened; the connection must be broken.
+        BrokenBody: a file was truncated after it was opened; the connection must be broken.
     """
     try:
         indices = ask.indices
@@ -95,7 +95,7 @@ async def send_resident(
         await send(start)
         pieces: list[Piece] = [head, *[(file.fd, 0, file.size) for file in opened.files], end]
         await send_pieces(scope, send, pieces)
-        manner.tally.delivered("hit", len(entries), size)
+        options.tally.delivered("hit", len(entries), size)
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
     finally:
@@ -104,10 +104,10 @@ async def send_resident(
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """What frames are made with: how large items are read, and the manner."""
+    """How to make frames: how large items are read, and the options."""
 
     fetches: ItemFetches
-    manner: Manner = TO_CLIENTS
+    options: SendOptions = TO_CLIENTS
 
 
 async def send_frames(
@@ -137,8 +137,8 @@ async def send_frames(
 
 async def _frame(ask: BatchAsk, arrival: Arrival, frames: FrameSequence, framing: Framing, outgoing: Outgoing) -> None:
     position, index = arrival.position, int(ask.indices[arrival.position])
-    content = _within(arrival.content, framing.manner.largest)
-    tally = framing.manner.tally
+    content = _within(arrival.content, framing.options.largest)
+    tally = framing.options.tally
     if isinstance(content, LargeItem):
         await outgoing.flush()
         wanted = Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here)
@@ -160,7 +160,7 @@ async def _frame(ask: BatchAsk, arrival: Arrival, frames: FrameSequence, framing
 
 
 def _within(content: ItemFile | Outcome, largest: int | None) -> ItemFile | Outcome:
-    """The item, unless it is too large to be sent."""
+    """The item, unless it is larger than ``largest`` bytes."""
     if largest is None or isinstance(content, FailedItem):
         return content
     if not isinstance(content, LargeItem) and described(content)[1] <= largest:
@@ -187,7 +187,7 @@ Content = ItemFile | StoredItem | InMemoryItem
 
 
 def described(content: Content) -> tuple[ItemFlag, int, int]:
-    """Flags, size and CRC of an item that is delivered."""
+    """Flags, size in bytes and CRC of a delivered item."""
     if isinstance(content, InMemoryItem):
         return content.flags, len(content.data), content.crc32
     if isinstance(content, StoredItem):
@@ -196,7 +196,7 @@ def described(content: Content) -> tuple[ItemFlag, int, int]:
 
 
 class Outgoing:
-    """Pieces that wait to be sent together, and what they need until then."""
+    """Pieces waiting to be sent together, and the files they need until then."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.size = 0
@@ -212,10 +212,10 @@ class Outgoing:
         self.size += len(piece)
 
     async def add_item(self, head: bytes, content: Content) -> None:
-        """Append an item: its header and its bytes; it is let go when they are sent.
+        """Append an item, header and bytes; it is released when they are sent.
 
         Raises:
-            BlobGone: its file is shorter than it was.
+            BlobGone: its file was truncated.
             DiskUnavailable: its file cannot be read.
         """
         self.add(head)
@@ -233,7 +233,7 @@ class Outgoing:
             self._pieces.append((fd, 0, size))
             self.size += size
             return
-        # Small files would be read one by one in any case; read now, thousands of them need not be open together.
+        # Small files would be read one by one anyway; reading them now keeps thousands of them from being open at once.
         self.add(await read_exactly(fd, size, 0))
         if isinstance(content, ItemFile):
             close_files([self._files.pop()])
@@ -241,12 +241,12 @@ class Outgoing:
             self._kept.pop()
 
     async def flush_if_full(self) -> None:
-        """Send what waits once it is worth a piece."""
+        """Send the waiting pieces once they are worth a write."""
         if self.size >= PIECE:
             await self.flush()
 
     async def flush(self, *, more: bool = True) -> None:
-        """Send what waits."""
+        """Send the waiting pieces."""
         pieces, self._pieces, self.size = self._pieces, [], 0
         try:
             if pieces or not more:
@@ -255,19 +255,19 @@ class Outgoing:
             self.close()
 
     def close(self) -> None:
-        """Let go of what was sent, or will not be."""
+        """Release the items that were sent, or will not be."""
         files, self._files, self._kept = self._files, [], []
         close_files(files)
 
 
 async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> AsyncIterator[Arrival]:
-    """Each arrival; what waits to be sent is sent before anything is waited for."""
+    """Yields each arrival, and flushes ``outgoing`` before waiting for the next one."""
     loop = asyncio.get_running_loop()
     upcoming: asyncio.Task[Arrival | None] | None = None
     try:
         while True:
             upcoming = loop.create_task(_next(arrivals))
-            await asyncio.sleep(0)  # it has a turn; what needs no waiting is there then
+            await asyncio.sleep(0)  # let it run: an arrival that needs no waiting is ready then
             if not upcoming.done():
                 await outgoing.flush()
             arrival = await upcoming
@@ -284,16 +284,16 @@ async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> Asy
 
 
 async def _next(arrivals: AsyncGenerator[Arrival]) -> Arrival | None:
-    """``None`` at the end: an exception keeps the frames that it passed through, and their files, until it is collected."""
+    """``None`` at the end. Catching the exception here frees its frames, and with them their files, at once."""
     return await anext(arrivals, None)
 
 
 def suffix_of(key: str) -> str:
-    """The last extension of a key, for names of TAR members; nothing that is unusual in a file's name."""
+    """The last extension of a key, for names of TAR members; empty if it is unusual in a file name."""
     found = _SUFFIX.search(key)
     return found.group() if found else ""
 
 
 def headers_of(pairs: Sequence[tuple[str, str]]) -> RawHeaders:
-    """Headers as they go out."""
+    """Headers as ASGI wants them."""
     return [(name.encode(), value.encode("latin-1")) for name, value in pairs]

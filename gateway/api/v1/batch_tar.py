@@ -1,7 +1,7 @@
 """The batch answer as a TAR archive, for people and for tools that read archives.
 
-TAR has no word for "this is all": a reader takes an archive that was cut at the end of a member for a whole one. So the last
-member is ``_manifest.json``, which lists every position and what became of it; an archive without it is cut off.
+TAR has no marker for a complete archive: one that was cut at the end of a member looks whole. So the last member is
+``_manifest.json``, which lists every position and its result; an archive without it was truncated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Archive:
         self._delivered = 0
 
     async def add(self, arrival: Arrival) -> None:
-        """Add a member and its entry in the manifest, or only the latter for an item that is not delivered."""
+        """Add a member and its manifest entry; only the entry for an item that is not delivered."""
         index = int(self._ask.indices[arrival.position])
         location = self._ask.registration.locations.of(index)
         content = arrival.content

@@ -1,4 +1,4 @@
-"""``GET /-/v1/blobs/{digest}``: one blob by its digest, with ranges. To know the digest is the right to read it."""
+"""``GET /-/v1/blobs/{digest}``: one blob by its digest, with ranges. Knowing the digest is the right to read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def send_blob(scope: Scope, send: Send, store: Store, name: str) -> None:
 
     Raises:
         ApiError: InvalidRequest, NotResident, InvalidRange.
-        BrokenBody: the file was cut short meanwhile; the connection must be broken.
+        BrokenBody: the file was truncated while being sent; the connection must be broken.
     """
     if not is_dataset_id(name):
         raise ApiError("InvalidRequest", "a blob is named by its SHA-256 digest: 64 lower-case hex digits")

@@ -1,6 +1,6 @@
-"""``/-/v1/datasets``: register, show, list and remove datasets. Control requests, hence FastAPI; see app.py for the data paths.
+"""``/-/v1/datasets``: register, show, list and remove datasets. Control requests, hence FastAPI; app.py has the data paths.
 
-A registration belongs to a tenant. Nobody learns whether another tenant has a dataset of some name or id.
+A registration belongs to a tenant. Other tenants cannot find out that it exists.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ from gateway.store.datasets.registry import DigestSource, RegistrationRules
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
-_BY_CONTENT = (
-    "register it as {name}-{first 16 digits of its id}, which no other dataset can have, and which expires without use"
-)
+_BY_CONTENT = "register it as {name}-{first 16 digits of its id}, which is unique, and expires when unused"
 PROBLEMS = refusals(
     {
         400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
@@ -62,19 +60,19 @@ PROBLEMS = refusals(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of digest files: the largest, in bytes, and how many bytes are left free."""
+    """Limits of digest files: the largest, in bytes, and the bytes of the disk to keep free."""
 
     largest: int
     reserve: int
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """What the configuration allows."""
+    """The limits that the configuration sets."""
     return Bounds(settings.datasets.max_digest_file, settings.cache.reserve)
 
 
 def dataset_rules(settings: Settings) -> RegistrationRules:
-    """What the configuration allows to be registered."""
+    """The rules of registration that the configuration sets."""
     datasets, capacity = settings.datasets, settings.cache.capacity
     return RegistrationRules(
         Limits(datasets.read_memory, datasets.read_time, settings.cache.reserve),
@@ -84,7 +82,7 @@ def dataset_rules(settings: Settings) -> RegistrationRules:
 
 
 class DatasetService:
-    """What the endpoints do."""
+    """Implements the endpoints."""
 
     def __init__(
         self,
@@ -118,7 +116,7 @@ class DatasetService:
     async def register(
         self, caller: Caller, name: str, caching: str, by_content: bool, request: Request
     ) -> tuple[Registration, bool]:
-        """Register what the request's body is or names; and whether the name is new."""
+        """Register the digest file that the body is or names. Returns the registration, and whether the name is new."""
         check_name(name)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         registry, tenant = self._registrations.registry, caller.principal.tenant
@@ -134,7 +132,7 @@ class DatasetService:
         return registered
 
     async def remove(self, principal: Principal, name: str) -> None:
-        """Forget one of the caller's datasets."""
+        """Remove one of the caller's datasets."""
         check_name(name)
         if not await self._registrations.remove(principal.tenant, name):
             raise UnknownDataset(name)
@@ -149,7 +147,7 @@ class DatasetService:
         return Datasets(datasets=documents)
 
     def describe(self, registration: Registration) -> Dataset:
-        """The document of a dataset."""
+        """The API document of a dataset."""
         content = registration.content
         plan = self._planned.of(registration)
         moment = datetime.fromtimestamp(registration.registered_at, UTC)
@@ -166,10 +164,10 @@ class DatasetService:
         )
 
     async def page(self, principal: Principal, registration: Registration, start: int, count: int) -> bytes:
-        """Where some items are: an ``Items`` document as JSON, made piece by piece, so that others have a turn.
+        """Locations of items: an ``Items`` document as JSON, rendered in pieces so that other requests can run in between.
 
         Raises:
-            ApiError: IndexOutOfRange; AccessDenied, the caller's allow-list does not cover one of them.
+            ApiError: IndexOutOfRange; AccessDenied if the caller's allow-list does not cover one of them.
         """
         items = registration.content.items
         if start > items:
@@ -190,7 +188,7 @@ class DatasetService:
 
     @staticmethod
     async def _take(caller: Caller, request: Request, file: Incoming) -> None:
-        """The digest file is the body."""
+        """Take the request body as the digest file."""
         announced = request.headers.get("content-length", "")
         if announced.isdigit():
             file.expect(int(announced))
@@ -200,7 +198,7 @@ class DatasetService:
         caller.confirm(file.fingerprint)
 
     async def _fetch(self, caller: Caller, source: ObjectKey, file: Incoming) -> None:
-        """The digest file is an object, read as the caller may read it."""
+        """Read the digest file from its object, with the caller's rights."""
         where = f"s3://{source.path}"
         if not caller.principal.may_touch(source.path):
             raise ApiError("AccessDenied", f"The allow-list of this access key does not cover {where}.")
@@ -220,7 +218,7 @@ class DatasetService:
 
 
 def _refused(status: int, where: str) -> ApiError:
-    """What it means for a registration that the origin did not give the digest file."""
+    """The error for a registration whose digest file the origin refused with ``status``."""
     if status in (401, 403):
         return ApiError("AccessDenied", f"The origin refuses {where} to the keys that this gateway uses there for you.")
     if status == 404:
@@ -240,7 +238,7 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 
 
 async def _source(caller: Caller, request: Request) -> ObjectKey:
-    """The object that a JSON body names."""
+    """The object named by a JSON body."""
     text = b""
     async for piece in _body(request):
         text += piece
@@ -253,7 +251,7 @@ async def _source(caller: Caller, request: Request) -> ObjectKey:
         raise invalid_request(error.errors()) from None
     bucket, _, key = address.removeprefix("s3://").partition("/")
     if not is_bucket_name(bucket) or len(key.encode()) > 1024:
-        raise ApiError("InvalidRequest", f"source: {quote(address, safe=':/')[:200]} is no address of an object.")
+        raise ApiError("InvalidRequest", f"source: {quote(address, safe=':/')[:200]} is not the address of an object.")
     return ObjectKey(caller.principal.identity.origin, bucket, key)
 
 
@@ -283,16 +281,16 @@ def _parameters(*known: str) -> Callable[[Request], Awaitable[None]]:
         given = [name for name, _ in request.query_params.multi_items()]
         for name in given:
             if name not in known:
-                there = f"known: {', '.join(known)}" if known else "there are none"
-                raise ApiError("InvalidRequest", f"There is no parameter {name[:64]!r} here; {there}.")
+                there = f"known: {', '.join(known)}" if known else "none is allowed"
+                raise ApiError("InvalidRequest", f"Unknown parameter {name[:64]!r}; {there}.")
             if given.count(name) > 1:
-                raise ApiError("InvalidRequest", f"The parameter {name} is there more than once.")
+                raise ApiError("InvalidRequest", f"The parameter {name} appears more than once.")
 
     return check
 
 
 def checks(*parameters: str, body: bool = False) -> list[Any]:
-    """Who asks, before anything else about the request is looked at."""
+    """Dependencies of an endpoint: the caller is verified before the parameters and the body are checked."""
     return [Depends(_caller), Depends(_parameters(*parameters)), *([] if body else [Depends(_without_body)])]
 
 
@@ -315,10 +313,10 @@ async def register(
     caching: Annotated[CachingWanted, Query(description="how the cache should treat it")] = "auto",
     by_content: Annotated[bool, Query(description=_BY_CONTENT)] = False,
 ) -> Dataset:
-    """Upload a digest file, or name its S3 address. Another dataset that had this name is replaced; while it is used, it stays
+    """Upload a digest file, or name its S3 address. Another dataset of this name is replaced; while in use, it stays registered
     under the name of its content.
 
-    Registrations are soft state: when any request is answered UnknownDataset, register again.
+    Registrations are soft state: when a request is answered UnknownDataset, register again.
     """
     try:
         registration, new = await service.register(caller, name, caching, by_content, request)
@@ -344,7 +342,7 @@ async def show(name: str, caller: Asking, service: Service) -> Dataset:
 
 @router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=checks())
 async def remove(name: str, caller: Asking, service: Service) -> None:
-    """Forget a name. Nothing at the origin changes, and what is cached of its items stays until its room is needed."""
+    """Forget a name. Nothing changes at the origin, and cached items stay until their space is needed."""
     await service.remove(caller.principal, name)
 
 
@@ -361,13 +359,13 @@ async def items(
     start: Annotated[int, Query(ge=0, description="index of the first item")] = 0,
     count: Annotated[int, Query(ge=1, le=MOST_ITEMS, description="most items to list")] = 1000,
 ) -> Response:
-    """Where items are, by index."""
+    """Locations of items by index."""
     page = await service.page(caller.principal, await service.found(caller.principal, name), start, count)
-    return Response(page, media_type="application/json")  # not validated: it is ours, and may be ten thousand items
+    return Response(page, media_type="application/json")  # not validated: built here, up to ten thousand items
 
 
 def add_datasets(app: FastAPI, service: DatasetService) -> None:
-    """Put the endpoints into the application under ``/-``, with its problem documents and its description."""
+    """Add the endpoints to the application under ``/-``, with problem documents and the OpenAPI description."""
     app.state.datasets = service
     include(app, router)
     describe_data_paths(app)

@@ -1,4 +1,4 @@
-"""What ``/-/v1`` answers about datasets, as schemas with examples."""
+"""The ``/-/v1`` documents about datasets, as schemas with examples."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Dataset(BaseModel):
     items: int = Field(examples=[1281167])
     bytes: int = Field(description="of all items whose length is known", examples=[146_000_000_000])
     caching: Literal["full", "static", "chunked", "none"] = Field(
-        description="the mode that a reader gets who begins now: by the fleet's plan if it has the dataset, else by its size",
+        description="the mode for a reader that begins now: from the fleet's plan if it includes the dataset, else from its size",
         examples=["chunked"],
     )
     chunks: Chunks
-    plan: int = Field(description="version of the decision that caching and chunks follow from", examples=[1])
+    plan: int = Field(description="version of the plan that caching and chunks come from", examples=[1])
     resident: int = Field(
-        description="items in the cache of the node that answers; in a fleet, each has its share", examples=[256_000]
+        description="items in the cache of the answering node; in a fleet, each node caches its share",
+        examples=[256_000],
     )
     registered_at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
 
@@ -49,7 +50,7 @@ class Datasets(BaseModel):
 
 
 class Item(BaseModel):
-    """Where an item is. Its digest is a right to read it, and is told to nobody."""
+    """The location of an item. Its digest is left out: it is a right to read the item."""
 
     index: int = Field(examples=[0])
     bucket: str = Field(examples=["datasets"])
@@ -65,7 +66,7 @@ class Items(BaseModel):
 
 
 class SourceRequest(BaseModel):
-    """Where the digest file is to be read from, with the caller's own rights at the origin."""
+    """The address of a digest file, to be read with the caller's own rights at the origin."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""``/-/v1/fleet``: who is in the fleet. With it a client computes which node is home of what, and asks there first."""
+"""``/-/v1/fleet``: the nodes of the fleet. A client computes the home of each item from it, and asks that node first."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ class FleetNode(BaseModel):
     """One node. Only READY ones are in the ring."""
 
     id: str = Field(examples=["gw-1"])
-    address: str = Field(description="where it answers, as it says itself", examples=["http://10.0.0.7:9000"])
+    address: str = Field(description="the address it advertises", examples=["http://10.0.0.7:9000"])
     capacity: int = Field(description="of its cache in bytes; its weight in the ring", examples=[8_000_000_000_000])
     state: NodeState
 
 
 class Fleet(BaseModel):
-    """The fleet as this node knows it; a node that is alone is all of it."""
+    """The fleet as this node knows it; a standalone node lists only itself."""
 
     zone: str = Field(examples=["default"])
     ring: int = Field(description="version of the function from nodes and keys to homes", examples=[RING])
-    version: int = Field(description="goes up with every change, in the worker that answers", examples=[3])
+    version: int = Field(description="increases with every change, per worker", examples=[3])
     nodes: list[FleetNode] = Field(description="by id")
 
 
 class FleetService:
-    """What the endpoint does."""
+    """Implements the endpoint."""
 
     def __init__(self, identities: Identities, membership: Membership) -> None:
         self._identities = identities
         self._membership = membership
 
     async def admit(self, request: Request) -> None:
-        """Let any verified caller pass.
+        """Admit any verified caller.
 
         Raises:
-            S3Error: it is none.
-            ApiError: InvalidRequest, there is a body or a parameter.
+            S3Error: the caller is not verified.
+            ApiError: InvalidRequest if there is a body or a parameter.
         """
         caller = self._identities.admit(request.scope)
         if request.query_params:
-            raise ApiError("InvalidRequest", "There are no parameters here.")
+            raise ApiError("InvalidRequest", "This address takes no parameters.")
         async for piece in request.stream():
             if piece:
                 raise ApiError("InvalidRequest", "A GET of this address takes no body.")
@@ -91,11 +91,11 @@ router = APIRouter(
 
 @router.get("/fleet", summary="Show the fleet", dependencies=[Depends(_admitted)])
 async def show(service: Service) -> Fleet:
-    """The nodes of this zone: what a client needs to compute the ring."""
+    """The nodes of this zone: the input of the client's ring."""
     return service.show()
 
 
 def add_fleet(app: FastAPI, service: FleetService) -> None:
-    """Put the endpoint into the application under ``/-``, with its problem documents."""
+    """Add the endpoint to the application under ``/-``, with its problem documents."""
     app.state.fleet = service
     include(app, router)

@@ -1,11 +1,10 @@
-"""``/-/v1/datasets/{name}/homes``: the ring's keys of items, with which a reader finds the node that each item is home on.
+"""``/-/v1/datasets/{name}/homes``: the ring keys of items, from which a reader computes the home node of each item.
 
-A key is the first eight of the 32 bytes of an item's SHA-256. The digest as a whole is a right to read the item (see
-docs/security.md), and these eight bytes are none: 192 bits stay unknown, so nobody can present the digest, or guess it. What
-they do tell, that two items are equal or that an item is a content which one has already, is told only of items that the
-caller's allow-list covers, and who may read an item can compute its digest anyway. A key that is made with a secret would tell
-less, and would have to be known to every reader and stay the same in the whole fleet for as long as anything is cached:
-a second secret for nothing.
+A key is the first eight of the 32 bytes of an item's SHA-256. The whole digest is a right to read the item (see
+docs/security.md); the key is not: 192 bits stay unknown, so nobody can present or guess the digest. A key does reveal that two
+items are equal, or that an item equals a content at hand. It is given only for items that the caller's allow-list covers, and a
+caller who may read an item can compute its digest anyway. Keys derived from a secret would reveal less, but every reader would
+need that secret, unchanged in the whole fleet for as long as anything is cached.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
     responses={
         200: {
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-            "description": "a key of eight bytes for each item, unsigned, little-endian",
+            "description": "an eight-byte key per item, unsigned, little-endian",
         }
     },
     dependencies=checks("start", "count"),
@@ -45,7 +44,7 @@ async def homes(
     start: Annotated[int, Query(ge=0, description="index of the first item")] = 0,
     count: Annotated[int, Query(ge=1, le=MOST_KEYS, description="most keys to list")] = MOST_KEYS,
 ) -> Response:
-    """What decides where items are home: with the nodes of ``/-/v1/fleet`` a reader computes each item's, and asks it there."""
+    """The ring keys of items: with the nodes of ``/-/v1/fleet``, a reader computes the home of each item and asks there first."""
     registration = await service.found(caller.principal, name)
     content = registration.content
     if start > content.items:
@@ -56,5 +55,5 @@ async def homes(
 
 
 def add_homes(app: FastAPI) -> None:
-    """Put the endpoint into an application that has the datasets' already."""
+    """Add the endpoint to an application that has the datasets' endpoints already."""
     include(app, router)

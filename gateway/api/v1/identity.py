@@ -1,7 +1,7 @@
-"""Who asks under ``/-/v1``: the gateway's own access keys, verified as on the S3 side over the request as it arrived.
+"""Authentication under ``/-/v1``: the gateway's own access keys, verified as on the S3 side over the request as it arrived.
 
-Requests are signed in the Authorization header. A presigned address would be a lasting right to register or remove, and a body
-in signed chunks serves clients that cannot hash beforehand; neither is needed here, so neither is accepted.
+Requests are signed in the Authorization header. A presigned address would be a lasting right to register or remove, and signed
+chunks serve clients that cannot hash beforehand. Neither is needed here, so neither is accepted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gateway.server.strangers import authenticated
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A verified caller; ``payload_hash`` is what the signature says of the body, in hex, empty when it says nothing."""
+    """A verified caller; ``payload_hash`` is the signed SHA-256 of the body in hex, empty for an unsigned body."""
 
     principal: Principal
     payload_hash: str
 
     def confirm(self, computed: str) -> None:
-        """Refuse a body whose hash (SHA-256, hex) is not the one that was signed.
+        """Refuse a body whose hash (SHA-256, hex) differs from the signed one.
 
         Raises:
             S3Error: XAmzContentSHA256Mismatch.
@@ -38,7 +38,7 @@ class Caller:
             raise S3Error("XAmzContentSHA256Mismatch")
 
     def confirm_body(self, body: bytes) -> None:
-        """``confirm`` for a body that is at hand."""
+        """``confirm`` for a complete body."""
         if self.payload_hash:
             self.confirm(sha256(body).hexdigest())
 
@@ -56,10 +56,10 @@ class Identities:
         self._now = now
 
     def admit(self, scope: Scope) -> Caller:
-        """Verify the head of a request; the body is confirmed when it has come.
+        """Verify the head of a request; the caller confirms the body later.
 
         Raises:
-            S3Error: as ``Authenticator.authenticate``; AccessDenied for anonymous callers; InvalidRequest for ways of signing
+            S3Error: as ``Authenticator.authenticate``; AccessDenied for anonymous callers; InvalidRequest for forms of signing
                 that are not accepted here.
         """
         request = WireRequest(

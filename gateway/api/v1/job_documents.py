@@ -1,4 +1,4 @@
-"""What ``/-/v1/jobs`` and ``/-/v1/plan`` take and answer, as schemas with examples; every bound of a job's words stands here."""
+"""The ``/-/v1/jobs`` and ``/-/v1/plan`` documents, as schemas with examples and the bounds of every field."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ assert set(PhaseName.__args__) == set(Phase)  # type: ignore[attr-defined]
 Mode = Literal["full", "static", "chunked", "none"]
 
 
-class _Words(BaseModel):
-    """What a client says: nothing unknown, and no number as text."""
+class _StrictModel(BaseModel):
+    """A request document: unknown fields and numbers given as text are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class JobRequest(_Words):
+class JobRequest(_StrictModel):
     """A job, as each of its ranks registers it."""
 
     job: str = Field(pattern=_NAME, examples=["resnet50-17"])
@@ -35,15 +35,15 @@ class JobRequest(_Words):
     batch_size: int = Field(ge=1, le=1_048_576, description="items in a mini-batch of one rank", examples=[256])
     ranks: int = Field(1, ge=1, le=65_536, description="processes that train together", examples=[8])
     caching: Literal["auto", "on", "off"] = Field(
-        "auto", description="off: never use the cache; on: do, whatever is measured; auto: if it is of use"
+        "auto", description="off: never use the cache; on: always use it; auto: use it if measurements show a gain"
     )
 
 
-class PhaseTimes(_Words):
-    """What one rank's mini-batches came to in one phase, since the job's start."""
+class PhaseTimes(_StrictModel):
+    """One rank's sums over its mini-batches of one phase, since the job's start."""
 
     steps: _COUNT = Field(examples=[100])
-    seconds: _TIME = Field(description="of all steps, waiting included", examples=[31.5])
+    seconds: _TIME = Field(description="of all steps, including waits", examples=[31.5])
     waited: _TIME = Field(description="of them, for data", examples=[12.25])
     items: _COUNT = Field(examples=[25_600])
     hits: _COUNT = Field(description="of them, from the cache", examples=[25_344])
@@ -56,8 +56,8 @@ class PhaseTimes(_Words):
         return hits
 
 
-class Heartbeat(_Words):
-    """What one rank says of itself."""
+class Heartbeat(_StrictModel):
+    """The state of one rank."""
 
     rank: int = Field(ge=0, lt=65_536, examples=[0])
     epoch: int = Field(ge=0, lt=2**31, examples=[3])
@@ -68,7 +68,7 @@ class Heartbeat(_Words):
     )
     epoch_left: int = Field(ge=0, le=MOST_UNITS, description="how many of upcoming are of this epoch", examples=[2])
     phases: dict[PhaseName, PhaseTimes] = Field(
-        default_factory=dict, description="by the phase that the directives told"
+        default_factory=dict, description="by the phase named in the directives"
     )
     queue: _COUNT | None = Field(None, description="mini-batches that are ready", examples=[2])
 
@@ -81,7 +81,7 @@ class Heartbeat(_Words):
         if not left <= len(upcoming) <= left + 2:
             raise PydanticCustomError(
                 "contradiction",
-                "upcoming has {length} chunks: of this epoch at most those, and of the next one at most two more",
+                "upcoming has {length} chunks; epoch_left must be that number, or one or two less",
                 {"length": len(upcoming)},
             )
         for part in (upcoming[:left], upcoming[left:]):
@@ -92,8 +92,8 @@ class Heartbeat(_Words):
         return left
 
 
-class EpochRequest(_Words):
-    """The order of chunks that a job would take in an epoch."""
+class EpochRequest(_StrictModel):
+    """A job's proposal for the order of chunks in an epoch."""
 
     order: list[_CHUNK] = Field(min_length=1, max_length=MOST_UNITS, examples=[[2, 0, 1]])
 
@@ -106,20 +106,20 @@ class EpochRequest(_Words):
 
 
 class EpochOrder(BaseModel):
-    """The order that all ranks take."""
+    """The order that all ranks follow."""
 
     order: list[int] = Field(examples=[[2, 0, 1]])
 
 
 class Directives(BaseModel):
-    """What a job is to do."""
+    """Instructions to a job."""
 
-    caching: Mode = Field(description="the mode in force for this job", examples=["chunked"])
-    cache: bool = Field(description="whether the job uses the cache; false while it is refused it, or gains nothing")
-    phase: PhaseName = Field(description="what is being measured: times of mini-batches are counted by it")
-    chunk: int = Field(description="where a new job had better begin; -1: anywhere", examples=[4])
+    caching: Mode = Field(description="the caching mode for this job", examples=["chunked"])
+    cache: bool = Field(description="whether to use the cache; false if it is refused to the job, or does not pay")
+    phase: PhaseName = Field(description="the phase being measured; count times of mini-batches under it")
+    chunk: int = Field(description="the chunk where a new job should begin; -1: any", examples=[4])
     plan: int = Field(description="version of the plan", examples=[17])
-    preload: bool = Field(description="the fleet loads chunks ahead: announce none")
+    preload: bool = Field(description="the fleet loads chunks ahead; do not announce them")
     heartbeat: float = Field(description="seconds between two heartbeats of a rank", examples=[1.0])
 
 
@@ -138,7 +138,7 @@ class HeartbeatTaken(BaseModel):
 
 
 class Job(BaseModel):
-    """What is known of a job."""
+    """The state of a job."""
 
     job: str = Field(examples=["resnet50-17"])
     dataset: str = Field(description="its id")
@@ -146,11 +146,11 @@ class Job(BaseModel):
     gpus: int
     batch_size: int
     ranks: int
-    ranks_heard: int = Field(description="ranks whose heartbeats are up to date")
+    ranks_heard: int = Field(description="ranks with recent heartbeats")
     caching: Literal["auto", "on", "off"]
     joined_at: str = Field(description="ISO 8601, by Redis's clock")
-    silent: float = Field(description="seconds since its last word")
-    epoch: int = Field(description="of the slowest rank; -1: nothing heard yet")
+    silent: float = Field(description="seconds since its last heartbeat")
+    epoch: int = Field(description="of the slowest rank; -1: no heartbeat yet")
     upcoming: list[int] = Field(description="of the slowest rank")
     epoch_left: int
     phase: PhaseName
@@ -172,7 +172,7 @@ class ChunksInForce(BaseModel):
     complete: list[int] = Field(description="loaded, oldest first")
     loading: int
     active: int
-    marked: list[int] = Field(description="complete, older than another, and gone when no job needs them")
+    marked: list[int] = Field(description="complete, older than another; dropped once no job needs them")
 
 
 class ImportanceInForce(BaseModel):
@@ -187,7 +187,7 @@ class ImportanceInForce(BaseModel):
 
 
 class PlannedDataset(BaseModel):
-    """What the fleet does for a dataset."""
+    """The plan for one dataset."""
 
     caching: Mode
     partitions: int
@@ -201,7 +201,7 @@ class PlannedDataset(BaseModel):
 
 
 class PlannedJob(BaseModel):
-    """What a job may expect."""
+    """The plan for one job."""
 
     cache: bool
     phase: PhaseName
@@ -209,11 +209,11 @@ class PlannedJob(BaseModel):
 
 
 class PlanDocument(BaseModel):
-    """The plan, as far as it concerns the caller's tenant."""
+    """The part of the plan that concerns the caller's tenant."""
 
     version: int
     capacity: int = Field(description="bytes of the caches of the fleet")
     granted: int = Field(description="bytes, to all tenants' datasets")
     datasets: dict[str, PlannedDataset] = Field(description="by id")
     jobs: dict[str, PlannedJob] = Field(description="by name")
-    history: list[dict[str, Any]] = Field(description="what changed lately, newest first")
+    history: list[dict[str, Any]] = Field(description="recent changes, newest first")

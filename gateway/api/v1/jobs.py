@@ -1,8 +1,8 @@
-"""``/-/v1/jobs``: training jobs register, say how they are doing, and hear what to do. ``/-/v1/plan`` explains it.
+"""``/-/v1/jobs``: training jobs register, report their progress, and get directives. ``/-/v1/plan`` explains them.
 
-A job belongs to a tenant: of others' jobs nobody learns anything, not even that they exist. What a job says is checked here, by
-gateway/api/v1/job_documents.py; what is wrong is refused by the field's name, counted, and changes nothing. With Redis lost all
-of it is answered 503, and training goes on with the directives that it has.
+A job belongs to a tenant; other tenants cannot find out that it exists. Requests are validated by the models of
+gateway/api/v1/job_documents.py; an invalid one is refused by the name of its field, counted, and changes nothing. Without Redis
+every request is answered 503, and training continues with its last directives.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from gateway.store.datasets.opened import Registration
 
 LARGEST_BODY = 64 * 1024
 _AT_HAND = 0.5
-"""Seconds that an answer waits for a registration, which may have to be copied from another node; it goes on coming."""
+"""Seconds that an answer waits for a registration, which may have to be copied from another node; the copy continues."""
 _MEANINGS = {
     400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
     403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
     404: "UnknownJob: register it again; UnknownDataset",
     409: "JobConflict: the name is taken by a job with another dataset",
     413: "TooLarge",
-    503: "ServiceUnavailable: Redis cannot be reached; go on, and try again after Retry-After seconds",
+    503: "ServiceUnavailable: Redis cannot be reached; continue, and try again after Retry-After seconds",
 }
 
 T = TypeVar("T", bound=BaseModel)
@@ -65,9 +65,9 @@ Find = Callable[[str, str], Awaitable[Registration | None]]
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
-    """What the endpoints work with.
+    """The dependencies of the endpoints.
 
-    ``find`` gives a tenant's dataset by name or id; ``heartbeat`` is how often ranks are to be heard of, in seconds.
+    ``find`` returns a tenant's dataset by name or id; ``heartbeat`` is the interval of a rank's heartbeats, in seconds.
     """
 
     jobs: Jobs
@@ -78,7 +78,7 @@ class JobParts:
 
 
 class JobService:
-    """What the endpoints do."""
+    """Implements the endpoints."""
 
     def __init__(self, identities: Identities, parts: JobParts) -> None:
         self._identities = identities
@@ -93,7 +93,7 @@ class JobService:
         return self._identities.admit(request.scope)
 
     async def register(self, principal: Principal, asked: JobRequest) -> tuple[JobJoined, bool]:
-        """Register a job, or join it; and whether it is new."""
+        """Register a job, or join an existing one. Returns its document, and whether the job is new."""
         registration = await self._find(principal.tenant, asked.dataset)
         if registration is None:
             raise UnknownDataset(asked.dataset)
@@ -157,7 +157,7 @@ class JobService:
         return self._describe(known)
 
     async def plan(self, principal: Principal) -> PlanDocument:
-        """The plan, as far as it concerns the caller."""
+        """The part of the plan that concerns the caller."""
         history = await self._plans.history()
         mine = {job.record.dataset for job in await self._jobs.of_tenant(principal.tenant)}
         plan = self._plans.plan
@@ -168,7 +168,7 @@ class JobService:
         return plan_document(plan, history, principal.tenant, mine, self._planned.capacity)
 
     async def _at_hand(self, tenant: str, dataset: str) -> Registration | None:
-        """A registration, if it can be had now: what can be said without it need not wait."""
+        """A registration if it is available within ``_AT_HAND``; the answer can do without it."""
         try:
             async with asyncio.timeout(_AT_HAND):
                 return await self._find(tenant, dataset)
@@ -254,18 +254,20 @@ def _key(principal: Principal, job: str) -> str:
 def _unknown(job: str) -> ApiError:
     return ApiError(
         "UnknownJob",
-        f"The job {job[:128]!r} is not known: it was never registered, or silent for too long; register it again.",
+        f"Unknown job {job[:128]!r}: never registered, or silent for too long; register it again.",
     )
 
 
 @asynccontextmanager
 async def _counted(kind: str) -> AsyncIterator[None]:
-    """Count what becomes of a request, and tell a client that Redis is lost."""
+    """Count the result of a request, and answer 503 when Redis cannot be reached."""
     try:
         yield
     except DOWN:
         metrics.JOB_REQUESTS.labels(kind, "unavailable").inc()
-        raise ApiError("ServiceUnavailable", "Redis cannot be reached; go on, and try again.", headers=RETRY) from None
+        raise ApiError(
+            "ServiceUnavailable", "Redis cannot be reached; continue, and try again.", headers=RETRY
+        ) from None
     except ApiError as error:
         metrics.JOB_REQUESTS.labels(kind, "unknown" if error.status == 404 else "refused").inc()
         raise
@@ -276,7 +278,7 @@ async def _counted(kind: str) -> AsyncIterator[None]:
 
 
 async def _said(request: Request, caller: Caller, kind: type[T]) -> T:
-    """The body, checked."""
+    """Parse and validate the body."""
     text = b""
     async for piece in request_body(request.receive):
         text += piece
@@ -300,7 +302,9 @@ Service = Annotated[JobService, Depends(_service)]
 async def _caller(request: Request, service: Service) -> Caller:
     caller = service.admit(request)
     if request.query_params:
-        raise ApiError("InvalidRequest", f"There is no parameter {next(iter(request.query_params))[:64]!r} here.")
+        raise ApiError(
+            "InvalidRequest", f"Unknown parameter {next(iter(request.query_params))[:64]!r}; none is allowed."
+        )
     return caller
 
 
@@ -315,7 +319,7 @@ async def _without_body(request: Request, caller: Asking) -> None:
 
 
 def _takes(model: type[BaseModel]) -> dict[str, Any]:
-    """The description of a body that is checked here, because its bytes are signed; without references to other schemas."""
+    """The OpenAPI description of a body that is validated here, because its bytes are signed; schema references are inlined."""
     schema = model.model_json_schema()
     parts = schema.pop("$defs", {})
 
@@ -347,28 +351,28 @@ async def register(request: Request, response: Response, caller: Asking, service
 
 @router.get("/jobs", summary="List jobs", dependencies=[Depends(_without_body)])
 async def list_jobs(caller: Asking, service: Service) -> JobList:
-    """The jobs of the caller's tenant."""
+    """List the jobs of the caller's tenant."""
     async with _counted("show"):
         return await service.list(caller.principal)
 
 
 @router.get("/jobs/{job}", summary="Show a job", dependencies=[Depends(_without_body)])
 async def show(job: str, caller: Asking, service: Service) -> Job:
-    """What is known of a job."""
+    """Show the state of a job."""
     async with _counted("show"):
         return await service.show(caller.principal, job)
 
 
 @router.delete("/jobs/{job}", summary="Remove a job", status_code=204, dependencies=[Depends(_without_body)])
 async def remove(job: str, caller: Asking, service: Service) -> None:
-    """Say that a job has ended; one that says nothing expires."""
+    """Report that a job has ended. Jobs that send no heartbeats expire."""
     async with _counted("remove"):
         await service.remove(caller.principal, job)
 
 
-@router.post("/jobs/{job}/heartbeat", summary="Say how a rank is doing", openapi_extra=_takes(Heartbeat))
+@router.post("/jobs/{job}/heartbeat", summary="Report a rank's progress", openapi_extra=_takes(Heartbeat))
 async def heartbeat(job: str, request: Request, caller: Asking, service: Service) -> HeartbeatTaken:
-    """One rank's place and times; the answer says what to do."""
+    """Report one rank's position and times; the answer has its directives."""
     async with _counted("heartbeat"):
         return await service.beat(caller.principal, job, await _said(request, caller, Heartbeat))
 
@@ -381,7 +385,7 @@ async def order(
     caller: Asking,
     service: Service,
 ) -> EpochOrder:
-    """The order of chunks that all ranks of the job take in this epoch: decided for whoever asks first."""
+    """The order of chunks that all ranks of the job follow in this epoch. The first proposal decides it."""
     async with _counted("order"):
         said = await _said(request, caller, EpochRequest)
         return await service.order(caller.principal, job, epoch, said.order)
@@ -389,12 +393,12 @@ async def order(
 
 @router.get("/plan", summary="Show the plan", dependencies=[Depends(_without_body)])
 async def plan(caller: Asking, service: Service) -> PlanDocument:
-    """What the fleet does for the caller's datasets and jobs, what it was decided from, and what changed lately."""
+    """The plan for the caller's datasets and jobs, the inputs of its decisions, and recent changes."""
     async with _counted("plan"):
         return await service.plan(caller.principal)
 
 
 def add_jobs(app: FastAPI, service: JobService) -> None:
-    """Put the endpoints into the application under ``/-``; its problem documents are those of ``/v1``."""
+    """Add the endpoints to the application under ``/-``; problem documents are those of ``/v1``."""
     app.state.jobs = service
     include(app, router)

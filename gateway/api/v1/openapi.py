@@ -1,4 +1,4 @@
-"""What the generated description cannot know: bodies that are files, and the data paths, which are plain ASGI."""
+"""Adds to the OpenAPI document what FastAPI cannot derive: file bodies, and the data paths, which are plain ASGI."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ DATA_PATHS: dict[str, Any] = {
         "post": {
             "tags": ["batches"],
             "summary": "Read items",
-            "description": "Many items of a dataset in one answer. Without its end record an answer is truncated: what came "
-            "whole counts, and only the rest is to be asked for again.",
+            "description": "Many items of a dataset in one answer. An answer without its end record was truncated: complete "
+            "items count, and only the rest must be requested again.",
             "parameters": [_DATASET, *_BATCH_QUERY],
             "requestBody": _INDICES,
             "responses": _answers(
@@ -140,7 +140,7 @@ DATA_PATHS: dict[str, Any] = {
     "/v1/datasets/{name}/lookup": {
         "post": {
             "tags": ["batches"],
-            "summary": "Ask what is cached",
+            "summary": "Look up cached items",
             "description": "Bit i of the answer, least significant first, says whether candidate i is in the cache.",
             "parameters": [_DATASET],
             "requestBody": _INDICES,
@@ -158,7 +158,7 @@ DATA_PATHS: dict[str, Any] = {
     },
     "/v1/blobs/{digest}": {
         "get": {**_BLOB, "summary": "Read a blob"},
-        "head": {**_BLOB, "summary": "Ask for a blob's size"},
+        "head": {**_BLOB, "summary": "Get a blob's size"},
     },
 }
 

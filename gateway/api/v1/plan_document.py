@@ -1,4 +1,4 @@
-"""The plan as one tenant may see it: its own datasets and jobs, and of all others only how much space they have together."""
+"""The plan as one tenant may see it: its own datasets and jobs, and only the total space of all others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gateway.policies.space.plan import ImportanceOrder, Plan
 def plan_document(
     plan: Plan, history: Sequence[Mapping[str, Any]], tenant: str, datasets: Collection[str], capacity: int
 ) -> PlanDocument:
-    """What concerns a tenant.
+    """The part of a plan that concerns a tenant.
 
     Args:
-        plan: what is in force.
+        plan: in force.
         history: changes, newest first.
-        tenant: who asks.
-        datasets: the ids of those that the tenant has registered, or has jobs on.
+        tenant: the caller's.
+        datasets: the ids of the datasets that the tenant has registered or has jobs on.
         capacity: of the fleet, in bytes.
     """
     of_datasets = _inputs(plan)
@@ -69,7 +69,7 @@ def _inputs(plan: Plan) -> Mapping[str, Any]:
 
 
 def _is_of(name: str, tenant: str) -> bool:
-    """Whether a job is the tenant's; a tenant's name may have slashes, a job's has none."""
+    """Whether a job belongs to the tenant; tenant names may contain slashes, job names do not."""
     return name.rpartition("/")[0] == tenant
 
 
