@@ -1,17 +1,17 @@
 """The sending side of the invalidation channel: announcements, their answers, and pending announcements (debts).
 
-While one announcement is on its way to Redis, later ones gather and go together in the next one, as databases commit in groups.
-So a burst of writes costs few messages.
+While one announcement is on its way to Redis, later ones gather and go together in the next one, like a group commit of a
+database. So a burst of writes costs few messages.
 
-When Redis is lost, no worker receives a heartbeat that was sent after the loss; but a busy worker has not noticed yet that its
-subscription is gone, and trusts its cache until the last heartbeat is ``silence`` old. Redis does not count it as a subscriber
-either, should Redis be back by then. So an announcement in this interval, accepted by Redis or not, waits until its end.
-Heartbeats fail like announcements: a worker learns of a loss before it has something to announce, and later announcements in
+When Redis is lost, no worker receives heartbeats sent after the loss. But a busy worker may not have noticed that its
+subscription is gone, and trusts its cache until its last heartbeat is ``silence`` old. If Redis returns within that time, it does
+not count that worker as a subscriber. So an announcement in this interval waits until its end, whether Redis accepts it or not.
+Heartbeats fail like announcements: a worker learns of a loss before it has something to announce, and later announcements during
 the same loss return at once.
 
-If Redis does not accept an announcement, another node that reaches Redis announces instead. If both fail it is a debt
-(``Debts``): it is announced as soon as one of them succeeds, and until then all workers of this node have reads of these
-objects checked with the origin.
+If Redis does not accept an announcement, another node that reaches Redis announces instead. If both fail, the announcement is a
+debt (``Debts``): it is repeated until one of them succeeds, and until then all workers of this node check reads of these objects
+with the origin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gateway import metrics
-from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
 from gateway.tasks import require_not_cancelled
 
@@ -41,16 +40,36 @@ FORGET = "larder:forget"
 WORKER = "larder:worker:"
 """Prefix of the channel of one worker, for its heartbeats and for answers to it."""
 DOWN = (RedisError, OSError)
-"""What a Redis that is down, slow or refusing raises."""
+"""The exceptions of a Redis that is down, slow or refuses."""
 
 _LOG = logging.getLogger(__name__)
 _BATCH = 1000
+"""Most keys of one pending announcement."""
 _MOST_OWED = 10_000
+"""Pending keys beyond which all keys count as pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time-outs of the channel, in seconds. ``silence`` must not exceed ``answer``: see gateway/fleet/invalidations.py.
+
+    ``publish``: for Redis to accept an announcement. ``answer``: for the workers to answer it from then on. ``heartbeat``:
+    between two heartbeats. ``connect``: for opening a subscription. ``dead``: silence after which the connection is given
+    up. ``retry``: between two attempts to subscribe.
+    """
+
+    publish: float = 0.5
+    answer: float = 1.5
+    silence: float = 1.5
+    heartbeat: float = 0.4
+    connect: float = 1.0
+    dead: float = 5.0
+    retry: float = 0.3
 
 
 @dataclass
 class _Waiting:
-    """A published announcement whose answers are being counted; ``wanted`` is -1 until Redis said how many heard it."""
+    """A published announcement whose answers are being counted; ``wanted`` is -1 until Redis has told the number of receivers."""
 
     number: int
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,61 +88,61 @@ class _Waiting:
 
 
 class Debts(Protocol):
-    """What all workers of the node know to be owed to the fleet; see ``gateway.store.generations.Generations``."""
+    """The announcements that this node owes the fleet, shared by its workers; see ``gateway.store.generations.Generations``."""
 
     @property
     def in_debt(self) -> bool:
-        """Whether anything is owed."""
+        """Whether any announcement is pending."""
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """The fleet has not heard that these keys were written, ``None``: any keys."""
+        """Record that the fleet has not been told of writes to these keys, ``None``: to any keys."""
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """The fleet has heard of these keys, ``None``: of everything."""
+        """Record that the fleet has been told of these keys, ``None``: of all."""
 
 
 class NoDebts:
-    """For a node that is in no fleet."""
+    """For a node outside a fleet."""
 
     in_debt = False
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """No other node reads."""
+        """Ignored: no other node reads."""
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """No other node has read."""
+        """Ignored: no other node reads."""
 
 
 Others = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
-"""Has another node announce objects, ``None``: all; whether one did."""
+"""Asks another node to announce objects, ``None``: all; returns whether one did."""
 
 
 async def nobody(_keys: Sequence[ObjectKey] | None) -> bool:
-    """There is no other node."""
+    """For a node outside a fleet: announces nothing."""
     return False
 
 
 @dataclass
 class _Announced:
-    """Objects to announce, ``None``: all; and the announcement that carried them: ``None`` when Redis did not take it."""
+    """Objects to announce, ``None``: all; and the announcement that carried them: ``None`` if Redis did not accept it."""
 
     keys: Sequence[ObjectKey] | None
     carried: asyncio.Future[_Waiting | None]
 
 
 class Announcer:
-    """Announces for one worker, named ``me``, whose listener reports answers to ``answered``.
+    """Announces for the worker ``me``, whose listener reports answers to ``answered``.
 
     Args:
-        redis: takes announcements.
-        me: this worker.
-        timing: how long everything may take.
-        others: asked when Redis does not.
-        debts: where the node's workers see what is owed.
+        redis: publishes announcements.
+        me: id of this worker.
+        timing: time-outs.
+        others: has another node announce if Redis fails.
+        debts: shares pending announcements with the node's workers.
 
     Attributes:
         unannounced: objects whose announcement was not accepted in time; they are announced later.
-        unanswered: calls of ``announce`` that not every worker answered in time.
+        unanswered: announcements that at least one worker did not answer in time.
     """
 
     def __init__(
@@ -150,19 +169,19 @@ class Announcer:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Announce and wait for the answers. Never raises.
 
-        With Redis lost it returns when no worker can still trust its cache because of an old heartbeat.
+        If Redis is lost, it returns once no worker trusts its cache because of an old heartbeat.
         """
         pieces = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
         with metrics.INVALIDATION_LATENCY.time():
             await asyncio.gather(*map(self._announce, pieces))
 
     def answered(self, number: int) -> None:
-        """One worker has forgotten what announcement ``number`` named."""
+        """Count an answer: one worker has forgotten the objects of announcement ``number``."""
         if (waiting := self._waiting.get(number)) is not None:
             waiting.update(answers=1)
 
     async def say(self, channel: str, message: dict[str, Any]) -> int:
-        """Publish on a channel, and note whether Redis took it. Returns how many heard it; raises what Redis raises."""
+        """Publish on a channel, and note whether Redis accepted it. Returns the number of receivers; raises ``DOWN``."""
         began = time.monotonic()
         try:
             heard_by = int(await self._redis.publish(channel, json.dumps(message)))
@@ -176,7 +195,7 @@ class Announcer:
         return heard_by
 
     def lost(self, last_alive: float) -> None:
-        """Redis, or the connection to it, is gone; at ``last_alive`` others may still have sent heartbeats through it."""
+        """Redis, or the connection to it, is gone; until ``last_alive`` other workers may have sent heartbeats through it."""
         if not self._lost:
             self._lost = True
             self._trusted_until = last_alive + self._timing.silence
@@ -199,7 +218,7 @@ class Announcer:
             self._give_up([])
 
     def recall(self) -> None:
-        """Take over the debts of the previous process: everything, because its keys are not known."""
+        """Take over the debts of the previous process: everything, because its keys are unknown."""
         self._owe_everything = self._owe_everything or self._debts.in_debt
 
     async def settle(self) -> None:
@@ -217,7 +236,7 @@ class Announcer:
             if not told:
                 return
             self._debts.paid(None if everything else batch)
-            # Some may have been written again during the announcement, or share a mark with an announced key.
+            # Keys may have been written again during the announcement, or share a slot with an announced key.
             self._owe(())
 
     def _owe(self, keys: Iterable[ObjectKey], *, everything: bool = False) -> None:
@@ -246,7 +265,7 @@ class Announcer:
         return await self.by_redis(keys) or (self._running and await self._others(keys))
 
     async def by_redis(self, keys: Sequence[ObjectKey] | None) -> bool:
-        """Announce over Redis alone, and wait for the answers; whether Redis took it. ``None``: everything."""
+        """Announce over Redis alone, and wait for the answers; ``None``: everything. Returns whether Redis accepted it."""
         waiting = await self._taken(keys)
         if waiting is None:
             return False
@@ -273,7 +292,7 @@ class Announcer:
         metrics.LATE_INVALIDATIONS.labels("unanswered").inc(not waiting.complete)
 
     async def _outwait_trust(self) -> bool:
-        """Whether there was something to wait for."""
+        """Wait until no worker trusts an old heartbeat; returns whether there was anything to wait for."""
         left = self._trusted_until - time.monotonic()
         if left <= 0 or not self._running:
             return False
@@ -302,7 +321,7 @@ class Announcer:
         except BaseException as error:
             _LOG.debug("Redis did not accept an announcement: %r", error)
             if isinstance(error, TimeoutError):
-                # Of Redis itself, which hangs: had it been alive when it was asked, it would have answered.
+                # Redis hangs since ``began`` at the latest: alive, it would have answered.
                 self.lost(began)
             del self._waiting[waiting.number]
             # Gathered announcements would only wait for the same failure.

@@ -12,7 +12,7 @@ _STOP_WITHIN = 10.0
 
 
 class BackgroundRedis:
-    """Runs an ``EmbeddedRedis`` on an event loop of its own, in a thread that lives as long as the process.
+    """Runs an ``EmbeddedRedis`` on its own event loop, in a thread that lives as long as the process.
 
     The thread must not end before ``stop``: Linux ends the redis-server with the thread that started it.
     """

@@ -1,7 +1,7 @@
-"""Optimistic changes in Redis: a worker reads, a policy decides, one script compares what was read and sets what was decided.
+"""Optimistic changes in Redis: a worker reads, a policy decides, and one script sets the decision if nothing read has changed.
 
-So every rule stands in ``gateway/policies``, and the script knows none. It compares values rather than a version alone: a node
-that still runs an older script changes values without a version, and is noticed all the same.
+So every rule is in ``gateway/policies``, and none in the script. It compares values instead of a version: a node of an earlier
+version changes values without incrementing a version, and is noticed all the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 T = TypeVar("T")
 TRIES = 50
-"""Attempts before a change is given up. Each failed attempt means that somebody else's change was made."""
+"""Attempts before giving up. Each failure means that another worker's change succeeded."""
 
 _SCRIPT = """
 local place = 2
@@ -34,15 +34,15 @@ return 1
 
 
 class Contended(RedisError):
-    """What was read had changed at every attempt; trying again later helps."""
+    """The values read had changed at every attempt; trying again later helps."""
 
 
 @dataclass(slots=True)
 class Change(Generic[T]):
-    """A decision: its ``result``, what must not have changed since it was read, and the commands that put it into force.
+    """A decision: its ``result``, the values that must not have changed since they were read, and the commands that apply it.
 
-    ``unchanged`` are fields of hashes with the values that were read, ``None`` for absent ones; a decision without ``commands``
-    is not sent.
+    ``unchanged`` are fields of hashes with the values read, ``None`` for absent ones. A decision without ``commands`` is not
+    sent.
     """
 
     result: T
@@ -61,17 +61,17 @@ class CompareAndSet:
         self._script: Any = redis.register_script(_SCRIPT)
 
     async def __call__(self, decide: Callable[[], Awaitable[Change[T]]]) -> T:
-        """Read and decide until a decision could be put into force; returns its result.
+        """Read and decide until a decision is applied; returns its result.
 
         Raises:
-            Contended: it could not, ``TRIES`` times.
+            Contended: ``TRIES`` attempts failed.
             RedisError, OSError: Redis is down, slow or refuses; the change may have been made all the same.
         """
         for _ in range(TRIES):
             change = await decide()
             if not change.commands or int(await self._script(args=_arguments(change))):
                 return change.result
-        raise Contended("what was read has changed at every attempt")
+        raise Contended("the values read changed at every attempt")
 
 
 def _arguments(change: Change[Any]) -> Sequence[str | bytes | int | float]:

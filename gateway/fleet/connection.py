@@ -20,10 +20,10 @@ _DRIVER = DriverInfo()
 
 @cache
 def _lost_when_closed(kind: type[Any]) -> type[Any]:
-    """The connection class ``kind``, for transports of uvloop.
+    """The connection class ``kind``, adapted to transports of uvloop.
 
-    uvloop raises RuntimeError when something is written to a transport that the peer has closed; asyncio's own transports drop
-    it. redis-py knows neither, and a RuntimeError is no failure of Redis to any of its callers.
+    uvloop raises RuntimeError on a write to a transport that the peer has closed; asyncio's own transports drop the data.
+    redis-py expects neither, and callers do not treat a RuntimeError as a failure of Redis.
     """
 
     class LostWhenClosed(kind):  # type: ignore[misc]
@@ -37,7 +37,7 @@ def _lost_when_closed(kind: type[Any]) -> type[Any]:
 
 
 def single(url: str, timeout: float, **options: Any) -> Any:
-    """One connection, not connected yet. ``timeout`` is for connecting, in seconds."""
+    """One unconnected connection. ``timeout`` is for connecting, in seconds."""
     pool: Any = ConnectionPool.from_url(
         url, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), driver_info=_DRIVER, **options
     )
@@ -46,10 +46,10 @@ def single(url: str, timeout: float, **options: Any) -> Any:
 
 
 def commands(url: str, timeout: float) -> Redis:
-    """A client whose every command, waiting for a connection included, fails after about ``timeout`` seconds.
+    """A client whose commands, including the wait for a connection, fail after about ``timeout`` seconds.
 
-    A pooled connection that Redis has closed is replaced before it is used. redis-py leaves that out for pools that listen for
-    maintenance notifications, which is the default, so these are off.
+    A pooled connection that Redis has closed is replaced before use. redis-py skips that for pools that listen for maintenance
+    notifications, its default, so these are off.
     """
     pool: Any = BlockingConnectionPool.from_url(
         url,
@@ -66,12 +66,12 @@ def commands(url: str, timeout: float) -> Redis:
 
 
 def text_of(value: bytes | str) -> str:
-    """What a command answered, as text: its types allow both, whatever the connection gives."""
+    """A reply as text: redis-py's types allow both, whatever the connection returns."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def why_down(error: Exception) -> str:
-    """What is wrong with Redis, for people; ``error`` is what a command or a connection raised."""
+    """A failure of Redis in words for operators; ``error`` is what a command or a connection raised."""
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return "Redis refuses the password, or the user, of redis.url"
     if isinstance(error, NoPermissionError):

@@ -1,9 +1,9 @@
 """The table of the fleet's registrations in Redis.
 
 ``{prefix}datasets`` is a hash from ``[tenant, name]`` as JSON to an entry. Registering writes the entry, removing deletes it;
-the last one wins, in Redis's order, without clocks. ``{prefix}datasets:state`` counts the changes, so that one small read shows
-that there are none, and names the *epoch*: a Redis that lost everything begins another one, in which a missing entry does not
-mean that the dataset was removed.
+the last write wins, in Redis's order, without clocks. ``{prefix}datasets:state`` counts the changes, so that one small read shows
+whether there are any, and names the *epoch*: a Redis that lost its data begins a new one, in which a missing entry does not mean
+that the dataset was removed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from redis.asyncio import Redis
 
+from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
 
 Name = tuple[str, str]
@@ -46,7 +47,7 @@ return removed
 
 
 class State(NamedTuple):
-    """Which table this is, and how often it was changed."""
+    """The epoch of the table, and its number of changes."""
 
     epoch: str = ""
     version: int = -1
@@ -54,7 +55,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedRegistration:
-    """An entry: the content's tag, what tells this registration from others of its name, and a node that has it."""
+    """An entry: the tag of the content, a stamp unique to this registration, and a node that has it."""
 
     tag: str
     stamp: str
@@ -66,7 +67,7 @@ _LISTED = Document[ListedRegistration](ListedRegistration)
 
 
 class DatasetTable:
-    """The table. Every method raises what Redis raises (``gateway.fleet.announcer.DOWN``).
+    """The table. Every method raises the exceptions of Redis (``gateway.fleet.announcer.DOWN``).
 
     Args:
         redis: for commands.
@@ -83,7 +84,7 @@ class DatasetTable:
     async def look(self) -> State:
         """The table's state."""
         epoch, version = await self._look(keys=self._keys, args=[_new_epoch()])
-        return State(_text(epoch), int(version))
+        return State(text_of(epoch), int(version))
 
     async def all(self) -> tuple[State, dict[Name, ListedRegistration]]:
         """All entries that can be read, with the state of the table."""
@@ -93,15 +94,15 @@ class DatasetTable:
             name, listed = _NAME.read(field), _LISTED.read(value)
             if name is not None and listed is not None:
                 entries[name] = listed
-        return State(_text(epoch), int(version)), entries
+        return State(text_of(epoch), int(version)), entries
 
     async def put(self, name: Name, listed: ListedRegistration, *, only_new: bool) -> str:
-        """Write an entry, or only if the name has none; returns the epoch that it was written in."""
+        """Write an entry, with ``only_new`` only if the name has none; returns the epoch of the write."""
         args = [_new_epoch(), _field(name), _LISTED.text(listed), "1" if only_new else "0"]
-        return _text(await self._put(keys=self._keys, args=args))
+        return text_of(await self._put(keys=self._keys, args=args))
 
     async def remove(self, name: Name) -> bool:
-        """Delete an entry; whether there was one."""
+        """Delete an entry; returns whether there was one."""
         return bool(await self._remove(keys=self._keys, args=[_new_epoch(), _field(name)]))
 
 
@@ -111,7 +112,3 @@ def _field(name: Name) -> str:
 
 def _new_epoch() -> str:
     return os.urandom(8).hex()
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Announcing writes without Redis: another node that reaches it announces them for this one."""
+"""Announces writes without Redis: another node that reaches Redis announces them for this one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gateway.model.peer_announcements import ANNOUNCE, ANNOUNCED, written
 
 _AT_EACH = 3.0
 _IN_ALL = 6.0
-"""Seconds: what a node needs to announce, with its answers, and some for the way; and for all nodes that are asked."""
+"""Seconds for one node to announce and collect the answers, travel included; and for all nodes that are asked."""
 
 
 class Delegation:
-    """Has writes announced by another node.
+    """Asks another node to announce writes.
 
-    One is enough: it tells every worker of the fleet that reaches Redis, and those that do not trust nothing by themselves.
+    One is enough: it tells every worker of the fleet that reaches Redis, and workers that do not reach it distrust their caches.
     """
 
     def __init__(self, membership: Membership, peers: Peers) -> None:
@@ -26,7 +26,7 @@ class Delegation:
         self._peers = peers
 
     async def __call__(self, keys: Sequence[ObjectKey] | None) -> bool:
-        """Have these objects announced, ``None``: all; whether a node has done it."""
+        """Have these objects announced, ``None``: all; returns whether a node did."""
         body, membership = written(keys), self._membership
         try:
             async with asyncio.timeout(_IN_ALL):

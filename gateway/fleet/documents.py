@@ -1,7 +1,7 @@
-"""JSON in Redis: each kind of document is declared once, with its types and bounds, and read by pydantic.
+"""JSON in Redis: each kind of document is declared once, with its types and bounds, and validated by pydantic.
 
-What is in Redis may be of another version, or anybody's. So a document that does not fit is no error: it is read as ``None``,
-and its reader goes on as if it were not there.
+Redis may contain documents of another version, or written by others. So an invalid document is not an error: it reads as
+``None``, and readers ignore it.
 """
 
 from __future__ import annotations

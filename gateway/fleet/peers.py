@@ -1,13 +1,13 @@
 """Requests to other nodes: signed HTTP over kept connections, with errors hidden from clients.
 
 A node that does not answer, breaks off or refuses the call as such is suspected (gateway/fleet/membership.py), and the caller
-gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. What a node does answer is an answer, whatever its
-status, and the caller's to judge.
+gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. Any other answer is returned to the caller, whatever
+its status.
 
-A home that is silent may be waiting for its origin: a caller that gave up would ask the same origin a second time, and take a
-good node for a dead one. A home that hangs, or has become unreachable over a connection that is still there, is silent too. So
-after ``SILENCE`` seconds the node is asked over another connection whether it is alive; a node that does not say so is suspected,
-and the wait is over. As that question may reach a sibling of the process that hangs, there is a last limit besides.
+A silent home may be waiting for its origin: a caller that gave up would ask the same origin a second time, and suspect a
+healthy node. A home that hangs, or has become unreachable over an open connection, is silent too. So after ``SILENCE`` seconds
+the node is asked over another connection whether it is alive; if it does not confirm, it is suspected and the wait ends. The
+check may reach another worker of the node than the one that hangs, so there is an absolute limit besides.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gateway.model.sigv4 import WireRequest
 from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse
 
 SILENCE = 2.0
-"""Seconds: how long a node may be silent before it is asked, and how long it may take to say that it is alive."""
+"""Seconds of silence before a node is checked, and seconds for it to confirm that it is alive."""
 _LONGEST = 120.0
-"""Seconds that a node that is alive may be silent."""
+"""Seconds that a live node may be silent."""
 _CONNECT = 0.5
-"""Seconds that connecting may take."""
-# Of each answer that is not read on, because its reader is slow, about this much and one read of the socket is in memory: with
-# 256 KiB that came to 710 KiB for each of 300 slow readers, with 32 KiB to 220, at the same cost per byte.
+"""Time-out of a connection attempt, in seconds."""
+# An answer whose reader is slow keeps about this much and one read of the socket in memory: 256 KiB took 710 KiB
+# for each of 300 slow readers, 32 KiB took 220, at the same cost per byte.
 _READ_BUFFER = 32 * 1024
 
 
@@ -44,17 +44,17 @@ class PeerUnavailable(LarderError):
 
 
 class Suspecting(Protocol):
-    """What is needed of the membership."""
+    """The membership as peers need it."""
 
     me: str
 
     def suspect(self, node_id: str, refused: str = "") -> None:
-        """A call to a node failed; ``refused`` is why, in one word, if it answered that it admits no such call."""
+        """A call to a node failed; ``refused`` is the reason, in one word, if the node refused the call."""
         ...
 
 
 class _Peer:
-    """One node, as the remote side of an exchange; ``result`` is what a failure is counted as."""
+    """One node as the remote side of an exchange; ``result`` is the label of a failure."""
 
     bytes = metrics.PEER_BYTES
     silence: float | None = SILENCE
@@ -78,17 +78,17 @@ class _Peer:
 
 
 class Peers:
-    """Asks other nodes on behalf of one worker. To be created inside a running event loop.
+    """Sends requests to other nodes for one worker. Create it inside a running event loop.
 
     Args:
-        membership: learns of nodes that do not answer.
+        membership: is told of nodes that do not answer.
         secret: of the fleet.
     """
 
     def __init__(self, membership: Suspecting, secret: str) -> None:
         self.members = membership
         self._signer = PeerSigner(secret, membership.me)
-        # Their number is not limited: waiting for a free connection would look like a node that is slow.
+        # Unlimited: waiting for a free connection would look like a slow node.
         self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER)
 
     async def request(
@@ -102,19 +102,19 @@ class Peers:
         body: bytes = b"",
         timeout: float = _LONGEST,
     ) -> StreamedResponse:
-        """Ask a node, and wait for as long as it is alive; return when the head of its answer is there.
+        """Send a request, and wait as long as the node is alive; return at the head of its answer.
 
         Args:
-            node: whom.
+            node: the receiver.
             method: upper-case HTTP method.
             path: percent-encoded, from ``/-/peer/`` on, sent byte for byte.
             headers: further headers, in ASCII.
             query: percent-encoded, without "?", sent byte for byte.
-            body: the whole of it.
-            timeout: seconds until the answer begins, at most.
+            body: the whole body.
+            timeout: most seconds until the answer begins.
 
         Raises:
-            PeerUnavailable: it did not answer, is not alive, or refused the call as such. It has been suspected.
+            PeerUnavailable: it did not answer, is not alive, or refused the call. It is now suspected.
         """
         call = asyncio.get_running_loop().create_task(self._ask(node, method, path, headers, query, body, timeout))
         try:
@@ -127,13 +127,13 @@ class Peers:
             raise
 
     async def check(self, node: Node) -> None:
-        """Ask a node whether it is alive.
+        """Check that a node is alive.
 
         Raises:
-            PeerUnavailable: it does not say so. It has been suspected.
+            PeerUnavailable: it does not confirm. It is now suspected.
         """
         try:
-            async with asyncio.timeout(SILENCE):  # of the name's resolution too
+            async with asyncio.timeout(SILENCE):  # includes the resolution of the name
                 (await self._ask(node, "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
         except TimeoutError:
             self.members.suspect(node.id)
@@ -167,6 +167,6 @@ class Peers:
 
 
 def _let_go(call: asyncio.Task[StreamedResponse]) -> None:
-    """The caller has left; the answer may have come at the same moment."""
+    """The caller has left; release an answer that came at the same moment."""
     if not call.cancelled() and call.exception() is None:
         call.result().abort()

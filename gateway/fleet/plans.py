@@ -1,13 +1,13 @@
 """The plan in Redis: the leader writes it, every worker of the zone follows it.
 
-It is written only with the fence that holds: the script looks at the lease and at the fence of the plan that is there, and
-refuses an older one, so a leader that was deposed without noticing changes nothing. Followers ask once per heartbeat whether
-there is another one, and keep what they have when Redis is lost: allocation freezes. They never go back to an older fence,
-as a replica that was behind would have them do.
+It is written only under the valid fence: the script checks the lease and the fence of the existing plan, and refuses an older
+one, so a leader that was deposed without noticing changes nothing. Followers check once per heartbeat for another plan, and
+keep their plan while Redis is lost: allocation freezes. They never return to an older fence, as a lagging replica would have
+them do.
 
-Beside the plan lie what it is made of and how it came about: what the nodes say of the chunks that they load (``Reports``), what
-operators decided (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), what was changed lately
-and why (``history``).
+Beside the plan are its inputs and its history: the nodes' reports on the chunks they load (``Reports``), operators' decisions
+(``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), and recent changes with their reasons
+(``history``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
 from gateway.policies.streams.zone import NodeStreams
 
 HISTORY = 100
-"""Changes that are remembered."""
+"""Number of changes that are kept."""
 OVERRIDES = ("pin", "never")
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ return found
 
 
 class NodeReport(NamedTuple):
-    """What one node says of one dataset: the chunk that it has loaded as far as it can, -1 for none, and items in its cache."""
+    """One node's report on one dataset: the chunk that it has loaded as far as it can, -1 for none, and items in its cache."""
 
     chunk: int = -1
     resident: int = 0
@@ -92,9 +92,9 @@ class Plans:
         prefix: of the zone's keys.
 
     Attributes:
-        plan: the newest that was heard of; version 0 until there is one.
+        plan: the newest known plan; version 0 before the first.
 
-    What talks to Redis raises one of ``DOWN`` when it is down, slow or refusing.
+    Methods that use Redis raise one of ``DOWN`` if it is down, slow or refuses.
     """
 
     def __init__(self, redis: Redis, prefix: str) -> None:
@@ -106,11 +106,11 @@ class Plans:
         self._read = redis.register_script(_READ)
 
     def dataset(self, dataset: str) -> PoolOrder | None:
-        """What the fleet does for a dataset; ``None`` when the plan has nothing on it."""
+        """The plan for a dataset; ``None`` if it is not in the plan."""
         return self.plan.of(dataset)
 
     def job(self, tenant: str, job: str) -> JobOrder | None:
-        """What a job may expect; ``None`` when the plan does not know it."""
+        """The plan for a job; ``None`` if it is not in the plan."""
         return self.plan.jobs.get(f"{tenant}/{job}")
 
     async def refresh(self) -> None:
@@ -118,7 +118,7 @@ class Plans:
         await self._take(self._stamp)
 
     async def latest(self) -> bool:
-        """Take over what Redis has, changes that followers do not see included; whether it has a plan at all."""
+        """Adopt the plan in Redis, even a change that followers ignore; returns whether Redis has a plan."""
         return await self._take("")
 
     async def _take(self, known: str) -> bool:
@@ -137,7 +137,7 @@ class Plans:
         return True
 
     async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Publish a plan under its fence; ``False`` when the fence is no longer valid: the writer was deposed.
+        """Publish a plan under its fence; ``False`` if the fence is no longer valid, because the writer was deposed.
 
         Args:
             plan: the plan that every worker follows.
@@ -152,36 +152,36 @@ class Plans:
         return True
 
     async def history(self) -> list[dict[str, Any]]:
-        """What was changed lately, newest first."""
+        """Recent changes, newest first."""
         return [json.loads(line) for line in await self._redis.lrange(f"{self._prefix}history", 0, HISTORY - 1)]
 
     async def overrides(self) -> dict[str, str]:
-        """What operators decided, by dataset."""
+        """Operators' overrides by dataset."""
         found = await self._redis.hgetall(f"{self._prefix}overrides")
         known = {text_of(dataset): text_of(decision) for dataset, decision in found.items()}
         return {dataset: decision for dataset, decision in known.items() if decision in OVERRIDES}
 
     async def override(self, dataset: str, decision: str) -> None:
-        """Pin a dataset, forbid it space, or, with an empty decision, leave it to the manager again.
+        """Pin a dataset, deny it space, or, with an empty decision, let the manager decide again.
 
         Raises:
-            ValueError: there is no such decision.
+            ValueError: the decision is unknown.
         """
         if not decision:
             await self._redis.hdel(f"{self._prefix}overrides", dataset)
         elif decision in OVERRIDES:
             await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
         else:
-            raise ValueError(f"an override is one of {', '.join(OVERRIDES)}, or empty, not {decision!r}")
+            raise ValueError(f"an override must be {' or '.join(OVERRIDES)}, or empty, not {decision!r}")
 
     async def quotas(self) -> dict[str, int]:
-        """How many bytes operators let a dataset have at most."""
+        """Operators' quotas in bytes, by dataset."""
         found = await self._redis.hgetall(f"{self._prefix}quotas")
         known = {text_of(dataset): text_of(quota) for dataset, quota in found.items()}
         return {dataset: int(quota) for dataset, quota in known.items() if quota.isdecimal()}
 
     async def limit(self, dataset: str, quota: int | None) -> None:
-        """Let a dataset have so many bytes at most; ``None``: any number again."""
+        """Set the quota of a dataset in bytes; ``None``: no limit."""
         if quota is None:
             await self._redis.hdel(f"{self._prefix}quotas", dataset)
         else:
@@ -189,15 +189,15 @@ class Plans:
 
 
 class NodeReports(Generic[T]):
-    """What the nodes of a zone say of one matter.
+    """The reports of a zone's nodes on one subject.
 
     Args:
         redis: for commands.
         key: of the hash that has the last report of each node.
-        silence: seconds after which a node's last report counts no more.
+        silence: seconds after which a node's last report is ignored.
         document: the form of a report.
 
-    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
 
     def __init__(self, redis: Redis, key: str, silence: float, document: Document[T]) -> None:
@@ -208,7 +208,7 @@ class NodeReports(Generic[T]):
         self._reports = redis.register_script(_REPORTS)
 
     async def tell(self, node: str, report: T) -> None:
-        """Say what there is to say of this node; replaces what it said before."""
+        """Store the report of a node; replaces its previous one."""
         await self._tell(keys=[self._key], args=[node, self._document.text(report)])
 
     async def all(self) -> dict[str, T]:
@@ -219,14 +219,14 @@ class NodeReports(Generic[T]):
 
 
 class Reports(NodeReports[dict[str, NodeReport]]):
-    """What the nodes of a zone say of the chunks that they load, by dataset."""
+    """Reports on the chunks that nodes load, by dataset."""
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
         super().__init__(redis, f"{prefix}loaded", silence, _REPORT)
 
 
 class StreamReports(NodeReports[NodeStreams]):
-    """What the nodes of a zone say of access streams."""
+    """Reports on access streams."""
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
         super().__init__(redis, f"{prefix}streams", silence, _STREAMS)

@@ -1,15 +1,15 @@
 """The register of a zone's nodes in Redis: one hash, and a heartbeat that is at once announcement, conflict check and list.
 
-Everything about time is counted by Redis: when an entry expires, how long it has left, since when its node is ready. Nodes get
-and give durations only, so their clocks may show what they like. Who holds an id, and what an entry says after a heartbeat, is
-decided by ``gateway.policies.membership`` and put into force by compare-and-set: of two heartbeats at the same moment the
-second one sees the first. Nodes of earlier versions decide the same in a script of their own, on the same entries.
+Redis keeps all time: when an entry expires, how long it has left, since when its node is ready. Nodes send and
+receive durations only, so their clocks do not matter. Who holds an id, and the content of an entry after a heartbeat, is
+decided by ``gateway.policies.membership`` and applied by compare-and-set: of two heartbeats at the same moment the
+second one sees the first. Nodes of earlier versions decide the same in a script, on the same entries.
 
-Nodes with a secret sign what they say of themselves. An entry that is not signed with it is no member's, because anybody who
-may write to Redis could otherwise have clients read from a node of theirs.
+Nodes with a secret sign their entries. An unsigned entry does not make a member: otherwise write access to Redis would be enough
+to have clients read from an attacker's node.
 
-Nodes without a secret have a register of their own, so none can hold the id of a fleet's node. They look at the fleet's too:
-entries in it show that a secret is missing, whatever they say.
+Nodes without a secret use a separate register, so none can hold the id of a fleet's node. They also read the fleet's register:
+entries in it show that a secret is missing.
 
 An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
 start, place, and the node as JSON.
@@ -35,7 +35,7 @@ from gateway.policies.membership import NO_START, NodeClaim, RegisterEntry, clai
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """A live node as Redis has it: ``left`` seconds until it expires, ready for ``ready_for`` seconds (-1: it is not)."""
+    """A live node in Redis: ``left`` seconds until it expires, ready for ``ready_for`` seconds (-1: not ready)."""
 
     node: Node
     left: float
@@ -44,10 +44,10 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a heartbeat brought: every live node that could be read; the address of who holds our id, else empty.
+    """The result of a heartbeat: every live node that could be read, and the address of another holder of this id, else empty.
 
-    ``unproven`` are the addresses of those that do not prove to know the secret and are not leaving, by id. ``drained`` says
-    that an operator wants this node to be home of nothing.
+    ``unproven`` are the addresses, by id, of nodes without a valid signature that are not leaving. ``drained``: an operator
+    has drained this node.
     """
 
     entries: Sequence[NodeEntry]
@@ -57,14 +57,14 @@ class Heard:
 
 
 class Register:
-    """The register that the key ``key`` of the Redis at ``url`` holds.
+    """The register in the hash ``key`` of the Redis at ``url``.
 
     Args:
         url: of Redis.
         key: of the hash.
         expire: seconds after its last heartbeat for which an entry lasts.
         timeout: seconds that Redis may take to answer.
-        secret: of the fleet; empty for a node that is in none, and believes only what it said itself.
+        secret: of the fleet; empty for a node outside a fleet, which trusts only its own entries.
         others: key of another register, whose nodes are ``unproven``; empty for none.
     """
 
@@ -78,13 +78,13 @@ class Register:
         self._swap = CompareAndSet(self._redis)
 
     async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False, drained: bool = False) -> Heard:
-        """Say that a node is there, and hear who else is.
+        """Announce a node, and get the other members.
 
         Args:
-            node: with the state that it is in, as far as this worker knows: READY stays READY when a sibling says JOINING.
-            ready_for: seconds for which it has been ready, as far as is known; -1 for unknown.
-            last: the worker stops. If the node is leaving, its id is free from now on; else siblings speak for it.
-            drained: whether the worker believes that its node is drained, for a Redis that has forgotten it.
+            node: with its state as far as this worker knows: READY stays READY if another worker says JOINING.
+            ready_for: seconds since it became ready, as far as is known; -1 for unknown.
+            last: the worker stops. If the node is leaving, its id is free from now on; else its other workers announce it.
+            drained: whether the worker knows its node to be drained, to restore the mark after a loss of Redis.
 
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
@@ -143,12 +143,12 @@ class Register:
                 strangers.append((name, one))
             elif (entry := _entry(one, now)) is not None:
                 entries.append(entry)
-        # A stranger that is leaving is no problem any more.
+        # A stranger that is leaving is no longer a problem.
         unproven = {_name(name): _address(one.document) for name, one in strangers if one.state != NodeState.LEAVING}
         return Heard(entries, unproven=unproven)
 
     async def drain(self, node: Node, drained: bool) -> None:
-        """Have a node be home of nothing until it is started anew, or take that back; heard with its next heartbeat.
+        """Drain a node until its next start, or undo that; takes effect with its next heartbeat.
 
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
@@ -156,7 +156,7 @@ class Register:
         await self._redis.hset(self._drained, node.id, drain_decision(node.boot or NO_START, drained))
 
     async def drained(self, nodes: Iterable[Node]) -> frozenset[str]:
-        """Those of some nodes that are drained, also if they have not heard of it yet.
+        """The drained nodes among ``nodes``, including those whose heartbeat has not followed yet.
 
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
@@ -191,13 +191,13 @@ def _entry(one: RegisterEntry, now: int) -> NodeEntry | None:
     try:
         node = Node.from_json({**json.loads(one.document), "state": one.state})
     except (ValueError, KeyError, TypeError):
-        # Another version's; it cannot be a member of this fleet.
+        # An entry of another version cannot be a member of this fleet.
         return None
     return NodeEntry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
 
 
 def _name(name: bytes) -> str:
-    """An id as text, whatever somebody wrote there."""
+    """An id as text; the bytes in Redis may be anything."""
     return name.decode("utf-8", "replace")
 
 

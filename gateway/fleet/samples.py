@@ -30,7 +30,7 @@ COARSE = 2880
 _LEASE = 12_000
 _KEPT = 48 * 3600
 _MOST_NODES = 1000
-"""Nodes, there or gone, of which anything is kept; of more the oldest are forgotten."""
+"""Nodes with stored data, live or gone; beyond that the oldest are dropped."""
 _MOST_CLOSED = 5000
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
@@ -125,14 +125,14 @@ return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), redi
 
 
 class NodeSample(NamedTuple):
-    """What a node said of itself last: ``age`` seconds ago, by Redis's clock."""
+    """The last status document of a node, ``age`` seconds old by Redis's clock."""
 
     age: float
     document: Mapping[str, Any]
 
 
 class HeldChunk(NamedTuple):
-    """A chunk that was held in the cache, from when until when (``None``: it still is), in seconds of Redis's clock."""
+    """A chunk and the time for which it was held (``end`` is ``None`` while it still is), in seconds of Redis's clock."""
 
     chunk: int
     start: float
@@ -141,10 +141,10 @@ class HeldChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """What all nodes said of themselves, by id, and what time it was (seconds of Redis's clock).
+    """The last status of all nodes by id, and the time of reading (seconds of Redis's clock).
 
-    ``counted`` are the last samples, of nodes that have stopped too; ``retired`` is what nodes had counted before they were
-    started anew.
+    ``counted`` are the last samples, including those of stopped nodes; ``retired`` is the sum of the counters from before
+    restarts.
     """
 
     now: float
@@ -160,7 +160,7 @@ class Samples:
         redis: for commands.
         prefix: of the zone's keys.
 
-    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
 
     def __init__(self, redis: Redis, prefix: str) -> None:
@@ -177,13 +177,13 @@ class Samples:
         return bool(int(await self._speak(keys=[f"{self._prefix}speaker:{node}"], args=[me, _LEASE])))
 
     async def silent(self, node: str, me: str) -> None:
-        """The worker ``me`` stops: another one of its node speaks at once."""
+        """The worker ``me`` stops: another worker of its node may speak at once."""
         key = f"{self._prefix}speaker:{node}"
         if text_of(await self._redis.get(key) or b"") == me:
             await self._redis.delete(key)
 
     async def tell(self, node: str, boot: str, counters: Counters) -> float:
-        """Say what a node has counted since its start ``boot``; the time, in seconds of Redis's clock."""
+        """Store a node's counters since its start ``boot``; returns the time, in seconds of Redis's clock."""
         key = f"{self._prefix}samples:{node}"
         document = json.dumps([boot, *counters.values()], separators=(",", ":"))
         keys = [key, f"{key}:minutes", f"{self._prefix}counted", f"{self._prefix}retired"]
@@ -191,16 +191,16 @@ class Samples:
         return int(now) / 1000
 
     async def say(self, node: str, document: Mapping[str, Any]) -> None:
-        """Say how a node is; replaces what it said before."""
+        """Store the status document of a node; replaces the previous one."""
         text = json.dumps(document, separators=(",", ":"))
         await self._status(keys=[f"{self._prefix}status"], args=[node, text, _MOST_NODES])
 
     async def gone(self, node: str) -> None:
-        """A node stops, or is dismissed: what it said of itself is not missed. What it counted stays in the totals."""
+        """Remove the status of a node that stops or is dismissed. Its counts stay in the totals."""
         await self._redis.hdel(f"{self._prefix}status", node)
 
     async def said(self, node: str) -> Mapping[str, Any]:
-        """What a node said of itself last; empty if that is nothing that this version can read."""
+        """A node's last status document; empty if this version cannot read it."""
         text = text_of(await self._redis.hget(f"{self._prefix}status", node) or b"")
         try:
             return dict(json.loads(text.partition(" ")[2]))
@@ -208,7 +208,7 @@ class Samples:
             return {}
 
     async def statuses(self) -> Statuses:
-        """How the nodes are, as they said last, those included that are gone."""
+        """The last status of all nodes, including those that are gone."""
         names = ("status", "counted", "retired")
         now, flat, counted, retired = await self._read(keys=[f"{self._prefix}{name}" for name in names])
         nodes = {}
@@ -218,7 +218,7 @@ class Samples:
                 told = json.loads(document)
                 nodes[text_of(name)] = NodeSample(max(0.0, (int(now) - int(at)) / 1000), dict(told))
             except _UNREADABLE:
-                continue  # another version's
+                continue  # written by another version
         last = {text_of(name): _sample(text) for name, text in _pairs(counted)}
         sums = {int(place): float(value) for place, value in _pairs(retired)}
         return Statuses(
@@ -229,11 +229,11 @@ class Samples:
         )
 
     async def recent(self, nodes: Iterable[str], count: int = FINE) -> dict[str, list[Sample]]:
-        """The newest ``count`` samples of some nodes, every five seconds, in the order of time."""
+        """The newest ``count`` five-second samples of some nodes, oldest first."""
         return await self._samples({name: f"{self._prefix}samples:{name}" for name in nodes}, count)
 
     async def long(self, nodes: Iterable[str], count: int = COARSE) -> dict[str, list[Sample]]:
-        """The newest ``count`` samples of some nodes, every minute, in the order of time."""
+        """The newest ``count`` one-minute samples of some nodes, oldest first."""
         return await self._samples({name: f"{self._prefix}samples:{name}:minutes" for name in nodes}, count)
 
     async def _samples(self, keys: Mapping[str, str], count: int) -> dict[str, list[Sample]]:
@@ -241,18 +241,18 @@ class Samples:
         for key in keys.values():
             pipeline.lrange(key, 0, count - 1)
         lists = await pipeline.execute() if keys else []
-        # Two days of fifty nodes are half a second of work.
+        # Parsing two days of fifty nodes takes half a second.
         return await asyncio.to_thread(_all, dict(zip(keys, lists, strict=True)))
 
     # --- chunks
 
     async def held(self, fence: int, version: int, chunks: Mapping[str, Sequence[int]]) -> None:
-        """Note which chunks of which datasets are held under a plan; one that is older than what was noted changes nothing."""
+        """Record which chunks are held under a plan, by dataset; ignored if a newer plan was recorded."""
         names = [f"{dataset}/{chunk}" for dataset, those in chunks.items() for chunk in those]
         await self._timeline(keys=[f"{self._prefix}timeline"], args=[fence, version, _MOST_CLOSED, _KEPT, *names])
 
     async def timeline(self, since: float) -> dict[str, list[HeldChunk]]:
-        """Which chunks were held, by dataset, in the order of time; what ended before ``since`` (seconds) is left out."""
+        """The chunks that were held, by dataset, oldest first; those that ended before ``since`` (seconds) are left out."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hgetall(f"{self._prefix}timeline:open")
         pipeline.lrange(f"{self._prefix}timeline:closed", 0, _MOST_CLOSED - 1)
@@ -271,7 +271,7 @@ class Samples:
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """The fields of a hash with their values, as a script gives them."""
+    """The fields and values of a hash from the flat list that a script returns."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 

@@ -1,8 +1,8 @@
 """One Redis subscription that reports its end.
 
-redis-py's PubSub reconnects and subscribes again by itself, and what was published in between is gone without a trace.
+redis-py's PubSub reconnects and subscribes again by itself; messages published in between are lost without a trace.
 Here a subscription is one connection: it delivers every message published after ``opened`` returned, in Redis's
-order, or raises. Losing messages silently is the one thing it cannot do.
+order, or raises. It never loses messages silently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Subscription:
                     return channel.decode(), payload
 
     async def confirm(self, channels: int) -> None:
-        """Wait until Redis has confirmed as many channels."""
+        """Wait until Redis has confirmed ``channels`` subscriptions."""
         while channels:
             kind = (await self._connection.read_response())[0]
             if kind != b"subscribe":
@@ -55,7 +55,7 @@ async def opened(url: str, channels: Sequence[str], timeout: float) -> AsyncIter
         RedisError, OSError: Redis cannot be reached or refuses.
         TimeoutError: it did not confirm within ``timeout`` seconds.
     """
-    # Protocol 2: messages are ordinary replies there, so nothing in redis-py handles them behind our back.
+    # Protocol 2: there, messages are ordinary replies, which redis-py does not handle by itself.
     connection = single(url, timeout, protocol=2)
     try:
         async with asyncio.timeout(timeout):

@@ -1,7 +1,7 @@
 """Verifications in Redis: the nodes to verify, their progress, and their findings.
 
-One hash per verification, with a field ``request`` and one per node; and a list of the newest ids. All of it is soft: it expires
-after a week, and a Redis that was emptied has no verifications.
+One hash per verification, with a field ``request`` and one per node; and a list of the newest ids. All of it is soft state: it
+expires after a week, and is lost with Redis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
 
 MOST = 100
-"""Verifications that are remembered."""
+"""Number of verifications that are kept."""
 _KEPT = 7 * 24 * 3600
 _NEW = """
 local time = redis.call('TIME')
@@ -44,7 +44,7 @@ _SAID = Document[dict[str, Any]](dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """One: ``at`` in seconds of Redis's clock; ``nodes`` is what each of them said last."""
+    """One verification: ``at`` in seconds of Redis's clock; ``nodes`` has the last report of each node."""
 
     id: str
     at: float
@@ -58,7 +58,7 @@ class VerificationQueue:
         redis: for commands.
         prefix: of the zone's keys.
 
-    Every method raises one of ``DOWN`` when Redis is down, slow or refusing.
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
 
     def __init__(self, redis: Redis, prefix: str) -> None:
@@ -69,13 +69,13 @@ class VerificationQueue:
         self._say = redis.register_script(_SAY)
 
     async def add(self, nodes: Sequence[str]) -> str:
-        """Have nodes verify their caches; the verification's id."""
+        """Queue a verification of these nodes; returns its id."""
         name = uuid.uuid4().hex
         await self._new(keys=[self._list, self._prefix], args=[name, _KEPT, MOST, *nodes])
         return name
 
     async def say(self, name: str, node: str, document: Mapping[str, Any]) -> bool:
-        """Report the progress of a node; ``False`` when the verification no longer exists."""
+        """Report the progress of a node; ``False`` if the verification no longer exists."""
         field = f"node:{node}"
         return bool(int(await self._say(keys=[self._prefix + name], args=[field, _SAID.text(dict(document))])))
 
@@ -84,7 +84,7 @@ class VerificationQueue:
         return _read(name, await self._redis.hgetall(self._prefix + name))
 
     async def all(self) -> list[Verification]:
-        """Those that are remembered, newest first."""
+        """All kept verifications, newest first."""
         names = [text_of(name) for name in await self._redis.lrange(self._list, 0, MOST - 1)]
         pipeline = self._redis.pipeline(transaction=False)
         for name in names:

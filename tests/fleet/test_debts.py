@@ -10,8 +10,7 @@ from typing import cast
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.fleet.announcer import Announcer
-from gateway.fleet.timing import Timing
+from gateway.fleet.announcer import Announcer, Timing
 from gateway.model.keys import ObjectKey
 from gateway.store.generations import Generations
 

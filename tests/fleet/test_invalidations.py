@@ -18,10 +18,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from gateway.fleet import invalidations
-from gateway.fleet.announcer import Announcer
+from gateway.fleet.announcer import Announcer, Timing
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.invalidations import Invalidations, NullInvalidations
-from gateway.fleet.timing import Timing
 from gateway.model.keys import ObjectKey
 from tests.fleet.conftest import counted, until
 

@@ -55,7 +55,7 @@ async def test_a_tenant_has_room_for_so_many(redis: Redis, monkeypatch: pytest.M
     jobs = Jobs(redis, "larder:z:", LONG)
     await jobs.register(record("a"))
     await jobs.register(record("b"))
-    with pytest.raises(TooManyJobs, match="you have 2"):
+    with pytest.raises(TooManyJobs, match="the tenant has 2"):
         await jobs.register(record("c"))
     assert await jobs.register(record("b")) is False
     assert await jobs.register(record("c", tenant="u")) is True

@@ -55,12 +55,12 @@ async def test_another_secret_is_a_problem_of_both(
         for member in (a, b, a, b):
             await member.beat()
         for member, other in ((a, "b"), (b, "a")):
-            assert f"node {other} at http://{other}:9000 does not know this fleet's secret" in member.estranged
-            assert "the same fleet.secret" in member.estranged
+            assert f"node {other} at http://{other}:9000 does not know this fleet's secret" in member.isolation_reason
+            assert "the same fleet.secret" in member.isolation_reason
         told = [record.message for record in caplog.records if "fleet.secret" in record.message]
-        assert sorted(told) == sorted([a.estranged, b.estranged])
+        assert sorted(told) == sorted([a.isolation_reason, b.isolation_reason])
         redis = commands(redis_server.url, 5.0)
         await redis.hdel("larder:default:nodes", "b")
         await redis.aclose()
         await a.beat()
-        assert a.estranged == ""
+        assert a.isolation_reason == ""

@@ -44,7 +44,7 @@ async def test_a_node_that_never_answers_is_complained_of_once(
             await a.beat()
             await a.beat()
     assert [record.message for record in caplog.records if "does not answer" in record.message] == [
-        "node b does not answer; it is left out for 0 s at a time"
+        "node b does not answer; out of the ring for 0 s at a time"
     ]
 
 
@@ -63,7 +63,7 @@ async def test_of_a_node_that_drains_nobody_warns(
         await a.beat()
         await a.beat()
     assert [record.message for record in caplog.records if "did not answer a call" in record.message] == [
-        "node b did not answer a call; it is left out for 2 s"
+        "node b did not answer a call; out of the ring for 2 s"
     ]
     assert not [record.message for record in caplog.records if "does not answer" in record.message]
 
@@ -81,9 +81,9 @@ async def test_a_node_that_refuses_is_told_with_the_remedy(
         assert a.ring.ids == ("a",)
         await a.beat()
         await a.beat()
-        assert f"node b refuses the calls of this node: {reason}" in a.estranged
-        assert remedy in a.estranged
-        assert b.estranged == ""
+        assert f"node b refuses the calls of this node: {reason}" in a.isolation_reason
+        assert remedy in a.isolation_reason
+        assert b.isolation_reason == ""
         await b.leave()
         await b.stop()
         await a.beat()
@@ -98,7 +98,7 @@ async def test_a_refusal_is_a_problem_for_a_minute(
     monkeypatch.setattr(module, "_COMPLAIN", 0.0)
     async with nodes(redis_server.url, "a", "b") as [a, _]:
         a.suspect("b", "date")
-        assert a.estranged == ""
+        assert a.isolation_reason == ""
 
 
 async def test_only_other_nodes_are_suspected(redis_server: EmbeddedRedis) -> None:

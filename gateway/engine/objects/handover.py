@@ -51,7 +51,7 @@ class Moves:
         """The object, if one of its former homes is another node and gives it to this identity."""
         if not self._membership.moving:
             return None
-        for node in self._membership.formers(path_key(key.bucket, key.key)):
+        for node in self._membership.previous_owners(path_key(key.bucket, key.key)):
             if (moved := await self._ask(node, key, identity)) is not None:
                 return moved
         return None
