@@ -1,6 +1,6 @@
-"""The composition root: settings become services, services become the ASGI application.
+"""The composition root: builds services from settings, and the ASGI application from services.
 
-Nothing is wired anywhere else but in gateway/wiring, which is what of this would make this module too long.
+gateway/wiring has its parts; nothing is wired anywhere else.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Larder(Router):
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer what is not about objects, and what only looks so: at a bucket's own host, "/-/x" is the object "-/x"."""
+        """Serve paths under "/-", unless the host names a bucket: there, "/-/x" is the object "-/x"."""
         if scope["type"] == "lifespan":
             return self._lifespan(receive, send)
         if not self._is_ops(scope):
@@ -148,7 +148,7 @@ class Larder(Router):
         await send({"type": "lifespan.shutdown.complete"})
 
     async def start(self) -> None:
-        """Open the services, in the order in which they need one another; the stack closes them in reverse."""
+        """Open the services in the order of their dependencies; the stack closes them in reverse."""
         settings, stack = self._settings, self._stack
         store = await Store.open(settings.cache, now=time.time)
         stack.push_async_callback(store.close)
@@ -165,7 +165,7 @@ class Larder(Router):
         self._heard = engine.forget_from_fleet
         await engine.settle_origins(endpoints_of(settings))
         await channel.start()
-        # What was confirmed before this process heard of the fleet's writes proves as little as what was before a gap.
+        # Confirmations from before this process received the fleet's writes are as untrusted as those from before a gap.
         channel.heard.since = time.time()
         stack.push_async_callback(channel.stop)
         keeper = SweepLoop(store, engine.blocks)
@@ -206,7 +206,7 @@ class Larder(Router):
     def _services(
         self, store: Store, origin: OriginClient, fleet: FleetServices, channel: Invalidations, management: Management
     ) -> Services:
-        """What the parts of the engine share."""
+        """The services shared by the parts of the engine."""
         settings = self._settings
         leases = FillLeases(store.directory.leases if settings.server.workers > 1 else None)
         self._stack.callback(leases.close)
@@ -217,8 +217,8 @@ class Larder(Router):
             settings.cache.capacity,
             settings.cache.block_size,
             leases,
-            # The embedded Redis has no clients on other machines, and the workers of this one share the store's generations: no
-            # write can be missed.
+            # An embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so
+            # no write can be missed.
             heard=channel.heard if self._shared else HeardWrites(),
             fleet=others_of(fleet),
             moved=Moves(fleet.membership, fleet.peers),
@@ -227,7 +227,7 @@ class Larder(Router):
         )
 
     async def _administrate(self, services: Services, listings: Listings, engine: Engine) -> tuple[Authenticator, Live]:
-        """Know who may read what, by the file and by the catalog, from now on."""
+        """Enforce the credentials of the file and the catalog from now on."""
         authenticator = Authenticator(self._settings)
         live = Live(self._settings, Changing(authenticator, services, services.origin, engine.settle_origins))
         self._stack.push_async_callback(live.close)
@@ -241,7 +241,7 @@ class Larder(Router):
         return authenticator, live
 
     async def _settle(self, keeper: SweepLoop) -> None:
-        """Be ready, when the cache is recovered or that takes too long to wait for."""
+        """Become ready when the cache is recovered, or when recovery takes too long to wait for."""
         try:
             # A small cache is recovered before the first request; a large one while requests are answered.
             await asyncio.wait_for(keeper.ready.wait(), _RECOVERY_PATIENCE)
@@ -263,14 +263,14 @@ class Larder(Router):
     def _ready_now(self) -> None:
         if self._lifecycle.state == "starting":
             self._lifecycle.state = "ready"
-        # What is alive now lives as long as the process; the collector need not look at it again with every few requests.
+        # Everything alive now lives as long as the process: exempt it from garbage collection.
         gc.collect()
         gc.freeze()
 
     def _serve_datasets(
         self, identities: Identities, engine: Engine, origin: OriginClient, management: Management
     ) -> Registrations:
-        """Put the addresses of datasets under ``/-/v1`` in front of the engine."""
+        """Serve datasets under ``/-/v1``."""
         settings, store = self._settings, engine.services.store
         registry = Registry(
             Path(settings.cache.dir) / DATASETS,
@@ -299,7 +299,7 @@ class Larder(Router):
         return registrations
 
     def _serve_peers(self, ground: WorkerServices, objects: PeerObjects, registrations: Registrations) -> NodeWatch:
-        """Do what operators ask of this node, and answer other nodes, if there may be any; what watches this one."""
+        """Run operators' requests for this node, and serve other nodes if there may be any; returns the node's watch."""
         everywhere = fleetwide(ground)
         operations = operate(ground, everywhere, registrations, self._stack)
         self._admin.app.api.state.operations = operations
@@ -314,7 +314,7 @@ class Larder(Router):
             }
             limit = self._settings.server.max_in_flight
             self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)
-        return operations.board.parts.watch
+        return operations.fleet.sources.watch
 
     @property
     def _shared(self) -> bool:
@@ -322,7 +322,7 @@ class Larder(Router):
         return self._settings.redis.url != "embedded"
 
     def _channel(self, store: Store, fleet: FleetServices) -> Invalidations:
-        """Hear of the fleet's writes."""
+        """The channel of the fleet's invalidations."""
 
         async def gap() -> None:
             channel.heard.since = time.time()
@@ -340,8 +340,8 @@ class Larder(Router):
         return channel
 
     def _refresh(self, watch: NodeWatch, s3: S3App, keeper: SweepLoop, channel: Invalidations) -> None:
-        """Bring the gauges of this worker up to date."""
-        # With a clock that was set back, all that is learned from now on would be from before.
+        """Update the gauges of this worker."""
+        # If the clock was set back, everything learned from now on would count as older.
         channel.heard.since = min(channel.heard.since, time.time())
         metrics.IN_FLIGHT.set(s3.in_flight)
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
@@ -364,14 +364,14 @@ def _engine(settings: Settings, services: Services, channel: Invalidations) -> E
 
 
 def _spooling(settings: Settings, store: Store) -> Spooling:
-    """Uploads wait beside the cache, and elsewhere while that disk is not in use."""
+    """Uploads wait beside the cache, or elsewhere while that disk is not in use."""
     here = SpoolPlace(Path(settings.cache.dir) / "tmp", store.bounded)
     elsewhere = SpoolPlace(None)
     return Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
 
 
 async def _ready(keeper: SweepLoop, fleet: FleetServices, known: asyncio.Event) -> None:
-    """Be home of something only when it is known what the disk holds, and while there is one, and who may read what."""
+    """Enter the ring once the disk has been read and credentials are known, and while the disk is in use."""
     await keeper.recovered.wait()
     await known.wait()
     fleet.membership.ready()
@@ -384,7 +384,7 @@ async def _later(seconds: float, work: Callable[[], None]) -> None:
 
 
 def _in_loop(hear: Callable[[Content], None]) -> Callable[[Content], None]:
-    """``hear`` in the event loop, soon, for threads."""
+    """Schedules ``hear`` in the event loop, for calls from threads."""
     loop = asyncio.get_running_loop()
 
     def tell(content: Content) -> None:
@@ -399,7 +399,7 @@ async def _swept(registry: Registry) -> None:
 
 
 def create() -> Larder:
-    """Build the application of one worker from the environment that ``larder-gateway serve`` prepared."""
+    """Build the application of one worker from the environment prepared by ``larder-gateway serve``."""
     launch = json.loads(os.environ[LAUNCH])
     path = Path(launch["config"]) if launch["config"] else None
     environ = {name: value for name, value in os.environ.items() if name != LAUNCH}

@@ -1,10 +1,10 @@
-"""``larder-gateway``: which commands there are, and what their ends mean.
+"""``larder-gateway``: the commands and their exit status.
 
-A command's module is imported when it is named: ``larder-gateway nodes`` has no use for the web framework that ``serve`` needs,
-and ``serve`` none for tables. ``larder-gateway --help`` costs neither.
+A command's module is imported when the command is used: ``larder-gateway nodes`` does not need the web framework of ``serve``,
+and ``serve`` needs no tables. ``larder-gateway --help`` loads neither.
 
-Exit status: 0 good; 1 a problem: something was found, refused or failed; 2 wrong usage or configuration, which the missing or
-refused admin token and the address of something else than a Larder are too; 130 after Ctrl-C.
+Exit status: 0 success; 1 a problem: something was found, refused or failed; 2 wrong usage or configuration, including a missing
+or refused admin token and the address of something that is not a Larder gateway; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROBLEM, USAGE, INTERRUPTED = 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the first level: ``add`` of its module says what it takes; ``usual`` is its subcommand if none is named."""
+    """A top-level command: ``add`` of its module declares its arguments; ``usual`` is the default subcommand."""
 
     name: str
     module: str
@@ -39,24 +39,22 @@ COMMANDS = (
     Command("serve", "gateway.commands.serving", "run a gateway"),
     Command("check-config", "gateway.commands.configuration", "check a configuration and print it, without secrets"),
     Command("migrate", "gateway.commands.migrate", "bring the catalog's tables up to this version"),
-    Command("status", "gateway.commands.status", "the fleet, what it does now, and its problems"),
-    Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; take one out, and back in", "list"),
-    Command("tenants", "gateway.commands.tenants", "who the fleet serves", "list"),
+    Command("status", "gateway.commands.status", "the fleet's current traffic and problems"),
+    Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; drain and undrain", "list"),
+    Command("tenants", "gateway.commands.tenants", "owners of access keys", "list"),
     Command("credentials", "gateway.commands.credentials", "access keys: list, create, rotate, revoke", "list"),
-    Command("origins", "gateway.commands.origins", "the stores behind the fleet", "list"),
-    Command("rules", "gateway.commands.rules", "how objects are cached, and which rule holds for one", "list"),
-    Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or keep it out", "list"),
-    Command("jobs", "gateway.commands.jobs", "training jobs, and what the cache gains them", "list"),
-    Command("streams", "gateway.commands.streams", "how clients read plain objects, and what is held of it", "list"),
-    Command("plan", "gateway.commands.plan", "what the fleet has decided, and from what"),
+    Command("origins", "gateway.commands.origins", "the object stores behind the fleet", "list"),
+    Command("rules", "gateway.commands.rules", "how objects are cached, and which rule applies to one", "list"),
+    Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or deny it space", "list"),
+    Command("jobs", "gateway.commands.jobs", "training jobs, and their benefit from the cache", "list"),
+    Command("streams", "gateway.commands.streams", "access patterns of plain reads, and the space they get", "list"),
+    Command("plan", "gateway.commands.plan", "the fleet's plan, and its inputs"),
     Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),
-    Command(
-        "profiles", "gateway.commands.profiles", "record what a job reads, and read it into the cache again", "list"
-    ),
-    Command("purge", "gateway.commands.purge", "forget what is cached below a prefix"),
-    Command("verify", "gateway.commands.verify", "compare what is cached with what it should be"),
+    Command("profiles", "gateway.commands.profiles", "record the reads of a job, and replay them as a warm-up", "list"),
+    Command("purge", "gateway.commands.purge", "drop cached objects below a prefix"),
+    Command("verify", "gateway.commands.verify", "compare cached files with their digests"),
     Command("explain", "gateway.commands.explain", "why a read is a hit or not, and what to change"),
-    Command("audit", "gateway.commands.audit", "who changed what, and when"),
+    Command("audit", "gateway.commands.audit", "changes: caller, time, values before and after"),
     Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
     Command("demo", "gateway.commands.demo", "start a store and a gateway, and show what the cache does"),
 )
@@ -65,14 +63,14 @@ _EPILOG = """\
 Commands that ask a gateway find it by --endpoint or LARDER_ENDPOINT, and show it a token: --token-file, LARDER_ADMIN_TOKEN
 or --token. "larder-gateway help COMMAND" explains one, with examples; docs/cli.md has them all.
 
-exit status: 0 good; 1 a problem; 2 wrong usage or configuration; 130 Ctrl-C"""
+exit status: 0 success; 1 a problem; 2 wrong usage or configuration; 130 Ctrl-C"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status (see above)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a key that this terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # keys that the terminal cannot show must not raise
     try:
         try:
             return _run(sys.argv[1:] if arguments is None else arguments)
@@ -109,10 +107,10 @@ def completed(words: Sequence[str]) -> Sequence[str]:
 
 
 def parser(*named: str) -> ArgumentParser:
-    """The grammar: all commands, and what those that are ``named`` take."""
+    """The grammar: all commands, with the arguments of those that are ``named``."""
     top = ArgumentParser(
         "larder-gateway",
-        description="S3-compatible object-cache gateway: run it, see it, manage it.",
+        description="S3-compatible object-cache gateway: run, observe and manage it.",
         epilog=_EPILOG,
         formatter_class=Help,
     )
@@ -132,7 +130,7 @@ def _complain(message: str, status: int) -> int:
 
 
 def _nobody_reads() -> None:
-    """Whoever read our output has left; what is still in the buffers must not raise again at exit."""
+    """The reader of the output is gone; buffered output must not raise at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -1,1 +1,1 @@
-"""The admin application: what operators may ask and change, under ``/-/admin``."""
+"""The admin application under ``/-/admin``."""

@@ -31,7 +31,7 @@ from gateway.server.strangers import authenticated
 
 PREFIX = "/admin"
 STALE = b"x-larder-stale"
-"""Header of an answer from the last known state; its value names what is unreachable, the catalog or Redis."""
+"""Header of an answer that may be stale; its value names the unreachable service, the catalog or Redis."""
 _OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"])
 LARGEST_BODY = 1024 * 1024
 """Most bytes of a request's body."""
@@ -58,11 +58,11 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 class AdminApp(Edge):
-    """Answers what is under ``/-/admin``.
+    """Answers requests under ``/-/admin``.
 
     Args:
-        tokens: check who calls.
-        parts: what the endpoints work with; ``None`` if they are only described.
+        tokens: authenticate callers.
+        parts: the dependencies of the endpoints; ``None`` if they are only described.
     """
 
     def __init__(self, tokens: Tokens, parts: AdminParts | None) -> None:
@@ -76,7 +76,7 @@ class AdminApp(Edge):
             redoc_url=None,
             openapi_url=None,
             servers=[{"url": "/-"}],
-            # A redirect would lead out of "/-", to a bucket.
+            # A redirect would leave "/-" and address a bucket.
             redirect_slashes=False,
             dependencies=[Depends(_known_parameters)],
             responses=PROBLEMS,
@@ -111,7 +111,7 @@ class AdminApp(Edge):
 
 
 async def _body_of(scope: Message, receive: Receive) -> bytes:
-    """The whole body. If it is announced too large, nothing is read.
+    """The whole body. Nothing is read if Content-Length exceeds the limit.
 
     Raises:
         ApiError: TooLarge.
@@ -150,14 +150,14 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _known_parameters(request: Request) -> None:
-    """Refuse unknown parameters: FastAPI would ignore a misspelt one and answer another question."""
+    """Refuse unknown parameters: FastAPI ignores them, so a misspelt filter would have no effect."""
     route = request.scope.get("route")
     assert isinstance(route, APIRoute)
     known = [field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)]
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in known:
-            there = f"known: {', '.join(known)}" if known else "it takes none"
-            raise ApiError("InvalidRequest", f"This address has no parameter {name[:64]!r}; {there}.")
+            there = f"known: {', '.join(known)}" if known else "none is allowed"
+            raise ApiError("InvalidRequest", f"Unknown parameter {name[:64]!r}; {there}.")
         if given.count(name) > 1:
             raise ApiError("InvalidRequest", f"The parameter {name} is given more than once.")

@@ -1,7 +1,7 @@
 """One OpenAPI document for everything under ``/-``: ``/-/v1`` and the health endpoints are one application, ``/-/admin`` another.
 
 If both have a schema of one name with different contents, the admin's is renamed. Tags of the admin endpoints have a prefix,
-because jobs and datasets exist on both sides: as a job sees them, and as an operator does.
+because jobs and datasets exist on both sides, for jobs and for operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastapi import FastAPI
 Document = dict[str, Any]
 
 ABOUT = """\
-Everything of this gateway but S3 itself.
+The HTTP API of this gateway, except S3 itself.
 
 Addresses under `/-/admin` take the header `Authorization: Bearer TOKEN` with `admin.token`, or for GET also `admin.read_token`:
 press *Authorize* and give the token to try them here. Those under `/-/v1` take requests signed like S3's (Signature Version 4,
@@ -25,35 +25,35 @@ Errors are problem documents (RFC 9457) with a `code` for programs and a `detail
 
 _PREFIX = "admin: "
 _TAGS = {
-    "admin: overview": "What the dashboard shows",
-    "admin: tenants": "Who shares rights",
+    "admin: overview": "The data of the dashboard",
+    "admin: tenants": "Owners of access keys",
     "admin: credentials": "Access keys: created, rotated, revoked at once on every gateway",
-    "admin: origins": "The stores behind the gateway",
+    "admin: origins": "The object stores behind the gateway",
     "admin: rules": "What is cached, for how long, and for whom",
     "admin: nodes": "The machines of the fleet; drain them",
-    "admin: datasets": "What each dataset is given, and why; pin or forbid it",
+    "admin: datasets": "The space of each dataset, and why; overrides",
     "admin: jobs": "Training jobs and what they gain",
-    "admin: streams": "How clients read plain objects, and what is held of it",
-    "admin: plan": "The manager's decision and what it was made of",
-    "admin: warm-ups": "Read ahead of the first reader; with progress, cancel and resume",
-    "admin: profiles": "What a job read, recorded, to be replayed as a warm-up",
-    "admin: purge": "Forget by prefix; the origin keeps everything",
-    "admin: verifications": "Compare what is on disk with its digests",
-    "admin: explain": "Why a read was no hit, and what the next one would be",
-    "admin: problems": "What is wrong, with its remedy",
-    "admin: audit": "Who changed what, and when",
+    "admin: streams": "Access patterns of plain reads, and the space they get",
+    "admin: plan": "The manager's plan and its inputs",
+    "admin: warm-ups": "Load data before it is read; progress, cancel, resume",
+    "admin: profiles": "Recorded reads of a job, replayed as a warm-up",
+    "admin: purge": "Drop cached objects by prefix; the origin is unchanged",
+    "admin: verifications": "Compare cached files with their digests",
+    "admin: explain": "Why a read is not a hit",
+    "admin: problems": "Current problems and their remedies",
+    "admin: audit": "Changes: caller, time, values before and after",
     "operations": "Health, readiness, metrics; no token",
     "datasets": "Register and look up datasets; signed",
     "batches": "Many items in one request; signed",
     "blobs": "Bytes by their SHA-256; signed",
-    "jobs": "What training jobs tell and hear; signed",
-    "fleet": "Who is there; signed",
+    "jobs": "Training jobs: registration, heartbeats, directives; signed",
+    "fleet": "Members of the fleet; signed",
 }
 _SCHEMAS = "#/components/schemas/"
 
 
 def describe_all(app: FastAPI, admin: FastAPI) -> None:
-    """Make ``app`` serve the document of both; to be called when both have all endpoints."""
+    """Make ``app`` serve the document of both. Call it after both have all their endpoints."""
     own: Callable[[], Document] = app.openapi
     made: list[Document] = []
 
@@ -110,7 +110,7 @@ def _tagged(item: Mapping[str, Any]) -> Document:
 
 
 def _described(paths: Mapping[str, Any]) -> list[Document]:
-    """The tags in use: those above in their order, then the others."""
+    """The tags in use: those of ``_TAGS`` in their order, then the others."""
     operations = [operation for item in paths.values() for operation in item.values() if isinstance(operation, Mapping)]
     used = dict.fromkeys(tag for operation in operations for tag in operation.get("tags", []))
     known = [{"name": tag, "description": about} for tag, about in _TAGS.items() if tag in used]

@@ -1,8 +1,8 @@
 """The dashboard at ``/-/`` and the OpenAPI page at ``/-/docs``: static files, with a Content-Security-Policy.
 
-The pages hold no data: they fetch it from ``/-/admin`` with a token. So they need no authorization. Scripts and styles may come
-from this gateway only. On the dashboard scripts cannot turn text into HTML (``require-trusted-types-for``), so names chosen by
-others stay text. Swagger UI needs that, and inline styles, and is allowed both on its own page.
+The pages contain no data: they fetch it from ``/-/admin`` with a token, so they need no authorization. Scripts and styles may
+come from this gateway only. On the dashboard, scripts cannot turn text into HTML (``require-trusted-types-for``), so names
+chosen by users stay text. Swagger UI needs that and inline styles; both are allowed on its own page only.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def docs(request: Request) -> Response:
 async def static(request: Request, name: str) -> Response:
     """A file of the pages."""
     if name not in _names():
-        raise ApiError("NotFound", "There is no such file.")
+        raise ApiError("NotFound", "Unknown file.")
     kept = _FOR_A_YEAR if name.startswith(f"{SWAGGER_UI}/") else _ASK_FIRST
     return await _page(request, name, _FILE_POLICY, kept)
 
@@ -105,7 +105,7 @@ def _has(headers: Mapping[str, str], etag: str) -> bool:
 
 @cache
 def _names() -> frozenset[str]:
-    """Names of all files. A lookup instead of a path resolution, so no address leads out of the folder."""
+    """Names of all files. Paths are looked up here instead of resolved, so no address leads out of the folder."""
     return frozenset(
         path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file() and path.suffix in _TYPES
     )

@@ -1,7 +1,7 @@
 """Wires the catalog, its followers, and the application under ``/-/admin``.
 
 A gateway answers no client before it has read its catalog: after a restart with the database down, a revoked key would be valid
-again. A gateway that never had a catalog and whose admin addresses are closed has none.
+again. A gateway that never had a catalog, and whose admin API is disabled, needs none.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Administration:
 
     Args:
         settings: of the worker.
-        live: what the catalog changes.
+        live: the settings that the catalog changes.
         rule_probe: looks for objects that rules match.
-        forgetting: of the node, for what was purged.
+        forgetting: of the node, applies purges.
     """
 
     def __init__(self, settings: Settings, live: Live, rule_probe: RuleProbe, forgetting: Forgetting) -> None:
@@ -58,7 +58,7 @@ class Administration:
         self.follower = Follower(self.catalog)
         self.forgetting = forgetting
         self.known = asyncio.Event()
-        """Set when the catalog was read for the first time, or when there is none."""
+        """Set once the catalog has been read, or if there is none."""
         self.exists = True
         """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
@@ -68,19 +68,19 @@ class Administration:
         self._live = live
 
     def problems(self) -> Iterator[Trouble]:
-        """What is wrong with the catalog; requests are judged by what was read of it last."""
+        """The problems of the catalog; its last snapshot stays in force."""
         if self.follower.trouble is not None:
             yield self.follower.trouble
         if not self.known.is_set():
-            yield Trouble.of("catalog-unread", "No request is answered before the catalog was read once")
+            yield Trouble.of("catalog-unread", "No request is answered before the catalog has been read")
         if self._settings.admin.token and _split(self._settings):
             yield Trouble.of("catalog-split", _split(self._settings))
 
     async def start(self, start: Start, authenticator: Authenticator, stack: AsyncExitStack) -> None:
-        """Read the catalog, if there may be one, and follow it; the stack ends it.
+        """Read the catalog, if there may be one, and follow it until the stack is closed.
 
         Raises:
-            ConfigError: it cannot be used with this configuration.
+            ConfigError: the catalog cannot be used with this configuration.
         """
         stack.push_async_callback(self.catalog.close)
         self.exists = await _may_have_catalog(self._settings)
@@ -102,7 +102,7 @@ class Administration:
         fleet = self._settings.fleet
         said = Announcements(start.redis, f"larder:{fleet.zone}:catalog", fleet.secret)
         stack.push_async_callback(said.close)
-        # A file beside the cache is one machine's: what it says at some version, another's does not say at that version.
+        # A SQLite catalog belongs to one machine: equal versions on two machines mean different contents.
         shared = not self._settings.database.sqlite
 
         async def say(withdrawn: Sequence[Withdrawal]) -> None:
@@ -122,11 +122,11 @@ async def _may_have_catalog(settings: Settings) -> bool:
     try:
         return await within(PATIENCE, partial(has_catalog, settings))
     except TimeoutError:
-        return True  # what is not known may say that a key was revoked
+        return True  # an unreadable catalog may contain revocations
 
 
 def has_catalog(settings: Settings) -> bool:
-    """Whether a catalog has to be read: one is configured, or can be written to, or was there before."""
+    """Whether a catalog must be read: one is configured, can be written, or existed before."""
     if settings.admin.token or settings.admin.read_token or not settings.database.sqlite:
         return True
     file = _file_of(settings)
@@ -138,7 +138,7 @@ def _file_of(settings: Settings) -> Path:
 
 
 def _split(settings: Settings) -> str:
-    """A fleet whose nodes have a catalog each: what is revoked at one is valid at the others."""
+    """The warning for a fleet with a catalog per node: a key revoked at one node stays valid at the others."""
     if settings.in_fleet and "{cache.dir}" in settings.database.url:
         return "database.url is a file of this node: changes and revocations here do not apply to other nodes"
     return ""

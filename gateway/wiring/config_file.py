@@ -12,17 +12,17 @@ from gateway.config import Settings
 from gateway.fleet.node_id import new_boot
 
 LAUNCH = "_LARDER_LAUNCH"
-"""The environment variable with what the workers of one start share, as JSON."""
+"""The environment variable with the data shared by the workers of one start, as JSON."""
 
 _Stamp = tuple[int, int, int]
 
 
 class ConfigFile:
-    """Knows whether the file is another than the one that was read last.
+    """Detects changes of the configuration file.
 
     Args:
         path: of the file.
-        read: makes settings of it.
+        read: parses it.
     """
 
     def __init__(self, path: Path, read: Callable[[], Settings]) -> None:
@@ -36,12 +36,12 @@ class ConfigFile:
         return self._stamp() != self._seen
 
     def load(self) -> Settings:
-        """Read it.
+        """Read the file.
 
         Raises:
-            ConfigError: it is wrong; then it counts as read all the same.
+            ConfigError: it is invalid; it counts as read nevertheless.
         """
-        # Before it is read, so that a change during the read is read again and not missed.
+        # Stamp before reading, so that a change during the read is not missed.
         self._seen = self._stamp()
         return self._read()
 
@@ -61,5 +61,5 @@ def launch_environment(
     ``shared`` is an empty directory for the metrics of several workers; ``None`` for a single one.
     """
     launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url, "boot": new_boot()}
-    # prometheus_client reads its variable when it is imported, so only processes started from here on heed it.
+    # prometheus_client reads its variable at import, so it applies only to processes started later.
     return {LAUNCH: json.dumps(launch)} | ({"PROMETHEUS_MULTIPROC_DIR": str(shared)} if shared else {})

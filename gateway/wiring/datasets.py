@@ -17,14 +17,14 @@ _PATIENCE = 2.0
 
 
 def others_of(fleet: FleetServices) -> homes.PeerNodes | None:
-    """The other nodes, as the engine asks them; ``None`` for a node that is in no fleet."""
+    """The other nodes, as the engine asks them; ``None`` for a node outside a fleet."""
     return None if fleet.gate is None else homes.PeerNodes(fleet.membership, fleet.peers)
 
 
 def share(
     settings: Settings, redis_url: str, registry: Registry, fleet: homes.PeerNodes | None, stack: AsyncExitStack
 ) -> Registrations:
-    """The registrations of a node and of its fleet; the stack lets go of them."""
+    """The registrations of a node and of its fleet, until the stack is closed."""
     if fleet is None:
         return Registrations(registry)
     redis = commands(redis_url, _PATIENCE)

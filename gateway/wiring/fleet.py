@@ -27,7 +27,7 @@ _DISK_PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the workers of a node have in common since it was started: where Redis is, a token, and where they listen."""
+    """Common to the workers of one start of the node: the URL of Redis, a token, and the listening address."""
 
     redis: str
     boot: str
@@ -36,22 +36,22 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class FleetServices:
-    """The fleet's parts in one worker. ``gate`` is ``None`` for a node that is in no fleet and accepts no peer requests."""
+    """The fleet's parts in one worker. ``gate`` is ``None`` for a node outside a fleet, which accepts no peer requests."""
 
     membership: Membership
     peers: Peers
     gate: PeerGate | None
 
     def problems(self) -> Iterator[Trouble]:
-        """What keeps this node from sharing with others; reads are answered all the same."""
+        """What keeps this node from sharing with others; reads are answered nevertheless."""
         if self.membership.conflict:
             what = f"{self.membership.conflict}; until then this node serves everything by itself"
             yield Trouble.of("fleet", what)
-        elif self.membership.estranged:
-            yield Trouble.of("fleet" if self.gate is not None else "no-secret", self.membership.estranged)
+        elif self.membership.isolation_reason:
+            yield Trouble.of("fleet" if self.gate is not None else "no-secret", self.membership.isolation_reason)
 
     def without(self, origin: str) -> str:
-        """What a lost origin means for reads, after what is wrong with it; empty while nothing is."""
+        """The effect of a lost origin on reads, appended to its problem; empty if there is none."""
         if not origin:
             return ""
         others = "other nodes read the rest" if not self.membership.alone else "the rest is answered 503"
@@ -66,9 +66,9 @@ async def _kept_id(cache: Path, boot: str) -> str:
 
 
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> FleetServices:
-    """Join the fleet, as a node that is not ready yet; the stack leaves it again.
+    """Join the fleet as a node that is not ready yet, and leave it when the stack is closed.
 
-    A node that is stopped announces at once that it leaves, so that the others send it no new requests while it finishes.
+    A stopping node announces at once that it is leaving, so that the others send it no new requests while it finishes.
     """
     chosen = settings.fleet
     me = Node(
@@ -81,7 +81,7 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     )
     pace, secret = Pace(chosen.heartbeat, chosen.expire), chosen.secret if settings.in_fleet else ""
     zone = f"larder:{me.zone}:"
-    # Nodes that share a Redis and no secret are no fleet: each has keys of its own there, beside the register.
+    # Nodes that share a Redis but no secret are not a fleet: each has its own keys there, beside the register.
     own = "" if settings.in_fleet or settings.redis.url == "embedded" else f"{zone}{me.id}:"
     membership = Membership(start.redis, me, zone, pace, secret, own)
     peers = Peers(membership, chosen.secret)

@@ -26,7 +26,7 @@ _FIXED = ("server", "cache", "datasets", "redis", "fleet", "manager", "streams",
 
 
 def rules_of(rules: tuple[Rule, ...]) -> Rules:
-    """The policies' form of the configured rules."""
+    """Convert the configured rules for the policies."""
     times = {"always": ALWAYS, "immutable": IMMUTABLE}
     return Rules(
         [
@@ -52,9 +52,9 @@ def endpoints_of(settings: Settings) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """The parts of a worker that take a changed configuration over.
+    """The parts of a worker that adopt a changed configuration.
 
-    ``settle`` is ``Engine.settle_origins``; it was called with what the worker was started with.
+    ``settle`` is ``Engine.settle_origins``; it has been called with the initial configuration.
     """
 
     authenticator: Authenticator
@@ -67,8 +67,8 @@ class Live:
     """The configuration in force.
 
     Args:
-        settings: of the file, as the worker was started with them.
-        parts: what follows when it changes.
+        settings: of the file at the start of the worker.
+        parts: adopt changes.
     """
 
     def __init__(self, settings: Settings, parts: Changing) -> None:
@@ -76,21 +76,21 @@ class Live:
         self._parts = parts
         self._catalog = EMPTY
         self.file = settings
-        """The settings of the file as they are now."""
+        """The current settings of the file."""
         self.effective = settings
-        """Those with the catalog on top."""
+        """The settings of the file with the catalog on top."""
         self._settled = endpoints_of(settings)
         self._settling: SingleFlight[None, None] = SingleFlight()
         self.refused = ""
-        """Why the file as it is now is not used; empty if it is."""
+        """Why the current file is not in force; empty if it is."""
 
     async def use_catalog(self, snapshot: Snapshot) -> None:
-        """Have what the catalog says in force."""
+        """Put a snapshot of the catalog into force."""
         self._catalog = snapshot
         await self._apply()
 
     async def follow_file(self, file: ConfigFile) -> None:
-        """Reload the file whenever it changes, until cancelled; a file with errors changes nothing."""
+        """Reload the file whenever it changes, until cancelled; an invalid file changes nothing."""
         await repeat("configuration file", lambda: self._reload(file), _LOOK)
 
     async def _reload(self, file: ConfigFile) -> None:
@@ -113,7 +113,7 @@ class Live:
             log.warning("changes of %s need a restart", ", ".join(changed))
 
     async def close(self) -> None:
-        """Stop what is done in the background."""
+        """Stop background work."""
         await self._settling.stop()
 
     async def _apply(self) -> None:
@@ -121,7 +121,7 @@ class Live:
         self._parts.authenticator.replace(settings)
         self._parts.services.rules = rules_of(settings.rules)
         self.effective = settings
-        # Last, because it waits for connections to close, when it has already switched.
+        # Last, because it waits for old connections to close after it has switched.
         await self._parts.origin.replace(settings.origins, settings.credentials)
         self._settling.join(None, self._settle)
 
@@ -134,5 +134,5 @@ class Live:
             try:
                 await self._parts.settle(wanted)
             except Exception:
-                log.exception("objects of an origin's previous endpoint could not be forgotten; restart to retry")
+                log.exception("forgetting objects of an origin's previous endpoint failed; restart to retry")
             self._settled = wanted

@@ -30,7 +30,7 @@ from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 
 _REPORTS_LAST = 3
-"""A node's report counts for so many expiries of a node: evicting much at once takes it long to say the next."""
+"""A node's report is valid for so many expiries of a node: a large eviction delays the next report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Management:
 
 
 def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExitStack) -> Management:
-    """Follow the zone's plan, and lead when it is this worker's turn; the stack ends it."""
+    """Follow the zone's plan, and lead when elected, until the stack is closed."""
     pace = settings.fleet
     redis = commands(url, pace.expire / 2)
     stack.push_async_callback(redis.aclose)
@@ -77,7 +77,7 @@ def scores_of(store: Store, management: Management) -> ItemScores:
 
 
 def job_parts(settings: Settings, management: Management, find: Find) -> JobParts:
-    """What the addresses of jobs work with."""
+    """The dependencies of the job endpoints."""
     parts = management.parts
     return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat)
 
@@ -85,7 +85,7 @@ def job_parts(settings: Settings, management: Management, find: Find) -> JobPart
 def keep_chunks(
     settings: Settings, management: Management, engine: Engine, shelves: OpenDatasets, stack: AsyncExitStack
 ) -> None:
-    """Perform the plan on this node, in the worker whose turn it is; the stack ends it."""
+    """Execute the plan on this node, in the worker with the node lock, until the stack is closed."""
     parts, store, scores = management.parts, engine.services.store, engine.services.scores
     assert isinstance(scores, ItemScores)
     preloader = Preloader(engine.fetches, engine.lane)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gateway.admin.fleet.board import Board, BoardParts
 from gateway.admin.fleet.overrides import Overrides
+from gateway.admin.fleet.reading import FleetReader, FleetSources
 from gateway.admin.operations.parts import Operations
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmup_runner import WarmupRunner
@@ -46,12 +46,12 @@ from gateway.wiring.problems import redis_problem, sources
 _PATIENCE = 2.0
 """Seconds for one command to Redis."""
 _LEASE = 10.0
-"""Seconds for which a worker that died is believed to run the warm-ups."""
+"""Seconds after which another worker takes over the warm-ups of a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """The worker's services that operations stand on."""
+    """The worker's services that operations depend on."""
 
     settings: Settings
     start: Start
@@ -72,19 +72,19 @@ class WorkerServices:
 
 @dataclass(frozen=True, slots=True)
 class Fleetwide:
-    """What is done on this node, and on others by asking them."""
+    """Operations on this node, and on others through requests."""
 
     purges: Purges
     explainer: Explainer
     objects: WarmObjects
 
     def peers(self) -> PeerOperations:
-        """What other nodes may ask."""
+        """The operations that other nodes may request."""
         return PeerOperations(self.purges, self.explainer, self.objects)
 
 
 def fleetwide(ground: WorkerServices) -> Fleetwide:
-    """The parts that other nodes ask for."""
+    """The operations that other nodes may request, with their clients."""
     engine = ground.engine
     services = engine.services
 
@@ -98,7 +98,7 @@ def fleetwide(ground: WorkerServices) -> Fleetwide:
 def operate(
     ground: WorkerServices, everywhere: Fleetwide, registrations: Registrations, stack: AsyncExitStack
 ) -> Operations:
-    """Watch this node, do what operators ask of it, and show what the fleet says; the stack ends it."""
+    """Watch this node, run operators' requests, and read the fleet's state, until the stack is closed."""
     membership, parts = ground.fleet.membership, ground.management.parts
     redis = commands(ground.start.redis, _PATIENCE)
     stack.push_async_callback(redis.aclose)
@@ -111,7 +111,7 @@ def operate(
         VerificationQueue(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
     )
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
-    board = Board(BoardParts(samples, parts, membership, watch, table, registrations.registry.folders))
+    fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, registrations.registry.folders))
     find = finder(ground.authenticator)
     datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
     profiles = Profiles(ground.admin.catalog, ground.settings.cache.block_size)
@@ -122,14 +122,14 @@ def operate(
     keep_running(verifications.run(), stack)
     if ground.admin.exists:
         catalog = ground.admin.catalog
-        keep_running(Overrides(catalog, parts, lambda: watch.speaks, board.look).run(), stack)
-        # Where each node has a catalog of its own, each has warm-ups of its own.
+        keep_running(Overrides(catalog, parts, lambda: watch.speaks, fleet.look).run(), stack)
+        # Nodes with separate catalogs have separate warm-ups.
         whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
         lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)
         runner = WarmupRunner(warmups, lease, worker, lambda: not membership.conflict)
         keep_running(runner.run(), stack, runner.stop)
     return Operations(
-        board,
+        fleet,
         everywhere.purges,
         everywhere.explainer,
         warmups,
@@ -154,7 +154,7 @@ def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:
 
 
 def finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
-    """Who has an access key that is valid now."""
+    """Finds the principal of an access key that is valid now."""
 
     def find(access_key_id: str) -> Principal | None:
         account = authenticator.find(access_key_id)

@@ -17,7 +17,7 @@ Source = Callable[[], Iterable[Trouble]]
 def sources(
     services: Services, channel: Invalidations, fleet: FleetServices, live: Live, admin: Administration
 ) -> tuple[Source, ...]:
-    """Who is asked what is wrong; each answers at once, without waiting for anything."""
+    """The functions that report problems; none of them blocks."""
 
     def disk() -> list[Trouble]:
         status = services.store.status()
@@ -39,7 +39,7 @@ def sources(
 
 
 def redis_problem(channel: Invalidations, fleet: FleetServices) -> str:
-    """Why Redis is of no use now; empty while it is."""
+    """The failure of Redis; empty if there is none."""
     if not channel.healthy:
         return f"{channel.unreachable}; cached objects are checked with the origin"
     if not fleet.membership.reachable:

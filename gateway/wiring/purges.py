@@ -1,4 +1,4 @@
-"""Applies the purges that the node has missed, before it serves clients and whenever a new one is announced."""
+"""Applies purges that the node has missed, before it serves clients and whenever a new one is announced."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gateway.tasks import repeat
 
 
 class MissedPurges:
-    """Has a node keep up with the catalog's purges.
+    """Keeps a node up to date with the catalog's purges.
 
     Args:
-        catalog: that remembers them.
+        catalog: that stores them.
         forgetting: of the node.
     """
 
@@ -28,10 +28,10 @@ class MissedPurges:
         self._news = asyncio.Event()
 
     async def hear(self, newest: str) -> None:
-        """The catalog's last purge is this one. The first time it returns when it is applied, unless the disk is down.
+        """Set the catalog's last purge. The first call returns once it is applied, unless the disk is down.
 
         Raises:
-            CatalogUnavailable: the first time: what was missed could not be read.
+            CatalogUnavailable: in the first call: missed purges could not be read.
         """
         news, self._newest = newest != self._newest, newest
         if not self._begun:
@@ -42,7 +42,7 @@ class MissedPurges:
             self._news.set()
 
     async def run(self) -> None:
-        """Apply purges as they are announced, until cancelled; failed ones are tried again."""
+        """Apply purges as they are announced, until cancelled; failed ones are retried."""
         await repeat("purges", self._apply, PAUSE, (CatalogUnavailable,))
 
     async def _apply(self) -> None:

@@ -25,12 +25,12 @@ from gateway.wiring.manager import Management
 
 MOST_AHEAD = 256 * 1024**2
 PART_AHEAD = 32
-"""At most this part of the cache, and at most ``MOST_AHEAD`` bytes, is loaded ahead of one stream."""
+"""Read-ahead of one stream is limited to this fraction of the cache, and to ``MOST_AHEAD`` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderRights:
-    """How what a stream's readers may read is listed and looked up."""
+    """Lists objects and looks up principals, with the rights of a stream's readers."""
 
     listings: Listings
     principal: Callable[[str], Principal | None]
@@ -44,7 +44,7 @@ def watch_streams(
     catalog: Catalog,
     stack: AsyncExitStack,
 ) -> Note:
-    """Learn from reads, load ahead of them, and record profiles, until the stack ends it; what every read is to be told to."""
+    """Learn from reads, load ahead and record profiles until the stack is closed; returns the function that records each read."""
     if not settings.streams.enabled:
         return _ignored
     services, store = engine.services, engine.services.store
@@ -83,4 +83,4 @@ def _recorder(catalog: Catalog, engine: Engine) -> Recorder:
 
 
 def _ignored(*_read: object) -> None:
-    """Streams are switched off."""
+    """Used if streams are disabled."""

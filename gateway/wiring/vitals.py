@@ -14,7 +14,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def show_memory(statm: Path = Path("/proc/self/statm")) -> None:
-    """Bring the metrics of version and memory up to date; without Linux's ``statm``, memory is not told."""
+    """Update the metrics of version and memory; memory is left out on systems without Linux's ``statm``."""
     metrics.BUILD.labels(__version__).set(1)
     try:
         resident = int(statm.read_text().split()[1])
@@ -25,7 +25,7 @@ def show_memory(statm: Path = Path("/proc/self/statm")) -> None:
 
 @contextmanager
 def late(seconds: float) -> Iterator[None]:
-    """Note by how much what should take ``seconds``, a wait of the event loop, takes longer."""
+    """Record by how much a wait of ``seconds`` in the event loop is exceeded."""
     began = time.perf_counter()
     yield
     metrics.LOOP_LAG.observe(max(0.0, time.perf_counter() - began - seconds))

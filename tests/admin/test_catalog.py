@@ -181,7 +181,7 @@ async def test_a_secret_is_sealed_to_its_owner(admin: AdminWorld) -> None:
             select(credentials.c.secrets).where(credentials.c.access_key_id == "one")
         )
         await change.connection.execute(update(credentials).values(secrets=secrets))
-    with pytest.raises(ConfigError, match="has secrets of credentials/one at credentials/other"):
+    with pytest.raises(ConfigError, match="the secrets at credentials/other in the catalog belong to credentials/one"):
         await Catalog.look(admin.catalog)
 
 

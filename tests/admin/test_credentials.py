@@ -86,7 +86,7 @@ async def test_a_revoked_key_stays_revoked(admin: AdminWorld) -> None:
     ]
     first = await admin.ask("POST", "/credentials/vision/revoke", 200)
     assert first["revoked"]
-    assert first["problem"] == "it was revoked"
+    assert first["problem"] == "it is revoked"
     assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
     assert await admin.ask("POST", "/credentials/vision/revoke", 200) == first
     await admin.ask("PATCH", "/credentials/vision", 200, {"description": "why not"})
@@ -249,7 +249,7 @@ async def test_what_people_write_is_kept_as_text(admin: AdminWorld) -> None:
 
 
 WRONG: list[tuple[object, str]] = [
-    ({"colour": "red"}, "colour: there is no such field"),
+    ({"colour": "red"}, "colour: unknown field"),
     ({"read_only": "perhaps"}, "read_only"),
     ({"allow": "bucket/**"}, "allow"),
     ({"allow": [""]}, "allow"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs import JobRecord, KnownJob
 from gateway.fleet.samples import NodeSample
@@ -62,7 +62,7 @@ def test_what_nodes_say_of_themselves_is_told_with_their_name() -> None:
 
 def test_a_node_that_is_gone_or_silent_is_missed() -> None:
     """Rule: who is there and says nothing is silent; who is not there and did not say goodbye is gone ten seconds later."""
-    assert "has said nothing" in whats(reading(told={"a": NodeSample(30.0, {})}))[0]
+    assert "is a member, but" in whats(reading(told={"a": NodeSample(30.0, {})}))[0]
     for age in (11.0, 60.0):
         assert "is gone" in whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(age, {})}))[0]
     assert whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(10.0, {})})) == []
@@ -89,15 +89,15 @@ WHOLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, target=9 * 10**8
 @pytest.mark.parametrize(
     ("size", "parts", "why"),
     [
-        (5 * 10**9, {}, "it has 5.0 GB, and the caches have room for"),
+        (5 * 10**9, {}, "it takes 5.0 GB, and the caches hold"),
         (9 * 10**8, {"quotas": {DATASET: 10**8}}, "its quota is 100.0 MB"),
         (
             9 * 10**8,
             {"plan": Plan(pools=dataset_pools({DATASET: replace(WHOLE, target=10**8)}))},
             "the plan gives it 100.0 MB",
         ),
-        (9 * 10**8, {"datasets": {("t", "one"): DATASET, ("t", "two"): "cd" * 32}}, "all that are, have"),
-        (8 * 10**8, {"gone": True}, "what b held of it is read from the origin"),
+        (9 * 10**8, {"datasets": {("t", "one"): DATASET, ("t", "two"): "cd" * 32}}, "all such datasets take"),
+        (8 * 10**8, {"gone": True}, "the part held by b is read from the origin"),
     ],
 )
 def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], why: str) -> None:
@@ -110,7 +110,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
     [shown] = [each for each in datasets_of(found) if each.id == DATASET[:12]]
     assert shown.caching == "full"
     assert why in shown.shortfall
-    assert [each for each in whats(found) if why in each and "is to be kept whole" in each] != []
+    assert [each for each in whats(found) if why in each and "should be cached whole" in each] != []
     fits = {"a": NodeSample(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
     assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(pools=dataset_pools({DATASET: WHOLE})))))
 

@@ -126,4 +126,4 @@ def named(done: dict[str, Any]) -> None:
     """The second node has not forgotten, and the answer says so, and what becomes of it."""
     assert done["complete"] is False
     assert [bool(node["failure"]) for node in done["nodes"]] == [False, True]
-    assert "applies the purge when it is back" in done["nodes"][1]["failure"]
+    assert "applies the purge when it returns" in done["nodes"][1]["failure"]

@@ -176,7 +176,7 @@ def test_tokens_that_cannot_work_are_refused(tmp_path: Path, line: str, word: st
 @pytest.mark.parametrize(
     ("lines", "word"),
     [
-        ('url = "postgresql+asyncpg://larder:tell-this@db/larder"', "database.encryption_key: is needed"),
+        ('url = "postgresql+asyncpg://larder:tell-this@db/larder"', "database.encryption_key: is required"),
         ('url = "postgresql+psycopg://larder:tell-this@db/larder"', "postgresql+asyncpg"),
         ('url = "mysql://larder:tell-this@db/larder"', "postgresql+asyncpg"),
         ('url = "sqlite://"', "must name a file"),

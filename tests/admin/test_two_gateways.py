@@ -235,7 +235,7 @@ def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
     second = pair.restart(1, unready=True)
     status, document = readiness(second)
     assert (status, document["state"]) == (503, "starting")
-    assert "no request can be judged before it was read" in document["problems"]["catalog"]
+    assert "requests are refused until it has been read" in document["problems"]["catalog"]
     assert "catalog-unread" in document["problems"]
     for name, secret in secrets.items():
         assert refusal(second, name, secret) == "ServiceUnavailable"

@@ -138,7 +138,7 @@ def test_a_cancelled_warm_up_stops_and_can_go_on(world: Zone) -> None:
     assert (cancelled["state"], cancelled["node"]) == ("cancelled", None)
     assert admin(world.nodes[0], "POST", f"/warmups/{made['id']}/cancel", {}).code == "Conflict"
     hang.gate.open()
-    assert get(world.nodes[0], f"/warmups/{made['id']}")["failure"] == "it was cancelled"
+    assert get(world.nodes[0], f"/warmups/{made['id']}")["failure"] == "cancelled"
     post(world.nodes[0], f"/warmups/{made['id']}/resume")
     found = ended(world, made)
     assert (found["done"], found["failed"]) == (40, 0)

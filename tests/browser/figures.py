@@ -41,7 +41,7 @@ def in_trouble() -> dict[str, Any]:
             **AT_WORK["datasets"][0],
             "id": "77aa01d2c3b4",
             "names": ["coyo-700m"],
-            "shortfall": "it has 31 TB, and the caches without gw-4 have room for 18 TB",
+            "shortfall": "it takes 31 TB, and the caches without gw-4 hold 18 TB",
         }
     )
     overview["problems"] = [

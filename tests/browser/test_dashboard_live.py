@@ -86,7 +86,7 @@ def test_the_door_asks_for_a_token(window: Any, running: Running) -> None:
     expect(page.get_by_label("Admin token")).to_be_focused()
     expect(page.locator("#board")).to_be_hidden()
     enter(page, "not-the-token")
-    expect(page.get_by_role("alert")).to_contain_text("does not know this token")
+    expect(page.get_by_role("alert")).to_contain_text("Wrong token")
     expect(page.get_by_label("Admin token")).to_be_focused()
     expect(page.get_by_label("Admin token")).to_have_value("")
     enter(page, "ключ с пробелами")
@@ -125,7 +125,7 @@ def test_a_token_that_is_changed_is_asked_for_anew(window: Any, running: Running
     page.evaluate("(token) => sessionStorage.setItem('larder-token', token)", "an-old-one")
     page.unroute_all(behavior="ignoreErrors")
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text("does not know this token")
+    expect(page.get_by_role("alert")).to_contain_text("Wrong token")
     assert played.overviews > 0
     assert page.evaluate("() => sessionStorage.length") == 0
 

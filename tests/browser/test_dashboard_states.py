@@ -31,7 +31,7 @@ def test_one_sentence_says_how_it_is(window: Any) -> None:
     """Rule: the headline is the share that comes from the cache; below it what was spared, and whether all is well."""
     page = window().page
     shown(page)
-    expect(page.locator("h1#verdict")).to_have_text("94.2\u00a0% of what is read comes from the cache.")
+    expect(page.locator("h1#verdict")).to_have_text("94.2\u00a0% of all bytes read come from the cache.")
     expect(page.locator("#under")).to_have_text(
         "The origin was spared 389\u00a0TB. 3 nodes, 3 jobs, 3 datasets, no problems."
     )
@@ -67,7 +67,7 @@ def test_jobs_say_what_they_gain(window: Any) -> None:
     ]  # fmt: skip
     expect(rows.nth(1)).to_contain_text("measured without the cache")
     expect(rows.nth(1)).to_contain_text("not measured")
-    expect(rows.nth(2)).to_contain_text("past the cache")
+    expect(rows.nth(2)).to_contain_text("bypassing the cache")
     expect(rows.nth(2)).to_contain_text("none")
 
 
@@ -80,11 +80,11 @@ def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
     expect(rotated.locator(".mode")).to_have_text("Two chunks at a time")
     expect(rotated.locator(".chunks")).to_have_text("Of 10 chunks: chunk 4 in use, 7 being loaded.")
     expect(none.locator(".mode")).to_have_text("Not kept")
-    expect(none).to_contain_text("None of its jobs gains anything")
+    expect(none).to_contain_text("None of its jobs benefits")
     expect(rotated.locator(".timeline rect.bar")).to_have_count(10)
     expect(rotated.locator(".timeline rect.open")).to_have_count(2)
     expect(whole.locator(".timeline")).to_be_hidden()
-    expect(whole.locator(".plan")).to_contain_text("148\u00a0GB of space, as its jobs gain from it")
+    expect(whole.locator(".plan")).to_contain_text("148\u00a0GB of space: its jobs benefit")
 
 
 def test_a_node_that_is_gone_stays_until_it_is_dismissed(window: Any) -> None:
@@ -117,8 +117,8 @@ def test_a_dataset_that_cannot_be_kept_whole_says_so(window: Any) -> None:
     page = window().page
     shown(page, figures.in_trouble())
     dataset = page.locator("#datasets > li").filter(has_text="coyo-700m")
-    expect(dataset.locator(".mode")).to_have_text("Not kept whole, though it should be")
-    expect(dataset).to_contain_text("It has 31 TB, and the caches without gw-4 have room for 18 TB")
+    expect(dataset.locator(".mode")).to_have_text("Should be kept whole, but is not")
+    expect(dataset).to_contain_text("It takes 31 TB, and the caches without gw-4 hold 18 TB")
 
 
 def test_datasets_say_no_more_than_is_known(window: Any) -> None:
@@ -132,7 +132,7 @@ def test_datasets_say_no_more_than_is_known(window: Any) -> None:
     shown(page, overview)
     rows = page.locator("#datasets > li")
     expect(rows.nth(0)).to_contain_text("148\u00a0GB of space until others need it; no job uses it now")
-    expect(rows.nth(1)).to_contain_text("3.88\u00a0TB of space, as its jobs use it; what they gain is not measured")
+    expect(rows.nth(1)).to_contain_text("3.88\u00a0TB of space: its jobs use it; their benefit is not measured yet")
     expect(rows.nth(1).locator(".chunks")).to_have_text(
         "Of 10 chunks: chunk 7 in use while it is being loaded, 4 complete."
     )
@@ -255,7 +255,7 @@ def test_trouble_that_goes_on_is_said_once(window: Any) -> None:
     expect(page.locator("#problems")).to_contain_text("6 of the last 6")
     expect(page.locator("#announcer")).to_be_empty()
     played.overview = figures.AT_WORK
-    expect(page.locator("#announcer")).to_have_text("Nothing is wrong any more.")
+    expect(page.locator("#announcer")).to_have_text("All problems are solved.")
 
 
 def test_troubles_that_differ_by_a_number_are_two(window: Any) -> None:

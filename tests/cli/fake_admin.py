@@ -85,10 +85,10 @@ class FakeAdmin(ThreadingHTTPServer):
     def answer(self, asked: Asked) -> tuple[int, Any]:
         """Status and document of an answer."""
         if asked.headers.get("authorization") != f"Bearer {TOKEN}":
-            return problem(401, "Unauthorized", "The token is not one of this gateway's.")
+            return problem(401, "Unauthorized", "Unknown token.")
         found = self.answers.get(f"{asked.method} {asked.path}")
         if found is None:
-            return problem(404, "NotFound", f"There is nothing at {asked.path}.")
+            return problem(404, "NotFound", f"Unknown address {asked.path}.")
         if callable(found):
             status, document = found(asked)
             return status, document

@@ -197,14 +197,14 @@ def test_what_resembles_a_setting_is_warned_of(
     (tmp_path / "larder.toml").write_text(ORIGIN)
     assert main(["check-config", str(tmp_path / "larder.toml")]) == 0
     told = capsys.readouterr().err
-    assert f"warning: {name} is no setting" in told
+    assert f"warning: {name} is not a setting" in told
     assert meant in told
     assert "hunter2" not in told
 
 
 def test_a_section_that_does_not_exist_is_refused_by_the_nearest() -> None:
     """Rule: two underscores say that a setting is meant."""
-    with pytest.raises(ConfigError, match="servr: there is no such setting; did you mean 'server'"):
+    with pytest.raises(ConfigError, match="servr: unknown setting; did you mean 'server'"):
         load_settings(environ={"LARDER_SERVR__PORT": "1", "LARDER_ORIGINS__0__ENDPOINT": "http://h"})
 
 

@@ -1,1 +1,1 @@
-"""The catalog: what operators configure at run time, in a database that all gateways read."""
+"""The catalog: the run-time configuration, in a database that all gateways read."""

@@ -1,9 +1,9 @@
 """The catalog of one worker: opened, polled, and changed.
 
 A poll reads the number and the mark of the last change. If they differ from those of the last snapshot, the whole catalog is
-read: it is small, and so every snapshot is consistent. A failed poll leaves the last snapshot in force. Before the first
-successful one nothing is known, and requests are refused (gateway/wiring/admin.py). Withdrawn rights take effect before they
-are read (gateway/admin/catalog/withdrawals.py).
+read: it is small, and so every snapshot is consistent. A failed poll leaves the last snapshot in force. Until the first poll
+succeeds, requests are refused (gateway/wiring/admin.py). Withdrawn rights take effect even before the change is read
+(gateway/admin/catalog/withdrawals.py).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Catalog:
         """Seals and opens secrets.
 
         Raises:
-            CatalogUnavailable: the catalog was not reached yet.
+            CatalogUnavailable: the catalog has not been reached yet.
         """
         if self._vault is None:
-            raise CatalogUnavailable("it was not reached since this gateway started")
+            raise CatalogUnavailable("it has not been reached since this gateway started")
         return self._vault
 
     @property
@@ -87,7 +87,7 @@ class Catalog:
         self._followers.append(follower)
 
     def tell(self, teller: ChangeListener) -> None:
-        """Call ``teller`` after every change made here, with the rights that it withdrew."""
+        """Call ``teller`` after every change made in this worker, with the rights that it withdrew."""
         self._tellers.append(teller)
 
     async def withdraw(self, withdrawals: Iterable[Withdrawal]) -> None:
@@ -136,7 +136,7 @@ class Catalog:
             CatalogUnavailable: there is no snapshot yet.
         """
         if self._away and self.last is not None:
-            # The follower keeps trying; callers do not wait for a database that is silent.
+            # The follower keeps trying; callers do not wait for an unresponsive database.
             return self._withdrawn.over(self.last)
         try:
             return self._withdrawn.over(await self.look())
@@ -146,7 +146,7 @@ class Catalog:
             return self._withdrawn.over(self.last)
 
     async def before(self, change: CatalogChange) -> Snapshot:
-        """What the catalog said when a change began. The last snapshot, if that is current, saves reading it again.
+        """The catalog when a change began: the last snapshot if that is current, else read again.
 
         Raises:
             CatalogUnavailable: as ``vault``.
@@ -163,10 +163,10 @@ class Catalog:
         await self.database.close()
 
     async def _read_in_time(self) -> Snapshot:
-        """``_read`` with a time limit. On a disk that hangs it cannot be cancelled, so the next poll waits for the same read.
+        """``_read`` with a time limit. On a hung disk the read cannot be cancelled, so the next poll waits for the same read.
 
         Raises:
-            CatalogUnavailable: it did not end in time.
+            CatalogUnavailable: the read did not finish in time.
         """
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read())
@@ -195,10 +195,10 @@ class Catalog:
         return snapshot
 
     async def _check_begun_anew(self) -> None:
-        """Refuse an empty catalog that replaced one with changes: it would have lost the revocations.
+        """Refuse an empty catalog in place of one with changes: the revocations are lost.
 
         Raises:
-            CatalogUnusable: it did.
+            CatalogUnusable: the catalog is empty and was not before.
         """
         if (written := await within(PATIENCE, partial(read_before, self.database))) is not None:
             raise CatalogUnusable(lost_tables(written, "is empty"))
@@ -209,9 +209,9 @@ class Catalog:
             )
 
     async def _open(self) -> Vault:
-        """Bring the tables up to date, and find the key of the secrets.
+        """Migrate the tables, and find the key of the secrets.
 
-        In a deployment all gateways do this at once; the transaction of the first one makes the others wait.
+        At a deployment all gateways do this at once; the transaction of the first one makes the others wait.
         """
         await migrate(self.database)
         # An existing catalog is only read, so a read-only disk does not hide revocations.
@@ -237,10 +237,10 @@ class Catalog:
                 await within(PATIENCE, partial(witnesses(self.database.path)[1].touch, 0o600))
 
     def _find_vault(self, check: str | None) -> Vault:
-        """The vault; ``check`` is the catalog's test of its key.
+        """The vault; ``check`` is the text in the catalog that identifies its key.
 
         Raises:
-            ConfigError: there is no key, or it is a different one.
+            ConfigError: there is no key, or it is a different key.
         """
         file = self.key_file
         vault = vault_of(self._key) if file is None else file_vault(file, make=check is None)
@@ -259,4 +259,4 @@ class Catalog:
             await self.look()
         except Exception as error:
             # The change is committed; the follower polls again and reports the problem.
-            log.warning("a change is committed, but not in force here yet: %s", error)
+            log.warning("a committed change is not in force here yet: %s", error)

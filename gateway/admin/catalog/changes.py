@@ -33,8 +33,8 @@ ChangeListener = Callable[[Sequence[Withdrawal]], Awaitable[None]]
 class Actor:
     """An authorized caller.
 
-    ``name`` is the token's: ``admin`` or ``read``; ``address`` is the client's, as the socket has it; ``request_id`` is in the
-    answer's header ``x-larder-request-id`` too.
+    ``name`` is the token's: ``admin`` or ``read``; ``address`` is the peer of the socket; ``request_id`` is in the
+    header ``x-larder-request-id`` of the answer too.
     """
 
     name: str
@@ -85,18 +85,18 @@ class Changes:
         """Make a change: committed when the block ends, rolled back if it raises.
 
         Args:
-            actor: makes it.
+            actor: the caller.
             action: such as ``credentials.rotate``.
             target: such as an access key.
 
         Raises:
-            CatalogUnavailable: nothing was changed, or the connection was lost during the commit; then reading again shows
-                which.
+            CatalogUnavailable: nothing was changed, or the connection was lost during the commit; then only reading again shows
+                whether the change is committed.
         """
         async with self._database.writing() as connection:
             await connection.execute(
                 _LOCK
-            )  # a statement of its own: rows that are new since it began would not be seen in it
+            )  # a separate statement: PostgreSQL shows a statement only the rows committed before it began
             change = CatalogChange(connection, await read_noted(connection), target)
             yield change
             if not change.done:
@@ -113,7 +113,7 @@ _LOCK = select(meta.c.value).where(meta.c.name == "version").with_for_update()
 
 
 async def _number(change: CatalogChange) -> None:
-    """Give a change its number, and a mark: after a restored backup, numbers repeat and marks do not."""
+    """Give a change its number and a unique mark: numbers repeat after a restored backup."""
     values = {"version": str(change.revision), "mark": uuid.uuid4().hex}
     rows = update(meta).where(meta.c.name.in_(values)).values(value=case(values, value=meta.c.name))
     await change.connection.execute(rows)
@@ -127,7 +127,7 @@ def _line(actor: Actor, action: str, change: CatalogChange, now: float) -> dict[
         "actor": actor.name,
         "address": actor.address,
         "action": action,
-        "target": change.target.replace("\0", "\N{SYMBOL FOR NULL}"),  # which PostgreSQL has in no text
+        "target": change.target.replace("\0", "\N{SYMBOL FOR NULL}"),  # PostgreSQL refuses NUL in text
         "before": _text(change.before),
         "after": _text(change.after),
         "request_id": actor.request_id,

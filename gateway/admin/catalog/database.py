@@ -1,13 +1,13 @@
 """The connection to the catalog: SQLite for one machine, PostgreSQL for a fleet, the same statements for both.
 
 SQLite. Every use opens a connection, and only to an existing file: a removed file is an error instead of an empty catalog, and a
-restored backup is seen. The journal is a rollback journal, so polling writes nothing. A writing transaction takes the lock at its
-beginning, because two that read first would deadlock.
+restored backup is noticed. The journal is a rollback journal, so polling writes nothing. A writing transaction takes the lock at
+its beginning, because two that read first would deadlock.
 
 PostgreSQL. A small pool of connections, which are tested before use. Reads are REPEATABLE READ, so they are consistent.
 
 Both raise ``CatalogUnavailable`` for lost connections, long locks, a server that is starting, stopping or read-only, and a full
-disk. Tables that are missing, different, or closed to this user are ``CatalogUnusable``: it is not a catalog of this version.
+disk. Tables that are missing, different, or inaccessible to this user are ``CatalogUnusable``: not a catalog of this version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OTHER_TABLES = frozenset({"42P01", "42703", "42704", "42804", "42883", "42501",
 """PostgreSQL's codes (its manual, appendix A) for an undefined table, column, object or function, a column of another type, a
 lack of rights, and a schema that does not exist."""
 _NOT_THERE = ("no such table", "no such column")
-"""How SQLite says the same."""
+"""SQLite's messages for the same."""
 
 
 class CatalogDatabase:
@@ -52,7 +52,7 @@ class CatalogDatabase:
         self._url = make_url(url)
         self.path = Path(self._url.database or "") if self._url.get_backend_name() == "sqlite" else None
         self.written = home / "catalog.written" if home is not None and self.path is None else None
-        """Exists once this machine has read a change from a server: empty tables then mean a lost catalog."""
+        """Created when this machine first reads a change from a server: from then on, empty tables mean a lost catalog."""
         self._one_writer = asyncio.Lock()
         self._engine = _postgres(self._url) if self.path is None else _sqlite(self.path)
 
@@ -88,7 +88,7 @@ class CatalogDatabase:
                     yield connection
 
     def _turn(self) -> AbstractAsyncContextManager[object]:
-        """Queue writers: SQLite's own waiting for a lock is unfair, so some would wait too long."""
+        """Queue writers: SQLite's lock is unfair, so some would wait too long."""
         return nullcontext() if self.shared else self._one_writer
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ def _unavailable() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The driver's message on one line, without the statement and parameters that SQLAlchemy adds."""
+    """The driver's message on one line, without SQLAlchemy's statement and parameters."""
     lines = str(error).splitlines()
     text = lines[0].rpartition("'>: ")[2] if lines else ""
     return text[:200] or type(error).__name__
@@ -132,7 +132,7 @@ def _sqlite(path: Path) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # Transactions begin in ``_begin_sqlite``, not when the driver decides.
+    # ``_begin_sqlite`` begins transactions, not the driver.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")

@@ -1,8 +1,8 @@
 """Follows the catalog: polls it twice a second, and at once when Redis announces a change.
 
-Polling alone makes a revocation hold everywhere within a second, so nothing depends on Redis. A failed poll changes nothing: the
-last snapshot, with its revocations, stays in force. A gateway that cannot reach the catalog learns of withdrawn rights through
-Redis (gateway/admin/catalog/withdrawals.py).
+Polling alone enforces a revocation everywhere within a second, without Redis. A failed poll changes nothing: the last snapshot,
+with its revocations, stays in force. A gateway that cannot reach the catalog learns of withdrawn rights through Redis
+(gateway/admin/catalog/withdrawals.py).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Follower:
     """Polls the catalog.
 
     Args:
-        catalog: tells its followers of new snapshots.
-        wait: waits for so many seconds, or until it is woken; ``None`` for the clock of the event loop.
+        catalog: calls its followers with new snapshots.
+        wait: waits for the given seconds, or until woken; ``None``: by the clock of the event loop.
     """
 
     def __init__(self, catalog: Catalog, wait: Callable[[float], Awaitable[None]] | None = None) -> None:
@@ -63,7 +63,7 @@ class Follower:
         """Why the catalog cannot be read; ``None`` while it can."""
 
     async def look(self) -> None:
-        """Look once.
+        """Poll once.
 
         Raises:
             ConfigError: the catalog cannot be used with this configuration.
@@ -79,7 +79,7 @@ class Follower:
         metrics.CATALOG_REACHABLE.set(1)
         metrics.CATALOG_VERSION.set(snapshot.version)
         if self.trouble is not None:
-            log.info("the catalog can be read again")
+            log.info("the catalog is reachable again")
         self.trouble = None
 
     async def run(self) -> None:
@@ -92,8 +92,8 @@ class Follower:
         except ConfigError as error:
             self._note("catalog-tables", str(error))
         except Exception as error:
-            if self._note("catalog-tables", f"what is new in the catalog is not in force: {type(error).__name__}"):
-                log.exception("what is new in the catalog could not be put into force; trying again")
+            if self._note("catalog-tables", f"the newest catalog is not in force: {type(error).__name__}"):
+                log.exception("applying the newest catalog failed; trying again")
         await self._wait(PAUSE)
 
     def wake(self) -> None:
@@ -101,7 +101,7 @@ class Follower:
         self._woken.set()
 
     def _note(self, kind: str, problem: str) -> bool:
-        """Record a problem; log it, and return true, if it is of another kind than the last one."""
+        """Record a problem. Log it and return true if its kind differs from the last one's."""
         metrics.CATALOG_REACHABLE.set(0)
         new = self.trouble is None or self.trouble.kind != kind
         if new:
@@ -111,7 +111,7 @@ class Follower:
 
     def _consequence(self) -> str:
         known = self._catalog.last is not None
-        return "what was last read of it stays in force" if known else "no request can be judged before it was read"
+        return "its last snapshot stays in force" if known else "requests are refused until it has been read"
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -123,12 +123,12 @@ class Follower:
 class Announcements:
     """Announces changes of the catalog to the other workers through Redis, and listens for theirs.
 
-    Without Redis all workers still poll; rights that were withdrawn are announced when it is back.
+    Without Redis all workers still poll; withdrawn rights are announced once it is back.
 
     Args:
         url: of Redis.
         channel: of the announcements.
-        secret: of the fleet, which signs withdrawals; empty for none.
+        secret: of the fleet, which signs withdrawals; empty: unsigned.
     """
 
     def __init__(self, url: str, channel: str, secret: str = "") -> None:
@@ -162,7 +162,7 @@ class Announcements:
                 await self._flush()
                 await self._hear_once(wake, withdraw)
                 while True:
-                    # The worker that made a change has looked by itself.
+                    # The worker that made the change has polled already.
                     if (await subscription.next(_SILENCE))[1] != self._me:
                         await self._hear_once(wake, withdraw)
 
@@ -173,11 +173,11 @@ class Announcements:
         kept: list[bytes] = await self._redis.zrange(self._place, 0, -1)  # type: ignore[assignment]  # without scores
         read = [Withdrawal.from_text(each, self._secret, self._place) for each in kept]
         if None in read:
-            log.warning("%s in Redis has what no gateway with this fleet.secret wrote; it is left out", self._place)
+            log.warning("ignoring an entry of %s in Redis that is not signed with this fleet.secret", self._place)
         try:
             await withdraw(each for each in read if each is not None)
         except Exception:
-            log.exception("rights that were taken away could not be put into force; trying again")
+            log.exception("applying withdrawn rights failed; trying again")
 
     async def _flush(self) -> None:
         """Write pending withdrawals to Redis."""

@@ -26,7 +26,7 @@ class View:
 
     @cached_property
     def filed(self) -> Mapping[str, Mapping[str, Any]]:
-        """Records of the file by kind and name; tenants, which its credentials name, are only names."""
+        """Records of the file by kind and name. Tenants exist in the file only as names in credentials."""
         return {
             "tenants": dict.fromkeys(map(tenant_of, self.file.credentials)),
             "credentials": {credential.access_key_id: credential for credential in self.file.credentials},
@@ -54,12 +54,12 @@ class View:
     def refused(self, credential: Credential) -> str:
         """Why the catalog makes a credential invalid, in the file or in the catalog; empty if it does not."""
         if credential.access_key_id in self.catalog.revocations:
-            return "it was revoked"
+            return "it is revoked"
         tenant = self.catalog.tenants.get(tenant_of(credential))
         return "" if tenant is None or tenant.enabled else "its tenant is not enabled"
 
     def unusable(self, record: CredentialRecord) -> str:
-        """Why a credential of the catalog is not in force; empty when it is."""
+        """Why a credential of the catalog is not in force; empty if it is."""
         if reason := self.refused(record.credential):
             return reason
         if record.id in self.filed["credentials"]:

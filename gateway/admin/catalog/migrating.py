@@ -36,9 +36,9 @@ async def migrate(database: CatalogDatabase) -> tuple[str, str]:
         The revision before, empty for a new database, and the revision now.
 
     Raises:
-        CatalogUnavailable: the database cannot be reached, or refuses; nothing was changed.
-        ConfigError: it was written by a newer version of Larder, tables that it says it has are missing, or the file of a catalog
-            is missing or empty.
+        CatalogUnavailable: the database cannot be reached, or refuses the change; nothing was changed.
+        ConfigError: the catalog was written by a newer version of Larder, tables of its revision are missing, or the file of a
+            catalog is missing or empty.
     """
     if database.path is not None:
         await within(PATIENCE, partial(_prepare, database.path))
@@ -46,8 +46,8 @@ async def migrate(database: CatalogDatabase) -> tuple[str, str]:
         found, missing = await connection.run_sync(_found)
     if found and missing:
         raise ConfigError(
-            f"database.url: the catalog is at revision {found} by its own word, but lacks the tables {', '.join(missing)}; "
-            "restore the backup. To begin anew, with nothing revoked, drop alembic_version and what is left of the tables first"
+            f"database.url: the catalog is marked as revision {found}, but lacks the tables {', '.join(missing)}; "
+            "restore the backup. To begin anew, with nothing revoked, first drop alembic_version and the remaining tables"
         )
     if found == head():
         return found, found
@@ -76,9 +76,9 @@ def read_before(database: CatalogDatabase) -> Path | None:
 
 
 def lost_tables(written: Path, what: str) -> str:
-    """The message for a lost catalog on a server, with the remedy."""
+    """The error message for a lost catalog on a server, with its remedy."""
     return (
-        f"it {what}, though this gateway has read changes in it before; restore the backup, or it is not known who was revoked. "
+        f"it {what}, though this gateway has read changes in it before; restore the backup, or all revocations are lost. "
         f"To begin anew, with nothing revoked, remove {written} at every gateway"
     )
 
@@ -86,8 +86,8 @@ def lost_tables(written: Path, what: str) -> str:
 def _lost(path: Path, what: str) -> ConfigError:
     witness = next(each for each in witnesses(path) if each.exists())
     return ConfigError(
-        f"{path}: {what}, though {witness} of its catalog is there; restore it from the backup, or it is not known who was "
-        f"revoked. To begin anew, remove {witness.name} too"
+        f"{path}: {what}, though {witness} of its catalog exists; restore it from the backup, or all revocations are lost. "
+        f"To begin anew, remove {witness.name} too"
     )
 
 

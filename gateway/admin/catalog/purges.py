@@ -1,8 +1,8 @@
-"""Purges in the catalog, for nodes that were away.
+"""Purges in the catalog, for nodes that were down.
 
 They are numbered from 1 without gaps, and have unique names, because numbers repeat after a restored backup. The newest thousand
-are kept. A node asks for those after the last one that it applied. If that one is missing, others may be missing too, unless none
-was ever deleted.
+are kept. A node asks for the purges after the last one that it applied. If that one is no longer kept, other missed purges may be
+gone too, unless none was ever deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.admin.catalog.schema import meta, purges
 from gateway.engine.operations.purge import Purge, Unseen
 
 KEPT = 1000
-"""Purges that are kept."""
+"""Number of purges that are kept."""
 _NEWEST = meta.c.name == "purge"
 
 
@@ -28,7 +28,7 @@ async def remember(change: CatalogChange, bucket: str, prefix: str, now: Callabl
     """Record a purge; returns it with its name."""
     connection, name = change.connection, uuid.uuid4().hex
     number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
-    # As JSON in ASCII: keys may have U+0000, which PostgreSQL's texts have not, and half surrogates, which pydantic refuses.
+    # ASCII JSON: keys may contain U+0000, which PostgreSQL refuses, and lone surrogates, which pydantic refuses.
     row = {"id": number, "name": name, "place": json.dumps([bucket, prefix]), "at": now()}
     await connection.execute(insert(purges).values(**row))
     await connection.execute(delete(purges).where(purges.c.id <= number - KEPT))

@@ -1,6 +1,6 @@
-"""Tenants, credentials and origins, the records that operators manage. Every field is declared here, once.
+"""Tenants, credentials and origins: the records that operators manage, with every field declared once.
 
-The documents that create, change and show a record, its audit entry and its table follow from the declaration. A field belongs to
+The documents that create, change and show a record, its audit entry and its table follow from the declaration. A field is part of
 all of them unless its annotation has another ``Role``.
 """
 
@@ -28,7 +28,7 @@ from gateway.admin.http.documents import Name, RequestModel, ResponseModel, Text
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The documents that have a field: those that create, change and show a record. Fields that are not shown are sealed."""
+    """Which documents have a field: those that create, change and show a record. Fields that are not shown are sealed."""
 
     create: bool = True
     change: bool = True
@@ -82,7 +82,7 @@ class Record(BaseModel):
 
     @classmethod
     def creation(cls) -> type[RequestModel]:
-        """The document that creates one. Fields with a default factory are optional."""
+        """The document that creates a record. Fields with a default factory are optional."""
         fields: dict[str, Any] = {}
         for name, field in cls.fields(create=True).items():
             made = field.default_factory is not None
@@ -93,15 +93,15 @@ class Record(BaseModel):
 
     @classmethod
     def change(cls) -> type[RequestModel]:
-        """The document that changes one."""
+        """The document that changes a record."""
         taken = cls.fields(change=True).items()
         fields: dict[str, Any] = {name: (_annotation(field) | None, _declared(field, None)) for name, field in taken}
-        about = "What to change; what is left out stays."
+        about = "The fields to change; omitted fields keep their values."
         return create_model(f"{cls.singular.title()}Change", __doc__=about, __base__=RequestModel, **fields)
 
     @classmethod
     def answer(cls, state: type[ResponseModel]) -> type[ResponseModel]:
-        """The document that shows one; ``state`` declares further fields."""
+        """The document that shows a record; ``state`` declares further fields."""
         own = cls.fields(show=True).items()
         fields: dict[str, Any] = {name: (_shown_type(field), _declared(field)) for name, field in own}
         fields |= {name: (field.annotation, field) for name, field in state.model_fields.items()}
@@ -109,7 +109,7 @@ class Record(BaseModel):
 
     @classmethod
     def table(cls, metadata: MetaData) -> Table:
-        """Their table; fields that are not shown are in its column ``secrets``."""
+        """The table of the records; the column ``secrets`` has the fields that are not shown."""
         shown = {**cls.fields(show=True), "revision": cls.model_fields["revision"]}
         columns = [
             Column(
@@ -126,13 +126,13 @@ class Record(BaseModel):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], vault: Vault, before: Self | None) -> Self:
-        """The record of a row; ``before``, if the row has not changed since.
+        """The record of a row; ``before`` if the row has not changed since.
 
         Raises:
             ConfigError: its secrets cannot be opened.
             ValidationError: as ``verify``.
         """
-        # Sealing gives a different text each time, so equal texts are of the same change.
+        # Sealing the same value gives a different text each time, so equal texts come from the same change.
         sealed = row.get("secrets", "")
         if before is not None and sealed and (before._sealed, before.revision) == (sealed, row["revision"]):
             return before
@@ -229,7 +229,7 @@ class TenantRecord(Record):
 
 
 def new_key() -> str:
-    """An access key as long as AWS's, without letters and digits that look alike."""
+    """An access key of AWS's length, without characters that look alike."""
     return "LK" + base64.b32encode(os.urandom(12)).decode().rstrip("=")[:18]
 
 
@@ -249,11 +249,11 @@ class CredentialRecord(Record):
 
     access_key_id: Annotated[Name, KEY] = Field(
         default_factory=new_key,
-        description="the name of the key; chosen by the gateway when left out",
+        description="the name of the key; generated if omitted",
         examples=["vision"],
     )
     secret_access_key: Annotated[OwnSecret, OWN_SECRET] = Field(
-        default_factory=new_secret, description="made by the gateway when left out", examples=["a long random string"]
+        default_factory=new_secret, description="generated if omitted", examples=["a long random string"]
     )
     description: Text = Field("", examples=["nightly training"])
     tenant: Text = Field(
@@ -262,7 +262,9 @@ class CredentialRecord(Record):
     origin: Text = Field(
         "default", description="name of the origin that the key reads and writes", examples=["default"]
     )
-    origin_access_key_id: Text = Field("", description="own key at the origin; empty: the origin's", examples=[""])
+    origin_access_key_id: Text = Field(
+        "", description="the key to use at the origin; empty: the origin's default key", examples=[""]
+    )
     origin_secret_access_key: Annotated[SecretStr, SECRET] = Field(
         SecretStr(""), description="of origin_access_key_id", examples=[""]
     )
@@ -271,7 +273,7 @@ class CredentialRecord(Record):
     )
     allow: Annotated[tuple[Text, ...], Strict(False), Field(max_length=200)] = Field(
         (),
-        description='bucket/key globs that the key may touch, as "bucket/train/**"; empty: all',
+        description='bucket/key globs that the key may access, such as "bucket/train/**"; empty: all',
         examples=[["datasets/**"]],
     )
     read_only: bool = Field(False, description="refuse every write of this key", examples=[True])
@@ -280,13 +282,13 @@ class CredentialRecord(Record):
     )
     previous_secret_access_key: Annotated[SecretStr, KEPT_SECRET] = SecretStr("")
     previous_expires: Annotated[str, KEPT] = Field(
-        "", description="until when the secret before the last rotation is accepted too", examples=[""]
+        "", description="end of the grace period of the secret before the last rotation", examples=[""]
     )
     rotated_at: Annotated[float | None, KEPT, TIME] = Field(None, description="ISO 8601", examples=[None])
 
     @cached_property
     def credential(self) -> config.Credential:
-        """The credential as a configuration has it."""
+        """The credential as a configuration section."""
         return config.Credential(**_configured(self, config.Credential))
 
     def shown(self) -> dict[str, Any]:
@@ -327,7 +329,7 @@ class OriginRecord(Record):
 
     @cached_property
     def origin(self) -> config.Origin:
-        """The origin as a configuration has it."""
+        """The origin as a configuration section."""
         return config.Origin(**_configured(self, config.Origin))
 
     def verify(self) -> None:

@@ -5,7 +5,7 @@ repeat after a restored backup. Gateways poll both. Changes lock ``version``, so
 touches gets its number as ``revision``, the source of its entity tag; the rules have theirs in ``meta``. Times are seconds
 since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
 
-Purges (purges.py) are for nodes that were away; ``place`` is bucket and prefix as JSON.
+``purges`` (purges.py) is for nodes that were down; ``place`` is bucket and prefix as JSON.
 
 Profiles are recorded until ``until``; gateways add parts to them, which are no changes (profiles.py). ``prefix`` is JSON too;
 ``span`` is the bytes that a part's ``reads`` name, ``body`` the reads themselves.
@@ -23,7 +23,7 @@ from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Tenant
 metadata = MetaData()
 
 _Number = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite counts up by itself only what is called INTEGER."""
+"""SQLite numbers rows only for a key of the type INTEGER."""
 
 meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
 

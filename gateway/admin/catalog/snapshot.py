@@ -1,4 +1,4 @@
-"""What the catalog says at one moment, as values."""
+"""The content of the catalog at one moment, as values."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class RevocationRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules'.
+    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules' last one.
 
-    ``mark`` is the last change's own: numbers come again after a backup, or a standby that was behind, took the place of the
-    catalog. ``purge`` is the name of the last purge; empty for none.
-    ``recordings`` are the profiles that are recorded, and the last ones that were.
+    ``mark`` identifies the last change: numbers repeat when a backup, or a standby that lagged, replaces the catalog. ``purge``
+    is the name of the last purge; empty if there was none. ``recordings`` are the profiles being recorded, and recent ones.
     """
 
     version: int
@@ -52,7 +51,7 @@ class Snapshot:
 
 
 EMPTY = Snapshot(0)
-"""A catalog that nobody has written to."""
+"""A catalog without any change."""
 
 
 Noted = Mapping[str, str]
@@ -66,7 +65,7 @@ async def read_noted(connection: AsyncConnection) -> Noted:
 
 
 def mark_of(noted: Noted) -> tuple[int, str]:
-    """Number and mark of the last change, which tell it from every other."""
+    """Number and mark of the last change, which identify it."""
     return int(noted.get("version", 0)), noted.get("mark", "")
 
 
@@ -74,7 +73,7 @@ async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault,
     """Read the catalog.
 
     Args:
-        connection: in a transaction that sees one moment.
+        connection: in a transaction with a consistent view.
         noted: rows of ``meta``, read in that transaction.
         vault: opens sealed secrets.
         last: the snapshot read before; its unchanged credentials are reused.

@@ -34,7 +34,7 @@ class Vault:
         self._fernet = Fernet(key)
 
     def seal(self, owner: str, secrets: Secrets) -> str:
-        """The text to keep; ``owner`` names what the secrets belong to, such as ``credentials/vision``."""
+        """Encrypt secrets; ``owner`` names their record, such as ``credentials/vision``."""
         return self._fernet.encrypt(to_json({"owner": owner, "secrets": dict(secrets)})).decode()
 
     def open(self, owner: str, sealed: str) -> Secrets:
@@ -46,14 +46,18 @@ class Vault:
         try:
             found = from_json(self._fernet.decrypt(sealed.encode()))
         except (InvalidToken, ValueError):
-            raise ConfigError(f"database.encryption_key: does not open what the catalog has of {owner}") from None
+            raise ConfigError(
+                f"database.encryption_key: cannot decrypt the secrets of {owner} in the catalog"
+            ) from None
         if found["owner"] != owner:
-            raise ConfigError(f"the catalog has secrets of {found['owner']} at {owner}; restore it from a backup")
+            raise ConfigError(
+                f"the secrets at {owner} in the catalog belong to {found['owner']}; restore it from a backup"
+            )
         secrets: Secrets = found["secrets"]
         return secrets
 
     def check(self) -> str:
-        """A text by which ``fits`` recognises this key."""
+        """A text that identifies this key to ``fits``."""
         return self.seal(_CHECK, {})
 
     def fits(self, check: str) -> bool:
@@ -66,7 +70,7 @@ class Vault:
 
 
 def vault_of(key: str) -> Vault:
-    """The vault of a configured key.
+    """The vault for a configured key.
 
     Raises:
         ConfigError: the key is malformed.
@@ -75,7 +79,7 @@ def vault_of(key: str) -> Vault:
         return Vault(key)
     except ValueError:
         raise ConfigError(
-            "database.encryption_key: must be 32 bytes in URL-safe base64; make one by: openssl rand -base64 32 | tr +/ -_"
+            "database.encryption_key: must be 32 bytes in URL-safe base64; generate one with: openssl rand -base64 32 | tr +/ -_"
         ) from None
 
 
@@ -95,7 +99,7 @@ def file_vault(path: Path, *, make: bool) -> Vault:
     except FileNotFoundError:
         if not make:
             raise ConfigError(
-                f"{path}: is missing, and the secrets of the catalog were sealed with the key in it; restore it from the backup"
+                f"{path}: is missing; the catalog's secrets are sealed with its key; restore it from the backup"
             ) from None
         _write_new(path, Fernet.generate_key())
         text = path.read_text(encoding="ascii")

@@ -1,9 +1,9 @@
-"""Withdrawn rights, announced through Redis to gateways that cannot read the catalog at the moment.
+"""Withdrawn rights, announced through Redis to gateways that cannot reach the catalog.
 
 A change that revokes a key or disables a tenant is in the catalog like any other. It is also kept in Redis for a day, so that a
 gateway without a connection to the database refuses the key at once. A withdrawal can only take rights away: the key is refused
-until the catalog was read at the version of the change or a later one, and from then on the catalog decides. So neither losing
-nor writing data in Redis can make a key valid. In a fleet withdrawals are signed with ``fleet.secret``, for one zone: write
+until the catalog has been read at the version of the change or a later one; from then on the catalog decides. So neither losing
+nor writing data in Redis can make a key valid. In a fleet, withdrawals are signed with ``fleet.secret`` for one zone: write
 access to Redis is not enough to lock clients out.
 """
 
@@ -42,7 +42,7 @@ class Withdrawal:
     at: float
 
     def to_text(self, secret: str, place: str) -> str:
-        """The text for Redis at ``place``; ``secret`` is the fleet's, empty for none."""
+        """The text for Redis at ``place``; ``secret`` is the fleet's; empty: unsigned."""
         told: dict[str, Any] = asdict(self)
         if secret:
             told["proof"] = proof(secret, {**told, "place": place}, _KIND)
@@ -50,7 +50,7 @@ class Withdrawal:
 
     @classmethod
     def from_text(cls, text: bytes | str, secret: str, place: str) -> Withdrawal | None:
-        """Read ``to_text``; ``None`` for a text that no gateway of this fleet wrote."""
+        """Parse ``to_text``; ``None`` unless a gateway of this fleet wrote it."""
         try:
             told = from_json(text)
             claimed = str(told.pop("proof", ""))

@@ -1,1 +1,1 @@
-"""Endpoints of what operators configure: tenants, credentials, origins, rules; and the audit log of changes."""
+"""Endpoints of the run-time configuration (tenants, credentials, origins, rules), and the audit log of changes."""

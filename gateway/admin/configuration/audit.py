@@ -20,7 +20,7 @@ router = APIRouter(tags=["audit"])
 class Entry(ResponseModel):
     """A change."""
 
-    id: int = Field(description="goes up with every change", examples=[17])
+    id: int = Field(description="increases with every change", examples=[17])
     at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
     actor: str = Field(description="the token: admin", examples=["admin"])
     address: str = Field(description="of the client, or of its proxy", examples=["10.0.0.9"])
@@ -42,7 +42,7 @@ async def read_audit(
     limit: Limit = 100,
     cursor: Cursor = "",
     action: Annotated[Text, Query(max_length=100, description="only this action")] = "",
-    target: Annotated[Text, Query(max_length=1000, description="only changes of this")] = "",
+    target: Annotated[Text, Query(max_length=1000, description="only changes of this target")] = "",
 ) -> Page[Entry]:
     """Changes, newest first."""
     before = place_of(cursor, int)

@@ -32,10 +32,10 @@ class Rotation(RequestModel):
     """How to rotate a secret."""
 
     grace: float = Field(
-        0.0, ge=0, le=30 * 86_400, description="seconds that the old secret is accepted too", examples=[3600]
+        0.0, ge=0, le=30 * 86_400, description="seconds for which the old secret stays valid", examples=[3600]
     )
     secret_access_key: OwnSecret | None = Field(
-        None, description="made by the gateway when left out", examples=["a long random string"]
+        None, description="generated if omitted", examples=["a long random string"]
     )
 
     def applied(self, record: CredentialRecord, now: float) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class CredentialState(ResponseModel):
     revoked: bool = Field(examples=[False])
     revoked_at: str | None = Field(description="ISO 8601", examples=[None])
     source: Source = Field(examples=["catalog"])
-    problem: str = Field(description="why it is not in force; empty when it is", examples=[""])
+    problem: str = Field(description="why it is not in force; empty if it is", examples=[""])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
 
@@ -64,11 +64,11 @@ class Credentials(Resource[CredentialRecord]):
 
     kind, state = CredentialRecord, CredentialState
     removal = "delete"
-    taken = "choose another, or rotate that one."
+    taken = "choose another name, or rotate the existing key."
     filed = "edit it there. It can be revoked here."
     about: Mapping[str, str] = {
         "list": "Credentials by access key, without secrets: those of the configuration file and those of the catalog.",
-        "create": "Create an access key. Only this answer has the secret; if it is lost, rotate the key.",
+        "create": "Create an access key. The secret is in this answer only; if it is lost, rotate the key.",
         "show": "One credential, without its secret.",
         "change": "Change the given fields; the others stay.",
         "delete": "Revoke a key of the catalog, and remove its record. The access key cannot be created again.",
@@ -98,20 +98,20 @@ class Credentials(Resource[CredentialRecord]):
         return self.created(**document, secret_access_key=record.secret_access_key.get_secret_value())
 
     def check(self, record: CredentialRecord, view: View) -> None:
-        """The origin and the tenant, if any, exist."""
+        """Require that the origin exists, and the tenant if there is one."""
         if not view.has("origins", record.origin):
             known = ", ".join(sorted(view.filed["origins"].keys() | view.catalog.origins.keys())[:20])
-            raise ApiError("InvalidRequest", f"origin: there is no origin named {record.origin!r}; known: {known}.")
+            raise ApiError("InvalidRequest", f"origin: unknown origin {record.origin!r}; known: {known}.")
         if record.tenant and not view.has("tenants", record.tenant):
             raise ApiError(
                 "InvalidRequest",
-                f"tenant: there is no tenant {record.tenant!r}; create it by POST /-/admin/tenants, or leave it out.",
+                f"tenant: unknown tenant {record.tenant!r}; create it with POST /-/admin/tenants, or omit it.",
             )
 
     def check_new(self, record: CredentialRecord, view: View, now: float) -> None:
-        """A new key was never revoked, and has not expired."""
+        """Refuse a revoked or expired key."""
         if record.ended(now):
-            raise ApiError("InvalidRequest", f"expires: {record.expires} is in the past; the key would never be valid.")
+            raise ApiError("InvalidRequest", f"expires: {record.expires} is in the past.")
         if record.id in view.catalog.revocations:
             raise ApiError("Conflict", f"access_key_id: {record.id!r} was revoked, which is permanent; choose another.")
 
@@ -132,9 +132,7 @@ CREDENTIALS = Credentials()
 _ONE = "/credentials/{access_key_id"
 
 
-@CREDENTIALS.router.post(
-    f"{_ONE}}}/rotate", summary="Give a credential a new secret", response_model=CREDENTIALS.created
-)
+@CREDENTIALS.router.post(f"{_ONE}}}/rotate", summary="Rotate a secret", response_model=CREDENTIALS.created)
 async def rotate_credential(
     access_key_id: str,
     caller: Admin,
@@ -144,7 +142,7 @@ async def rotate_credential(
     asked: Annotated[Rotation, Body()] = Rotation(),  # noqa: B008  # it is never changed
     if_match: IfMatch = None,
 ) -> Any:
-    """Make a new secret. The old one is accepted for another ``grace`` seconds."""
+    """Make a new secret. The old one stays valid for another ``grace`` seconds."""
 
     async def work(change: CatalogChange) -> ResponseModel:
         change.target = access_key_id
@@ -185,7 +183,7 @@ async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> Revocat
 
 
 def _revocation(key: str, revision: int, view: View) -> dict[str, Any]:
-    """The revocation of a key; the entity tag is of the later change."""
+    """The revocation of a key; the entity tag is that of the later change."""
     found = view.catalog.revocations.get(key) or RevocationRow(0.0, 0)
     at = moment(found.revoked_at) if found.revision else None
     return {"revoked": bool(found.revision), "revoked_at": at, "etag": etag_of(max(revision, found.revision))}

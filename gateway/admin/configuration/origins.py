@@ -17,9 +17,9 @@ from gateway.model.datasets import ApiError
 class OriginState(ResponseModel):
     """An origin, without its secrets."""
 
-    credentials: int = Field(description="how many name it", examples=[3])
+    credentials: int = Field(description="how many use it", examples=[3])
     source: Source = Field(examples=["catalog"])
-    problem: str = Field(description="why it is not in force; empty when it is", examples=[""])
+    problem: str = Field(description="why it is not in force; empty if it is", examples=[""])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
 
@@ -35,7 +35,7 @@ class Origins(Resource[OriginRecord]):
         "show": "One origin, without its secrets.",
         "change": "Change the given fields. With a new endpoint, caches drop the objects of the origin. "
         "Requests in progress are not affected.",
-        "remove": "Remove an origin that no credential names. The store itself is not changed.",
+        "remove": "Remove an origin that no credential uses. The store itself is not changed.",
     }
 
     def describe(self, record: OriginRecord, view: View) -> ResponseModel:
@@ -52,17 +52,18 @@ class Origins(Resource[OriginRecord]):
         return self.answer(**shown, **state, created_at=None)
 
     def check(self, record: OriginRecord, view: View) -> None:
-        """Keys come in pairs."""
+        """Require both keys or neither."""
         if bool(record.access_key_id) != bool(record.secret_access_key.get_secret_value()):
             raise ApiError(
-                "InvalidRequest", "access_key_id and secret_access_key go together; leave out both for the AWS chain."
+                "InvalidRequest",
+                "access_key_id and secret_access_key go together; omit both for the AWS credential chain.",
             )
 
     def check_removal(self, record: OriginRecord, view: View) -> None:
-        """An origin that credentials name cannot be removed."""
+        """Refuse to remove an origin in use."""
         if count := view.by_origin[record.name]:
             raise ApiError(
-                "Conflict", f"{count} credentials name the origin {record.name!r}: change or delete them first."
+                "Conflict", f"{count} credentials use the origin {record.name!r}: change or delete them first."
             )
 
 

@@ -1,6 +1,6 @@
 """Checks whether an origin has objects that a rule matches.
 
-One page of one listing per rule and origin, with the keys of the origin. "nothing" is therefore certain only where that page was
+It reads one page of one listing per rule and origin, with the keys of the origin. So "nothing" is certain only if that page was
 the last one; if more keys follow, the verdict is "unknown".
 """
 
@@ -21,7 +21,7 @@ Verdict = Literal["matches", "nothing", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """What an origin has that a rule matches; ``example`` is a ``bucket/key``."""
+    """Whether an origin has objects that a rule matches; ``example`` is a ``bucket/key``."""
 
     verdict: Verdict
     why: str
@@ -39,13 +39,13 @@ class RuleProbe:
         self._listings = listings
 
     async def of(self, glob: str, origin: Origin) -> RuleMatch:
-        """What an origin has that a rule's glob matches."""
+        """Whether an origin has objects that a rule's glob matches."""
         fixed = fixed_part(glob)
         bucket, slash, prefix = fixed.partition("/")
         if not slash and fixed == glob:
-            return RuleMatch("nothing", f"it names no key; for all of a bucket write {f'{glob}/**'!r}")
+            return RuleMatch("nothing", f"it has no key part; to match a whole bucket write {f'{glob}/**'!r}")
         if not slash:
-            return RuleMatch("unknown", "its bucket is a pattern; name a bucket and key to check it")
+            return RuleMatch("unknown", "its bucket is a pattern; only globs with a fixed bucket can be checked")
         if not is_bucket_name(bucket):
             return RuleMatch("nothing", f"{bucket!r} is not a valid bucket name")
         identity = OriginIdentity(origin.name, origin.access_key_id or CHAIN_KEY)
@@ -61,7 +61,7 @@ class RuleProbe:
             if refusal.status == 404:
                 return RuleMatch("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
             return RuleMatch(
-                "unknown", f"the origin {origin.name!r} answers {refusal.status} to a listing of {bucket!r}"
+                "unknown", f"the origin {origin.name!r} answered {refusal.status} to a listing of {bucket!r}"
             )
         return _judged(glob, bucket, prefix, page)
 

@@ -47,7 +47,7 @@ class NewRule(Configured):
     @classmethod
     def _an_end(cls, value: str | float) -> str | float:
         if isinstance(value, float) and not value <= _LONGEST:
-            raise ValueError(f'at most {_LONGEST:.0f} seconds; "immutable" never ends')
+            raise ValueError(f'at most {_LONGEST:.0f} seconds; for no limit use "immutable"')
         return value
 
 
@@ -92,7 +92,7 @@ def rule_list(file: Settings, catalog: Snapshot) -> RuleList:
         RuleDocument(
             position=place,
             source="catalog" if place < len(catalog.rules) else "file",
-            problem=f"rule {hidden[place]} matches all of it first" if place in hidden else "",
+            problem=f"rule {hidden[place]} covers it and comes first" if place in hidden else "",
             **rule.model_dump(),
         )
         for place, rule in enumerate(rules)

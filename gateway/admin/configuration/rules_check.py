@@ -105,9 +105,9 @@ async def _found(rules: Sequence[Configured], origins: Sequence[Origin], probe: 
 
     async def one(place: int, glob: str) -> _Verdict:
         if place in hidden:
-            return "hidden", f"rule {hidden[place]} matches all of it first", ""
+            return "hidden", f"rule {hidden[place]} covers it and comes first", ""
         if probe is None:
-            return "unknown", "the origins were not asked", ""
+            return "unknown", "the origins were not checked", ""
         answers = []
         for origin in origins:
             async with turn:
@@ -120,9 +120,9 @@ async def _found(rules: Sequence[Configured], origins: Sequence[Origin], probe: 
 
 
 def _together(answers: Sequence[RuleMatch]) -> _Verdict:
-    """The verdict of all origins: one match decides; otherwise one unknown leaves it unknown."""
+    """Combines the verdicts of all origins: any match wins, then any unknown."""
     for verdict in ("matches", "unknown", "nothing"):
         those = [answer for answer in answers if answer.verdict == verdict]
         if those:
             return those[0].verdict, "; ".join(answer.why for answer in those if answer.why), those[0].example
-    return "unknown", "there is no origin", ""
+    return "unknown", "no origin is configured", ""

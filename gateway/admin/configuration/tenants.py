@@ -20,7 +20,7 @@ class TenantState(ResponseModel):
     """A tenant."""
 
     source: Source = Field(description="file: some credential of the configuration file names it", examples=["catalog"])
-    credentials: int = Field(description="how many it has, revoked ones included", examples=[2])
+    credentials: int = Field(description="how many it has, including revoked ones", examples=[2])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
 
@@ -50,7 +50,7 @@ class Tenants(Resource[TenantRecord]):
         return self.answer(name=name, description="", enabled=True, created_at=None, **state)
 
     def check_removal(self, record: TenantRecord, view: View) -> None:
-        """A tenant with credentials cannot be removed."""
+        """Refuse to remove a tenant with credentials."""
         if count := view.by_tenant[record.name]:
             raise ApiError(
                 "Conflict", f"{record.name!r} has {count} credentials: delete them first, or set enabled to false."

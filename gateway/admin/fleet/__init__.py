@@ -1,1 +1,1 @@
-"""Endpoints that show and steer the fleet: overview, nodes, jobs, the plan, datasets."""
+"""Endpoints that show and operate the fleet: overview, nodes, jobs, the plan, datasets."""

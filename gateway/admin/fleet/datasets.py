@@ -12,9 +12,9 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import ChunkHeld, DatasetSummary, JobDocument
 from gateway.admin.fleet.overrides import Decision, decision_of, note_sizes, write_decision
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import (
     SHORT,
     dataset_ids,
@@ -33,7 +33,9 @@ from gateway.model.datasets import ApiError
 router = APIRouter(tags=["datasets"])
 
 _DIGITS = r"^[0-9a-f]{12,64}$"
-DatasetId = Annotated[str, PathParameter(pattern=_DIGITS, description="of the dataset: at least its first 12 digits")]
+DatasetId = Annotated[
+    str, PathParameter(pattern=_DIGITS, description="id of the dataset, or at least its first 12 digits")
+]
 _TWO_DAYS = 48 * 3600
 """Seconds of the timeline."""
 
@@ -46,16 +48,16 @@ class Registered(ResponseModel):
 
 
 class Override(RequestModel):
-    """An operator's override."""
+    """An operator's override of the plan for one dataset."""
 
     mode: Literal["pin", "never"] | None = Field(
-        description="pin: it gets space before all others, whole if it fits; never: it gets none; null: the manager decides",
+        description="pin: space before all other datasets, whole if it fits; never: no space; null: the manager decides",
         examples=["pin"],
     )
     quota: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
         None,
-        description="bytes that it may take at most, whatever the mode: all of it, two chunks, or nothing, as fits; null: any "
-        "number",
+        description="most bytes that it may take, in any mode: the whole dataset, two chunks or nothing, as fits; null: no "
+        "limit",
         examples=[40_000_000_000],
     )
 
@@ -64,7 +66,7 @@ class OverrideDocument(ResponseModel):
     """An override in force."""
 
     mode: Literal["pin", "never"] | None = Field(description="null: the manager decides", examples=["pin"])
-    quota: int | None = Field(description="bytes that it may take at most; null: any number", examples=[40_000_000_000])
+    quota: int | None = Field(description="most bytes that it may take; null: no limit", examples=[40_000_000_000])
     changed_at: str | None = Field(description="ISO 8601; null: never", examples=["2026-03-01T09:30:00.000Z"])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
@@ -105,7 +107,7 @@ class DatasetDocument(DatasetSummary):
     registered: list[Registered] = Field(description="by tenant and name")
     override: OverrideDocument
     inputs: dict[str, Any] = Field(
-        description="what the manager saw of it: size, chunk, gains, wishes; empty if it does not plan it",
+        description="the manager's inputs: size, chunk, gains, wishes; empty if it does not plan the dataset",
         examples=[{"size": 147_900_000_000, "chunk": 14_790_000_000, "gain": 11.68, "chunked_gain": 5.49}],
     )
     importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
@@ -118,7 +120,7 @@ async def list_datasets(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[DatasetSummary]:
     """The datasets of all tenants, by id."""
-    found = datasets_of(await operations.board.look())
+    found = datasets_of(await operations.fleet.look())
     return paged(found, lambda dataset: dataset.id, limit, cursor)
 
 
@@ -127,10 +129,10 @@ async def show_dataset(
     dataset: DatasetId, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> DatasetDocument:
     """One dataset: its plan and the reason, its jobs, and the chunks held over time."""
-    reading = await operations.board.look()
+    reading = await operations.fleet.look()
     found = _one(reading, dataset)
     try:
-        timeline = await operations.board.parts.samples.timeline(reading.at - _TWO_DAYS)
+        timeline = await operations.fleet.sources.samples.timeline(reading.at - _TWO_DAYS)
     except DOWN:
         timeline = {}
     override = _document(await decision_of(parts.catalog, found))
@@ -149,7 +151,7 @@ async def show_dataset(
     )
 
 
-@router.put("/datasets/{dataset}/override", summary="Pin a dataset, forbid it space, or bound it")
+@router.put("/datasets/{dataset}/override", summary="Override the plan for a dataset")
 async def override_dataset(
     dataset: DatasetId,
     caller: Admin,
@@ -159,22 +161,22 @@ async def override_dataset(
     response: Response,
     if_match: IfMatch = None,
 ) -> OverrideDocument:
-    """Override the manager; the next plan, a heartbeat later, follows. Omitted fields are reset, so `{"mode": null}` lets the
-    manager decide again."""
-    reading = await operations.board.look()
+    """Pin a dataset, deny it space, or set a quota; the next plan, a heartbeat later, follows. Omitted fields are reset, so
+    `{"mode": null}` lets the manager decide again."""
+    reading = await operations.fleet.look()
     found = _one(reading, dataset)
     document = await _decide(caller, operations, parts, found, asked, if_match)
     with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
-        await note_sizes(operations.board.parts.coordination, reading, [found])
+        await note_sizes(operations.fleet.sources.coordination, reading, [found])
     response.headers["ETag"] = document.etag
-    operations.board.stale()
+    operations.fleet.stale()
     return document
 
 
 async def _decide(
     caller: Admin, operations: Operations, parts: AdminParts, dataset: str, asked: Override, if_match: str | None
 ) -> OverrideDocument:
-    plans = operations.board.parts.coordination.plans
+    plans = operations.fleet.sources.coordination.plans
     async with parts.catalog.changes.change(caller, "datasets.override", dataset) as change:
         before = await decision_of(parts.catalog, dataset, change.connection)
         check_if_match(if_match, etag_of(before.revision))
@@ -212,10 +214,10 @@ def _importance(reading: FleetReading, dataset: str) -> ImportanceDocument | Non
 
 
 def _one(reading: FleetReading, digits: str) -> str:
-    """The id that begins with these digits."""
+    """The id that begins with ``digits``."""
     found = sorted(each for each in dataset_ids(reading) if each.startswith(digits))
     if not found:
-        raise ApiError("UnknownDataset", f"There is no dataset {digits[:SHORT]}; GET /-/admin/datasets lists them.")
+        raise ApiError("UnknownDataset", f"Unknown dataset {digits[:SHORT]}; GET /-/admin/datasets lists them.")
     if len(found) > 1:
         raise ApiError("Conflict", f"{digits} begins {len(found)} ids; give more digits.")
     return found[0]

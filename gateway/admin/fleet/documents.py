@@ -1,4 +1,4 @@
-"""What ``/-/admin/overview`` and the lists beside it answer, as schemas with examples."""
+"""The documents of ``/-/admin/overview`` and the lists beside it, as schemas with examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PatternName = Literal["sequential", "random", "skewed"]
 
 
 class NodeDocument(ResponseModel):
-    """One node of the zone, as it said itself last."""
+    """One node of the zone, from its last sample."""
 
     id: str = Field(examples=["gw-1"])
     address: str = Field(description="where other nodes and clients reach it", examples=["http://10.0.0.11:9000"])
@@ -29,14 +29,14 @@ class NodeDocument(ResponseModel):
     bytes: int = Field(description="in its cache", examples=[5_210_000_000_000])
     blobs: int = Field(examples=[18_422_110])
     dataset_bytes: int = Field(
-        description="of its cache disk, taken by registrations of datasets; what exceeds 16 MiB counts against capacity",
+        description="of its cache disk, used by registrations of datasets; the part above 16 MiB counts against capacity",
         examples=[94_000_000],
     )
     disk: Disk = Field(examples=["normal"])
-    redis: bool = Field(description="whether it hears of the fleet's writes", examples=[True])
-    version: str = Field(description="empty until it has said something", examples=["0.1.0"])
-    uptime_seconds: float = Field(description="as it said last", examples=[93600.0])
-    silent_seconds: float | None = Field(description="since it said something of itself; null: never", examples=[1.4])
+    redis: bool = Field(description="whether it receives the fleet's invalidations", examples=[True])
+    version: str = Field(description="empty before its first sample", examples=["0.1.0"])
+    uptime_seconds: float = Field(description="at its last sample", examples=[93600.0])
+    silent_seconds: float | None = Field(description="since its last sample; null: none yet", examples=[1.4])
 
 
 class Now(ResponseModel):
@@ -55,7 +55,7 @@ class Now(ResponseModel):
 
 
 class Total(ResponseModel):
-    """Sums since Redis has known the zone; of nodes that were started anew, have stopped or are gone too."""
+    """Sums since Redis first knew the zone, including nodes that were restarted, stopped or are gone."""
 
     requests: int = Field(description="S3 requests", examples=[81_244_310])
     hits: int = Field(description="of them, answered from the cache (HIT, STALE)", examples=[74_210_088])
@@ -85,21 +85,21 @@ class JobDocument(ResponseModel):
     )
     t_hit: float | None = Field(description="with it", examples=[0.251])
     benefit: float | None = Field(description="t_miss / t_hit; null: not measured", examples=[2.46])
-    silent_seconds: float = Field(description="since its last word", examples=[1.2])
+    silent_seconds: float = Field(description="since its last heartbeat", examples=[1.2])
 
 
 class ChunksDocument(ResponseModel):
-    """The chunks of a dataset that is held in part; of others all are empty."""
+    """The chunks of a dataset that is held in part; empty for other datasets."""
 
     units: int = Field(description="how many chunks there are", examples=[10])
     complete: list[int] = Field(description="loaded, oldest first", examples=[[4]])
     loading: int = Field(description="-1: none", examples=[7])
-    active: int = Field(description="where a new job begins; -1: anywhere", examples=[4])
-    marked: list[int] = Field(description="that leave when no job needs them", examples=[[]])
+    active: int = Field(description="where a new job begins; -1: any", examples=[4])
+    marked: list[int] = Field(description="dropped once no job needs them", examples=[[]])
 
 
 class DatasetSummary(ResponseModel):
-    """A dataset, whoever registered it."""
+    """A dataset, under all names and tenants."""
 
     id: str = Field(description="the first 12 digits of its id", examples=[_ID])
     names: list[str] = Field(description="under which it is registered", examples=[["imagenet-train"]])
@@ -121,52 +121,54 @@ class DatasetSummary(ResponseModel):
 
 
 class ProblemSeen(ResponseModel):
-    """Something that is wrong, and what to do about it."""
+    """A problem and its remedy."""
 
-    kind: str = Field(description="its name in /-/readyz and in the table of docs/operations.md", examples=["origin"])
+    kind: str = Field(description="its name in /-/readyz and docs/operations.md", examples=["origin"])
     severity: Literal["error", "warning"] = Field(examples=["warning"])
     since: str = Field(description="ISO 8601", examples=[_AT])
     what: str = Field(examples=["12 of 80 requests to the origin failed within the last minute."])
     remedy: str = Field(examples=["Check the origin and the network to it."])
-    node: str = Field(description="whose it is; empty: of the whole zone", examples=["gw-2"])
+    node: str = Field(description="the affected node; empty: the whole zone", examples=["gw-2"])
 
 
 class EvidenceDocument(ResponseModel):
-    """What a pattern was recognised from."""
+    """The measurements that a pattern was recognised from."""
 
-    window: int = Field(description="reads that were tested", examples=[100])
+    window: int = Field(description="reads in the window", examples=[100])
     listed: bool = Field(description="whether positions come from a listing, else from the names seen", examples=[True])
     count: int = Field(description="objects, folders or blocks side by side", examples=[1_281_167])
     rho: float = Field(description="agreement of position and time; above 0.9: sequential", examples=[0.03])
     statistic: float = Field(description="distance of the gaps from those of uniform reads", examples=[0.081])
     threshold: float = Field(description="above it, `statistic` says skewed", examples=[0.161])
-    repeats: int = Field(description="reads of something that the window has already", examples=[0])
+    repeats: int = Field(description="reads of a position that is in the window already", examples=[0])
     most_repeats: int = Field(description="above it, `repeats` say skewed", examples=[2])
-    population: int = Field(description="how many there seem to be side by side", examples=[1_281_167])
+    population: int = Field(description="estimated number of siblings", examples=[1_281_167])
 
 
 class StreamPool(ResponseModel):
-    """What all nodes together hold of a stream."""
+    """The space that a stream has on all nodes together."""
 
     name: str = Field(examples=["stream:datasets/imagenet/train/"])
     order: str = Field(description="eviction order", examples=["uniform"])
-    target: int = Field(description="bytes; 0: the stream has ended, and is released", examples=[50_000_000_000])
+    target: int = Field(
+        description="bytes; 0: the stream has ended and its space is released", examples=[50_000_000_000]
+    )
     bytes: int = Field(examples=[48_211_000_000])
     blobs: int = Field(examples=[418_220])
     hits: int = Field(examples=[1_204_221])
     misses: int = Field(examples=[88_214])
     evicted_bytes: int = Field(examples=[0])
-    ghost_hits: int = Field(description="misses of what had been evicted last", examples=[0])
+    ghost_hits: int = Field(description="misses of recently evicted objects", examples=[0])
 
 
 class StreamAhead(ResponseModel):
-    """What was loaded ahead of the readers of a stream: objects, folders or blocks."""
+    """Read-ahead of a stream, in objects, folders or blocks."""
 
     loaded: int = Field(examples=[1_204])
     used: int = Field(description="of them, read", examples=[1_180])
-    wasted: int = Field(description="of them, not read in time", examples=[8])
+    wasted: int = Field(description="of them, evicted unread", examples=[8])
     accuracy: float | None = Field(
-        description="used / (used + wasted); null while nothing of it is known", examples=[0.993]
+        description="used / (used + wasted); null before the first of them", examples=[0.993]
     )
 
 
@@ -174,19 +176,19 @@ class StreamDocument(ResponseModel):
     """The reads below one prefix, or of the blocks of one large object."""
 
     name: str = Field(
-        description="bucket and prefix; ORIGIN: stands before it unless the origin is called default",
+        description="bucket and prefix; prefixed with ORIGIN: unless the origin is called default",
         examples=["datasets/imagenet/train/"],
     )
     pattern: PatternName | None = Field(
-        description="null: not recognised yet, or no node's clients read it now", examples=["random"]
+        description="null: not recognised yet, or not being read now", examples=["random"]
     )
     evidence: EvidenceDocument | None = Field(description="of the last window; null before the first")
-    accesses: int = Field(description="reads since it was noticed, by block", examples=[1_292_435])
+    accesses: int = Field(description="reads since it was detected, by block", examples=[1_292_435])
     hits: int = Field(description="of them", examples=[1_204_221])
     misses: int = Field(description="of them", examples=[88_214])
-    bytes: int = Field(description="that clients read", examples=[147_000_000_000])
+    bytes: int = Field(description="read by clients", examples=[147_000_000_000])
     idle_seconds: float = Field(description="since the last read", examples=[0.4])
-    nodes: list[str] = Field(description="whose clients read it", examples=[["gw-1", "gw-2"]])
+    nodes: list[str] = Field(description="nodes whose clients read it", examples=[["gw-1", "gw-2"]])
     ahead: StreamAhead
     pool: StreamPool | None = Field(description="null: its objects are in the pool `default`")
 
@@ -202,10 +204,10 @@ class Overview(ResponseModel):
     total: Total
     jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
     datasets: list[DatasetSummary] = Field(
-        description="by first name; at most 500, those with space first then, GET /-/admin/datasets has all"
+        description="by first name; at most 500, preferring those with space; GET /-/admin/datasets has all"
     )
     streams: list[StreamDocument] = Field(
-        description="with most reads first; at most 500, GET /-/admin/streams has all, by name"
+        description="most-read first; at most 500, GET /-/admin/streams has all, by name"
     )
     problems: list[ProblemSeen] = Field(description="errors first")
 
@@ -223,13 +225,13 @@ class HistoryPoint(ResponseModel):
 
 
 class ChunkHeld(ResponseModel):
-    """A chunk that took space in the cache."""
+    """A chunk that is or was held in the cache."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     chunk: int = Field(examples=[4])
     start: str = Field(alias="from", description="ISO 8601", examples=[_AT])
-    end: str | None = Field(alias="to", description="null: it still does", examples=[None])
+    end: str | None = Field(alias="to", description="null: still held", examples=[None])
 
 
 class History(ResponseModel):
@@ -237,7 +239,7 @@ class History(ResponseModel):
 
     step_seconds: float = Field(examples=[60.0])
     points: list[HistoryPoint] = Field(
-        description="in the order of time; the last step goes on, and has the rates of now"
+        description="oldest first; the last step is unfinished, and has the current rates"
     )
     chunks: dict[str, list[ChunkHeld]] = Field(
         description="which chunks were held, by the first 12 digits of the dataset's id"

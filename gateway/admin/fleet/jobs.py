@@ -36,9 +36,7 @@ class PlanShown(ResponseModel):
 
     version: int = Field(description="incremented by every change", examples=[17])
     fence: int = Field(description="the token of the leader that made it", examples=[3])
-    capacity: int = Field(
-        description="of the caches of the nodes that are there, in bytes", examples=[20_000_000_000_000]
-    )
+    capacity: int = Field(description="of the caches of all members, in bytes", examples=[20_000_000_000_000])
     granted: int = Field(description="bytes that it gives to datasets", examples=[4_027_900_000_000])
     datasets: dict[str, dict[str, Any]] = Field(
         description="by id: mode, cut, reason, target of the pool (also as granted), its eviction order, chunks",
@@ -48,49 +46,45 @@ class PlanShown(ResponseModel):
         description="by tenant/job: whether it uses the cache, phase, benefit",
         examples=[{"vision/resnet50-17": {"cache": True, "phase": "steady", "benefit": 2.46}}],
     )
-    inputs: dict[str, Any] = Field(
-        description="what the manager saw when it made the plan", examples=[{"datasets": {}}]
-    )
+    inputs: dict[str, Any] = Field(description="the inputs that the plan was made from", examples=[{"datasets": {}}])
     memory: dict[str, Any] = Field(
-        description="what it remembers, so that another leader can go on", examples=[{"jobs": {}}]
+        description="the manager's state, from which another leader continues", examples=[{"jobs": {}}]
     )
-    overrides: dict[str, str] = Field(
-        description="what operators decided, by dataset", examples=[{"33108813...": "pin"}]
-    )
+    overrides: dict[str, str] = Field(description="operators' overrides, by dataset", examples=[{"33108813...": "pin"}])
     quotas: dict[str, int] = Field(
-        description="bytes that operators let a dataset have at most, by dataset",
+        description="operators' quotas in bytes, by dataset",
         examples=[{"33108813...": 40_000_000_000}],
     )
-    history: list[dict[str, Any]] = Field(description="the last changes, newest first", examples=[[_CHANGE]])
+    history: list[dict[str, Any]] = Field(description="recent changes, newest first", examples=[[_CHANGE]])
 
 
 @router.get("/jobs", summary="List jobs", tags=["jobs"])
 async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[JobDocument]:
     """The jobs of all tenants, by tenant and name."""
-    found = jobs_of(await operations.board.look())
+    found = jobs_of(await operations.fleet.look())
     return paged(found, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
 
 
 @router.delete("/jobs/{tenant:path}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
 async def remove_job(tenant: str, job: str, caller: Admin, operations: Ops, parts: Parts) -> None:
     """Forget a job, as if it had timed out. A running job registers again with its next heartbeat."""
-    board = operations.board
+    fleet = operations.fleet
     async with parts.catalog.changes.change(caller, "jobs.remove", f"{tenant}/{job}"[:300]) as change:
-        known = await through_redis(board.parts.coordination.jobs.find(f"{tenant}/{job}"))
-        if known is None or not await through_redis(board.parts.coordination.jobs.remove(known.record.key)):
+        known = await through_redis(fleet.sources.coordination.jobs.find(f"{tenant}/{job}"))
+        if known is None or not await through_redis(fleet.sources.coordination.jobs.remove(known.record.key)):
             raise ApiError(
-                "UnknownJob", f"There is no job {job[:128]!r} of {tenant[:128]!r}; GET /-/admin/jobs lists them."
+                "UnknownJob", f"Unknown job {job[:128]!r} of {tenant[:128]!r}; GET /-/admin/jobs lists them."
             )
         change.before = {"dataset": known.record.dataset, "gpus": known.record.gpus, "epoch": known.epoch}
-    board.stale()
+    fleet.stale()
 
 
 @router.get("/plan", summary="Show the plan", tags=["plan"])
 async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
     """The plan of the zone, with its inputs, its history, and the operators' overrides."""
-    board = operations.board
-    reading = await board.look()
-    changes = await through_redis(board.parts.coordination.plans.history())
+    fleet = operations.fleet
+    reading = await fleet.look()
+    changes = await through_redis(fleet.sources.coordination.plans.history())
     plan = reading.plan.to_json()
     return PlanShown(
         version=plan["version"],

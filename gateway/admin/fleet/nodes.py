@@ -22,7 +22,7 @@ router = APIRouter(tags=["nodes"])
 class Drain(RequestModel):
     """How to drain a node."""
 
-    force: bool = Field(False, description="even if no node is left in the ring", examples=[False])
+    force: bool = Field(False, description="even if that empties the ring", examples=[False])
 
 
 @router.get("/nodes", summary="List nodes")
@@ -30,7 +30,7 @@ async def list_nodes(
     _caller: Reader, operations: Ops, response: Response, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[NodeDocument]:
     """The nodes of the zone by id."""
-    reading = await operations.board.look()
+    reading = await operations.fleet.look()
     if reading.lost:
         response.headers["X-Larder-Stale"] = "redis"
     found = nodes_of(reading)
@@ -39,7 +39,7 @@ async def list_nodes(
 
 @router.post("/nodes/{node}/drain", summary="Take a node out of the ring")
 async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: Drain | None = None) -> NodeDocument:
-    """The node owns no keys but goes on serving. It is LEAVING until it is brought back or restarted.
+    """Take a node out of the ring: it owns no keys, but keeps serving. It is LEAVING until it is undrained or restarted.
 
     Other nodes take over its objects, from its cache while it is up. The last READY node is drained only with `force`.
     """
@@ -49,66 +49,66 @@ async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: 
         if not (asked is not None and asked.force):
             await _check_others(operations, node)
         change.before, change.after = {"state": wanted.state.value}, {"drained": True}
-        await through_redis(operations.board.parts.membership.drain(wanted, True))
+        await through_redis(operations.fleet.sources.membership.drain(wanted, True))
     return _document(operations, wanted, NodeState.LEAVING)
 
 
 @router.post("/nodes/{node}/undrain", summary="Bring a node back into the ring")
 async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> NodeDocument:
-    """The node owns its share again within a heartbeat. What it still has is used; the rest comes from the other nodes."""
+    """The node owns its share again within a heartbeat, and uses what it has cached; the rest comes from the other nodes."""
     wanted = _found(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
         change.before, change.after = {"state": wanted.state.value}, {"drained": False}
-        await through_redis(operations.board.parts.membership.drain(wanted, False))
+        await through_redis(operations.fleet.sources.membership.drain(wanted, False))
     return _document(operations, wanted, NodeState.READY)
 
 
-@router.delete("/nodes/{node}", summary="Dismiss a node that is gone", status_code=204)
+@router.delete("/nodes/{node}", summary="Dismiss a lost node", status_code=204)
 async def dismiss(node: str, caller: Admin, operations: Ops, parts: Parts) -> None:
-    """It is no longer listed or reported as missing, unless it comes back. Its counts stay in the totals."""
-    reading = await operations.board.look()
+    """Stop listing a lost node and reporting it as missing, unless it comes back. Its counts stay in the totals."""
+    reading = await operations.fleet.look()
     if node in reading.nodes:
-        raise ApiError("Conflict", f"{node!r} is a member of the fleet; stop it, and it leaves the list.")
+        raise ApiError("Conflict", f"{node!r} is a member of the fleet; it leaves the list when it is stopped.")
     if node not in reading.gone:
         raise _unknown(node)
     async with parts.catalog.changes.change(caller, "nodes.dismiss", node) as change:
         change.before = {"state": "GONE"}
-        await through_redis(operations.board.parts.samples.gone(node))
-    operations.board.stale()
+        await through_redis(operations.fleet.sources.samples.gone(node))
+    operations.fleet.stale()
 
 
 async def _check_others(operations: Operations, node: str) -> None:
     """Refuse to drain the only node that is in the ring, or will be after the next heartbeats.
 
     Raises:
-        ApiError: Conflict; ServiceUnavailable, Redis cannot be asked.
+        ApiError: Conflict; ServiceUnavailable, Redis is unreachable.
     """
-    membership = operations.board.parts.membership
+    membership = operations.fleet.sources.membership
     drained = await through_redis(membership.drained())
     ready = [one.id for one in membership.nodes.values() if one.state is NodeState.READY and one.id not in drained]
     if ready == [node]:
         raise ApiError(
             "Conflict",
-            f"{node!r} is the only READY node: without it every gateway reads and caches for itself. Start another one first, or "
+            f"{node!r} is the only READY node: without it every gateway reads and caches by itself. Start another one first, or "
             'send {"force": true}.',
         )
 
 
 def _found(operations: Operations, name: str) -> Node:
-    node = operations.board.parts.membership.nodes.get(name)
+    node = operations.fleet.sources.membership.nodes.get(name)
     if node is None:
         raise _unknown(name)
     return node
 
 
 def _unknown(name: str) -> ApiError:
-    return ApiError("NotFound", f"There is no node {name[:140]!r} in this zone; GET /-/admin/nodes lists them.")
+    return ApiError("NotFound", f"Unknown node {name[:140]!r}; GET /-/admin/nodes lists them.")
 
 
 def _document(operations: Operations, node: Node, state: NodeState) -> NodeDocument:
     """The node as of its next heartbeat."""
-    board = operations.board
-    known = replace(board.last, nodes={**board.last.nodes, node.id: node})
-    board.stale()
+    fleet = operations.fleet
+    known = replace(fleet.last, nodes={**fleet.last.nodes, node.id: node})
+    fleet.stale()
     found = next(each for each in nodes_of(known) if each.id == node.id)
     return found.model_copy(update={"state": state.value})

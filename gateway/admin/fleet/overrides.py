@@ -1,4 +1,4 @@
-"""Operators' overrides for datasets: stored in the catalog, and kept in Redis for the manager."""
+"""Operators' overrides for datasets: stored in the catalog, and mirrored to Redis for the manager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.schema import overrides
-from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import size_of
 from gateway.admin.http.documents import moment
 from gateway.engine.space.manager import Coordination
@@ -35,12 +35,12 @@ class Decision:
 
     @property
     def known_mode(self) -> Literal["pin", "never"] | None:
-        """The mode, as documents have it."""
+        """The mode, typed for documents."""
         return "pin" if self.mode == "pin" else "never" if self.mode == "never" else None
 
     @property
     def changed(self) -> str | None:
-        """When it was changed, in ISO 8601."""
+        """The time of the last change, in ISO 8601."""
         return None if self.changed_at is None else moment(self.changed_at)
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def write_decision(connection: AsyncConnection, dataset: str, decision: De
 
 
 async def note_sizes(together: Coordination, reading: FleetReading, datasets: Iterable[str]) -> None:
-    """Report the size of datasets without jobs to the manager, which cannot plan them otherwise.
+    """Report the sizes of datasets without jobs to the manager, which needs them to plan.
 
     Raises:
         RedisError, OSError: Redis cannot be reached.
@@ -94,7 +94,7 @@ class Overrides:
     Args:
         catalog: stores them.
         together: the manager's data in Redis.
-        speaks: whether this worker does it now.
+        speaks: whether this worker speaks for its node.
         look: reads the state of the fleet.
     """
 

@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway import __version__
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import DatasetSummary, History, Overview, ProblemSeen
 from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.streams import streams_of
 from gateway.admin.fleet.view import (
     SHORT,
@@ -32,7 +32,7 @@ from gateway.policies.rates import history
 MOST_POINTS = 720
 """Steps of a history."""
 MOST_ROWS = 500
-"""Jobs, datasets and streams in the overview; the list of each has all."""
+"""Jobs, datasets and streams in the overview; their own lists are complete."""
 _MINUTE = 60.0
 """Seconds of the shortest step: the interval of long-term samples."""
 
@@ -42,10 +42,10 @@ router = APIRouter(tags=["overview"])
 @router.get("/overview", summary="Show the whole zone")
 async def overview(_caller: Reader, operations: Ops) -> Overview:
     """Nodes, rates, totals, jobs, datasets, streams and problems of the zone; the same from every gateway."""
-    reading = await operations.board.look()
+    reading = await operations.fleet.look()
     return Overview(
         at=moment(reading.at),
-        zone=operations.board.parts.membership.zone,
+        zone=operations.fleet.sources.membership.zone,
         version=__version__,
         nodes=nodes_of(reading),
         now=now_of(reading),
@@ -53,7 +53,7 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         jobs=jobs_of(reading)[:MOST_ROWS],
         datasets=_first(datasets_of(reading)),
         streams=sorted(streams_of(reading), key=lambda each: (-each.accesses, each.name))[:MOST_ROWS],
-        problems=problems_of(reading, operations.board.lost_for),
+        problems=problems_of(reading, operations.fleet.lost_for),
     )
 
 
@@ -66,15 +66,15 @@ def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
 
 @router.get("/overview/history", summary="Show the last hours")
 async def past(
-    _caller: Reader, operations: Ops, hours: Annotated[int, Query(ge=1, le=48, description="how many")] = 1
+    _caller: Reader, operations: Ops, hours: Annotated[int, Query(ge=1, le=48, description="length of the period")] = 1
 ) -> History:
     """Traffic of the zone in steps of a minute or more, and the chunks held, for up to two days."""
-    reading = await operations.board.look()
+    reading = await operations.fleet.look()
     return await through_redis(_history(operations, reading, hours))
 
 
 async def _history(operations: Operations, reading: FleetReading, hours: int) -> History:
-    samples = operations.board.parts.samples
+    samples = operations.fleet.sources.samples
     step = max(_MINUTE, hours * 3600 / MOST_POINTS)
     end = (reading.at // step + 1) * step
     count = round(hours * 3600 / step)
@@ -97,7 +97,7 @@ async def _history(operations: Operations, reading: FleetReading, hours: int) ->
 
 @router.get("/problems", summary="List problems")
 async def problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
-    """Each with its remedy; errors first."""
-    board = operations.board
-    found = problems_of(await board.look(), board.lost_for)
+    """The current problems, each with its remedy; errors first."""
+    fleet = operations.fleet
+    found = problems_of(await fleet.look(), fleet.lost_for)
     return sliced(found, limit, cursor)

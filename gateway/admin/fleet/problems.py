@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import ProblemSeen
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import SHORT, names_of, shortfalls
 from gateway.admin.http.documents import moment
 from gateway.model.units import format_size
@@ -50,7 +50,7 @@ def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
 
 def _redis(reading: FleetReading, lost_for: float) -> Iterator[ProblemSeen]:
     if reading.lost:
-        what = f"{reading.lost}: what is shown of other nodes and of jobs is what was known last."
+        what = f"{reading.lost}: the state of other nodes and of jobs is the last known one."
         yield _problem(Trouble.of("redis", what, "error"), reading.at - lost_for)
 
 
@@ -60,7 +60,7 @@ def _of_nodes(reading: FleetReading) -> Iterator[ProblemSeen]:
         if told is None:
             continue
         if told.age > _SILENT and not reading.lost:
-            what = f"Node {name} has said nothing of itself for {told.age:.0f} s, though it is there."
+            what = f"Node {name} is a member, but its last sample is {told.age:.0f} s old."
             yield _problem(Trouble.of("silent", what), reading.at - told.age, name)
         for each in told.document.get("problems", ()):
             trouble, since = _read(each, reading.at)
@@ -69,7 +69,7 @@ def _of_nodes(reading: FleetReading) -> Iterator[ProblemSeen]:
 
 
 def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
-    """A problem that a node reported; ``None`` for one of another version."""
+    """A problem that a node reported; ``None`` if another version wrote it in an unknown form."""
     try:
         return Trouble.from_json(told), float(told["since"])
     except (KeyError, TypeError, ValueError):
@@ -78,9 +78,7 @@ def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
 
 def _missing(reading: FleetReading) -> Iterator[ProblemSeen]:
     for name, told in reading.gone.items():
-        what = (
-            f"Node {name} is gone: its last sign of life was {told.age:.0f} s ago, and it did not report that it stops."
-        )
+        what = f"Node {name} is gone: its last sample is {told.age:.0f} s old, and it did not announce a stop."
         yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
 
 
@@ -90,14 +88,14 @@ def _jobs(reading: FleetReading) -> Iterator[ProblemSeen]:
         if order is None or order.phase is not Phase.STEADY or not 0 < order.benefit < LEAST_BENEFIT:
             continue
         what = (
-            f"Job {known.record.job} of {known.record.tenant} gains nothing from the cache: with it, a mini-batch takes "
-            f"{1 / order.benefit:.0%} of the time that it takes without. It leaves the space to others."
+            f"Job {known.record.job} of {known.record.tenant} gains nothing from the cache: a mini-batch with it takes "
+            f"{1 / order.benefit:.0%} of the time without. The job leaves the space to others."
         )
         yield _problem(Trouble.of("job", what), _judged(reading, known.record.key, known.joined_at))
 
 
 def _judged(reading: FleetReading, job: str, otherwise: float) -> float:
-    """When the manager last measured a job."""
+    """When the manager last measured a job; ``otherwise`` if it has not."""
     try:
         return float(reading.plan.memory["jobs"][job]["probe"]["measured_at"]) or otherwise
     except (KeyError, TypeError, ValueError):
@@ -115,7 +113,7 @@ def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
             continue
         name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
         what = (
-            f"Dataset {name} is too large for the cache: two chunks of it are {format_size(least)}, "
+            f"Dataset {name} is too large for the cache: two of its chunks have {format_size(least)}, "
             f"and all caches together hold {format_size(reading.capacity)}."
         )
         joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
@@ -125,6 +123,6 @@ def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
 def _not_whole(reading: FleetReading) -> Iterator[ProblemSeen]:
     for dataset, why in shortfalls(reading).items():
         name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
-        what = f"Dataset {name} is to be kept whole, and is not: {why}."
+        what = f"Dataset {name} should be cached whole, but is not: {why}."
         joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
         yield _problem(Trouble.of("not-whole", what), min(joined, default=reading.at))

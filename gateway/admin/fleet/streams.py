@@ -1,4 +1,4 @@
-"""``/-/admin/streams``: how clients read, as recognised from plain S3 reads, and what the cache holds of each stream."""
+"""``/-/admin/streams``: the access patterns recognised from plain S3 reads, and what the cache holds of each stream."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.requests import Cursor, Limit, Page, paged
 from gateway.admin.http.tokens import Reader
 from gateway.admin.operations.parts import Ops
@@ -20,7 +20,7 @@ from gateway.policies.streams.zone import AheadReport, ZoneStream, zone_streams
 
 
 class _StreamName(PathConvertor):
-    """What follows in an address, line breaks too: keys may have any character."""
+    """The rest of the path, including line breaks: keys may contain any character."""
 
     regex = "(?s:.*)"
 
@@ -35,7 +35,7 @@ def streams_of(reading: FleetReading) -> list[StreamDocument]:
 
 
 def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
-    """What is known of a stream."""
+    """The document of one stream."""
     seen, order = one.seen, reading.plan.pools.get(f"{STREAM}{one.name}")
     pool = None
     if order is not None:
@@ -66,7 +66,7 @@ async def list_streams(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[StreamDocument]:
     """The streams of all nodes, by name."""
-    found = streams_of(await operations.board.look())
+    found = streams_of(await operations.fleet.look())
     return paged(found, lambda stream: stream.name, limit, cursor)
 
 
@@ -76,9 +76,9 @@ async def show_stream(
     _caller: Reader,
     operations: Ops,
 ) -> StreamDocument:
-    """One stream: its pattern and why, and what is held of it."""
-    reading = await operations.board.look()
+    """One stream: its pattern, the evidence, and its share of the cache."""
+    reading = await operations.fleet.look()
     found = zone_streams(reading.streams).get(name)
     if found is None:
-        raise ApiError("NotFound", f"There is no stream {name[:140]!r}; GET /-/admin/streams lists them.")
+        raise ApiError("NotFound", f"Unknown stream {name[:140]!r}; GET /-/admin/streams lists them.")
     return stream_document(reading, found)

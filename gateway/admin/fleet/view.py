@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import (
     ChunkHeld,
     ChunksDocument,
@@ -18,6 +17,7 @@ from gateway.admin.fleet.documents import (
     State,
     Total,
 )
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.documents import moment
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.samples import HeldChunk
@@ -83,7 +83,7 @@ def total_of(reading: FleetReading) -> Total:
         latest = recent[-1] if recent else None
         if latest is not None:
             sums = sums.plus(latest.counters)
-        # After a restart that Redis has not recorded yet, the counts before it are added.
+        # The counts from before a restart are added if Redis has not recorded it yet.
         if known is not None and (latest is None or latest.boot != known.boot):
             sums = sums.plus(known.counters)
     return Total(saved_bytes=int(sums.cache_bytes), **{name: int(count) for name, count in asdict(sums).items()})
@@ -157,7 +157,7 @@ def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str
 
 
 def names_of(reading: FleetReading, dataset: str) -> list[str]:
-    """The names under which it is registered or used by a job."""
+    """The names under which a dataset is registered or used by a job."""
     registered = {name for (_, name), identity in reading.datasets.items() if identity == dataset}
     return sorted(registered | {job.record.name for job in reading.jobs if job.record.dataset == dataset})
 
@@ -209,9 +209,7 @@ def shortfalls(reading: FleetReading) -> dict[str, str]:
             whole[dataset] = size
     found = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
     if sum(whole.values()) > room:
-        together = (
-            f"all that are, have {format_size(sum(whole.values()))}, and the caches have room for {format_size(room)}"
-        )
+        together = f"all such datasets take {format_size(sum(whole.values()))}, and the caches hold {format_size(room)}"
         found = {dataset: why or together for dataset, why in found.items()}
     return {dataset: why for dataset, why in found.items() if why}
 
@@ -219,15 +217,15 @@ def shortfalls(reading: FleetReading) -> dict[str, str]:
 def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> str:
     quota, order = reading.quotas.get(dataset), reading.plan.of(dataset)
     if quota is not None and quota < size:
-        return f"it has {format_size(size)}, and its quota is {format_size(quota)}"
+        return f"it takes {format_size(size)}, and its quota is {format_size(quota)}"
     if size > room:
         gone = f" without {', '.join(sorted(reading.gone))}" if reading.gone else ""
-        return f"it has {format_size(size)}, and the caches{gone} have room for {format_size(room)}"
+        return f"it takes {format_size(size)}, and the caches{gone} hold {format_size(room)}"
     if order is not None and order.target < size:
-        return f"it has {format_size(size)}, and the plan gives it {format_size(order.target)}"
+        return f"it takes {format_size(size)}, and the plan gives it {format_size(order.target)}"
     items, _ = size_of(reading, dataset)
     if reading.gone and _share(reading, dataset, items or 0) < 1:
-        return f"what {', '.join(sorted(reading.gone))} held of it is read from the origin until it is cached again"
+        return f"the part held by {', '.join(sorted(reading.gone))} is read from the origin until it is cached again"
     return ""
 
 
@@ -251,8 +249,8 @@ def point_document(point: Point, step: float) -> HistoryPoint:
 def newest_document(point: Point, now: Now) -> HistoryPoint:
     """The current step, with the current rates.
 
-    Its counts begin up to a minute before the step, with the last long-term sample. Divided by the few seconds of the step so
-    far, they would give far too high rates.
+    Its counts begin up to a minute before the step, at the last long-term sample. Divided by the few seconds of the step so far,
+    they would give rates that are far too high.
     """
     return HistoryPoint(**now.model_dump(), at=moment(point.at), saved_bytes=int(point.counted.cache_bytes))
 

@@ -1,1 +1,1 @@
-"""What the admin endpoints have in common: tokens, documents, requests, and the endpoints of a kind of record."""
+"""Shared parts of the admin endpoints: tokens, documents, requests, and the endpoints of a kind of record."""

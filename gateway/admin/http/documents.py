@@ -12,7 +12,7 @@ from gateway.edge.problems import refusals
 from gateway.model.keys import is_bucket_name
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-"""Control characters, and halves of characters, which no encoding has."""
+"""Control characters, and lone surrogates, which no encoding can represent."""
 
 
 class RequestModel(BaseModel):
@@ -37,17 +37,17 @@ PROBLEMS = refusals(
         503: "ServiceUnavailable; try again after Retry-After seconds",
     }
 )
-"""Errors that every endpoint may answer."""
+"""The errors that any endpoint may return."""
 
 
 def _printable(text: str) -> str:
     if _UNWRITABLE.search(text):
-        raise ValueError("contains a control character, or half of a character")
+        raise ValueError("contains a control character or a lone surrogate")
     return text
 
 
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
-"""Free text: up to a thousand characters, none of them a control character."""
+"""Free text of up to a thousand characters, without control characters."""
 
 Source = Literal["file", "catalog"]
 """Where a record is kept: in the configuration file, or in the catalog, where this API edits it."""
@@ -65,7 +65,7 @@ def _a_bucket(text: str) -> str:
 Bucket = Annotated[str, AfterValidator(_a_bucket), Field(min_length=1, max_length=255)]
 """The name of a bucket."""
 Prefix = Annotated[str, Field(max_length=1024)]
-"""The beginning of keys, which may have any characters."""
+"""A key prefix; any characters are allowed."""
 
 
 def moment(seconds: float) -> str:

@@ -1,12 +1,12 @@
 """Parameters of the admin endpoints: pages, conditions, idempotency keys, and the catalog.
 
-Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor names the last item of the
-page, so items that are added or removed between two pages neither repeat nor hide others.
+Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor names the last item of its
+page, so adding or removing items between two pages neither repeats nor hides others.
 
 ``If-Match`` protects a concurrent edit from being overwritten (RFC 9110, section 13.1.1, strong comparison).
 
-``Idempotency-Key`` makes a POST safe to repeat. The transaction of the change stores the answer for a day, sealed, as it may
-hold a secret. The same key with another request is refused. Every token has its own keys
+``Idempotency-Key`` makes a POST safe to repeat. The transaction of the change stores the answer for a day, sealed because it may
+contain a secret. The same key with another request is refused. Each token has a namespace of keys
 (draft-ietf-httpapi-idempotency-key-header).
 """
 
@@ -40,7 +40,9 @@ Cursor = Annotated[str, Query(max_length=2000, description="`next` of the previo
 IfMatch = Annotated[
     str | None,
     Header(
-        alias="If-Match", max_length=1000, description="change it only while its etag is this one; missing: in any case"
+        alias="If-Match",
+        max_length=1000,
+        description="apply the change only if the etag matches; absent: unconditionally",
     ),
 ]
 _TAG = re.compile(r'\s*((?:W/)?"[^"]*")\s*(?:,|$)')
@@ -54,7 +56,7 @@ A = TypeVar("A", bound=BaseModel)
 class AdminParts:
     """The catalog and the configuration.
 
-    ``file`` gives the current settings of the file, ``effective`` those in force, with the catalog on top.
+    ``file`` returns the settings of the file, ``effective`` those in force, with the catalog on top.
     """
 
     catalog: Catalog
@@ -74,7 +76,7 @@ class Page(BaseModel, Generic[T]):
     """Some items of a list."""
 
     items: list[T]
-    next: str | None = Field(description="`cursor` of the next page; null when this is the last", examples=[None])
+    next: str | None = Field(description="`cursor` of the next page; null on the last page", examples=[None])
 
 
 def cursor_of(place: Any) -> str:
@@ -86,7 +88,7 @@ def place_of(cursor: str, kind: type[T]) -> T | None:
     """The place that a cursor names; ``None`` for the beginning.
 
     Raises:
-        ApiError: InvalidRequest, the cursor is not one of a page.
+        ApiError: InvalidRequest, the cursor is invalid.
     """
     if not cursor:
         return None
@@ -108,7 +110,7 @@ def paged(items: Iterable[T], name: Callable[[T], str], limit: int, cursor: str)
     """One page of items, ordered by name.
 
     Raises:
-        ApiError: InvalidRequest, the cursor is not one of a page.
+        ApiError: InvalidRequest, the cursor is invalid.
     """
     after = place_of(cursor, str)
     left = sorted((item for item in items if after is None or name(item) > after), key=name)
@@ -120,7 +122,7 @@ def sliced(items: Sequence[T], limit: int, cursor: str) -> Page[T]:
     """One page of items that have no names to continue after: the cursor is a position, so the list may shift between pages.
 
     Raises:
-        ApiError: InvalidRequest, the cursor is not one of a page.
+        ApiError: InvalidRequest, the cursor is invalid.
     """
     first = place_of(cursor, int) or 0
     if not 0 <= first <= _LAST_POSITION:
@@ -130,7 +132,7 @@ def sliced(items: Sequence[T], limit: int, cursor: str) -> Page[T]:
 
 
 def etag_of(revision: int) -> str:
-    """The entity tag of a document that the catalog's change of this number touched last."""
+    """The entity tag of a document whose last change has the number ``revision``."""
     return f'"{revision}"'
 
 
@@ -146,7 +148,7 @@ def check_if_match(wanted: str | None, etag: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotencyKey:
     """Identifies repeated requests; ``name`` is empty for a request without Idempotency-Key."""
 
     name: str
@@ -158,27 +160,27 @@ async def _once(
     actor: Admin,
     key: Annotated[
         str | None,
-        Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same for a request sent again"),
+        Header(alias="Idempotency-Key", min_length=1, max_length=200, description="repeat it when retrying a request"),
     ] = None,
-) -> Once:
+) -> IdempotencyKey:
     if key is None:
-        return Once("", "")
+        return IdempotencyKey("", "")
     asked = "\0".join((request.method, request.url.path, (await request.body()).decode("utf-8", "replace")))
-    return Once(_digest(f"{actor.name}\0{key}"), _digest(asked))
+    return IdempotencyKey(_digest(f"{actor.name}\0{key}"), _digest(asked))
 
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-Idempotent = Annotated[Once, Depends(_once)]
+Idempotent = Annotated[IdempotencyKey, Depends(_once)]
 
 
 async def change_once(
     catalog: Catalog,
     actor: Actor,
     action: str,
-    once: Once,
+    once: IdempotencyKey,
     answer: type[A],
     work: Callable[[CatalogChange], Awaitable[A]],
 ) -> A:
@@ -186,11 +188,11 @@ async def change_once(
 
     Args:
         catalog: where the change is made.
-        actor: who makes it.
+        actor: the caller.
         action: as in ``Changes.change``; ``work`` sets the change's target.
         once: the request's Idempotency-Key.
         answer: the type of the answer.
-        work: makes the change.
+        work: makes the change and returns the answer.
 
     Raises:
         ApiError: Conflict, the key was used for another request.
@@ -208,7 +210,7 @@ async def change_once(
         return made
 
 
-async def _answered(catalog: Catalog, change: CatalogChange, once: Once) -> str | None:
+async def _answered(catalog: Catalog, change: CatalogChange, once: IdempotencyKey) -> str | None:
     await change.connection.execute(delete(idempotency).where(idempotency.c.at < catalog.now() - KEPT))
     query = select(idempotency.c.fingerprint, idempotency.c.answer).where(idempotency.c.key == once.name)
     row = (await change.connection.execute(query)).one_or_none()

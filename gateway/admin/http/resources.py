@@ -22,10 +22,10 @@ from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.requests import (
     AdminParts,
     Cursor,
+    IdempotencyKey,
     Idempotent,
     IfMatch,
     Limit,
-    Once,
     Page,
     Parts,
     change_once,
@@ -72,7 +72,7 @@ class Resource(ABC, Generic[R]):
 
     @abstractmethod
     def describe_filed(self, name: str, view: View) -> ResponseModel:
-        """One of the configuration file."""
+        """A record of the configuration file."""
 
     def check(self, record: R, view: View) -> None:
         """Check a record before it is created or changed. Raises ApiError."""
@@ -114,7 +114,7 @@ class Resource(ABC, Generic[R]):
     def unknown(self, name: str) -> ApiError:
         """The error for an unknown name."""
         return ApiError(
-            "NotFound", f"There is no {self.kind.singular} {name[:140]!r}; GET /-/admin/{self.kind.plural} lists them."
+            "NotFound", f"Unknown {self.kind.singular} {name[:140]!r}; GET /-/admin/{self.kind.plural} lists them."
         )
 
     async def editable(
@@ -123,7 +123,7 @@ class Resource(ABC, Generic[R]):
         """A record of the catalog, unchanged since the caller read it.
 
         Raises:
-            ApiError: NotFound; Conflict, it is the configuration file's; PreconditionFailed.
+            ApiError: NotFound; Conflict if the record is in the configuration file; PreconditionFailed.
         """
         view = await view_in(parts, change)
         record = self.records(view).get(name)
@@ -134,8 +134,10 @@ class Resource(ABC, Generic[R]):
         check_if_match(if_match, _etag(self.describe(record, view)))
         return record, view
 
-    async def create(self, values: Mapping[str, Any], actor: Actor, parts: AdminParts, once: Once) -> ResponseModel:
-        """Create a record of these values, once."""
+    async def create(
+        self, values: Mapping[str, Any], actor: Actor, parts: AdminParts, once: IdempotencyKey
+    ) -> ResponseModel:
+        """Create a record with these values, once."""
 
         async def work(change: CatalogChange) -> ResponseModel:
             try:
@@ -147,7 +149,7 @@ class Resource(ABC, Generic[R]):
             view = await view_in(parts, change)
             self.check_new(record, view, parts.catalog.now())
             if self.document(record.id, view) is not None:
-                there = f"{self.kind.key}: there is a {self.kind.singular} {record.id!r} already"
+                there = f"{self.kind.key}: the {self.kind.singular} {record.id!r} already exists"
                 raise ApiError("Conflict", f"{there}; {self.taken}")
             self.check(record, view)
             await change.connection.execute(insert(self.table).values(**record.row(parts.catalog.vault)))
@@ -234,7 +236,7 @@ class Resource(ABC, Generic[R]):
     def _add(
         self, verb: str, endpoint: Callable[..., Any], body: type[RequestModel] | None = None, **options: Any
     ) -> None:
-        # FastAPI reads what is asked from the annotations, and these types are made here.
+        # FastAPI derives the request from the annotations, and these types are created here.
         types = {"name": Annotated[str, Path(alias=self.kind.key)], "asked": body}
         endpoint.__annotations__ |= {part: kind for part, kind in types.items() if part in endpoint.__annotations__}
         noun = self.kind.plural if verb == "list" else self.kind.singular
@@ -253,7 +255,7 @@ class Resource(ABC, Generic[R]):
 
 
 async def view_in(parts: AdminParts, change: CatalogChange) -> View:
-    """What the file and the catalog said when a change began."""
+    """The file and the catalog as of the beginning of a change."""
     return View(parts.file(), await parts.catalog.before(change))
 
 

@@ -1,10 +1,10 @@
-"""Authorization of the admin endpoints by bearer tokens, never by anything that a browser sends on its own.
+"""Authorization of the admin endpoints by bearer tokens, never by credentials that a browser sends on its own.
 
-``admin.token`` may do everything. ``admin.read_token`` may read: GET, and POST where that changes nothing. There are no cookies
-and no stored passwords, so pages of other sites have nothing to abuse. Their requests are refused all the same, in case a proxy
-adds the token. The head of a request is checked before any of its body is read.
+``admin.token`` may do everything. ``admin.read_token`` may read: GET, and POSTs that change nothing. There are no cookies
+and no stored passwords, so pages of other sites have nothing to abuse. Cross-site requests are refused all the same, in case a
+proxy adds the token. The head of a request is checked before its body is read.
 
-Sources: RFC 6750 (bearer tokens); "Fetch Metadata Request Headers" (W3C) and RFC 6454 for what a browser says of its origin.
+Sources: RFC 6750 (bearer tokens); "Fetch Metadata Request Headers" (W3C) and RFC 6454 for how a browser names its origin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACTOR = "larder.actor"
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="larder admin"'}
 _SAFE = frozenset({"GET", "HEAD"})
 _ASKING = frozenset({"/admin/rules/check"})
-"""Queries by POST, because they are too long for a URL."""
+"""POST endpoints that only query, because their input is too long for a URL."""
 
 
 class Tokens:
@@ -35,7 +35,7 @@ class Tokens:
 
     def __init__(self, settings: AdminSettings) -> None:
         named = (("admin", settings.token), ("read", settings.read_token))
-        # Digests have one length, so comparing them does not reveal the length of the token.
+        # Compare digests: their fixed length hides the length of the token.
         self._digests = tuple((name, sha256(token.encode()).digest()) for name, token in named if token)
 
     @property
@@ -47,8 +47,8 @@ class Tokens:
         """The caller of a request.
 
         Raises:
-            ApiError: AdminDisabled, no token is configured; CrossSite, the request comes from another site; Unauthorized, the
-                token is missing or wrong; ReadOnlyToken, it may not change anything.
+            ApiError: AdminDisabled if no token is configured; CrossSite for a request of another site; Unauthorized if the
+                token is missing or wrong; ReadOnlyToken if it does not allow changes.
         """
         if not self._digests:
             raise ApiError(
@@ -75,14 +75,14 @@ class Tokens:
         if not found:
             raise ApiError(
                 "Unauthorized",
-                "The token is not one of this gateway's; compare it with admin.token in its configuration.",
+                "Unknown token; compare it with admin.token in the configuration of this gateway.",
                 headers={"WWW-Authenticate": f'{_CHALLENGE["WWW-Authenticate"]}, error="invalid_token"'},
             )
         return found[0]
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Headers by name. A repeated header that is checked here is refused."""
+    """Headers by name. A repeated header among those checked here is refused."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in (b"authorization", b"origin", b"host") and name in found:
@@ -119,7 +119,7 @@ Reader = Annotated[Actor, Depends(_actor)]
 
 
 async def _changer(actor: Reader) -> Actor:
-    # The gate refuses this by the method; this catches an endpoint that would change something on GET.
+    # Defence in depth: the gate refuses by method, this also covers a changing endpoint under GET.
     if not actor.may_change:
         raise ApiError("ReadOnlyToken")
     return actor

@@ -1,1 +1,1 @@
-"""Endpoints of work that operators start: purges, warm-ups, verifications, explanations."""
+"""Endpoints of operations: purges, warm-ups, verifications, explanations."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.fleet.board import FleetReading
 from gateway.admin.fleet.documents import PatternName
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.documents import Bucket, ResponseModel, moment
 from gateway.admin.http.tokens import Reader
 from gateway.admin.operations.parts import Operations, Ops, principal_of
@@ -45,7 +45,7 @@ class Explanation(ResponseModel):
     tenant: str = Field(description="of the access key", examples=["vision"])
     rule: RuleShown
     home: str = Field(description="the node that owns the object", examples=["gw-2"])
-    asked: str = Field(description="the node that answered: the owner, if it can be reached", examples=["gw-2"])
+    asked: str = Field(description="the node that answered: the owner if it is reachable", examples=["gw-2"])
     unreachable: str = Field(description="why the owner could not be asked; empty if it could", examples=[""])
     known: bool = Field(description="whether its index has the object", examples=[True])
     etag: str = Field(examples=['"9b2cf535f27731c974343645a3985328"'])
@@ -80,9 +80,9 @@ class MissCount(ResponseModel):
     node: str = Field(examples=["gw-1"])
     outcome: Outcome = Field(examples=["MISS"])
     reason: str = Field(description="as in x-larder-cache", examples=["cold"])
-    count: int = Field(description="since the node was started", examples=[1042])
+    count: int = Field(description="since the node started", examples=[1042])
     meaning: str = Field(examples=["No bytes of the object were in the cache."])
-    change: str = Field(description="what would make fewer of them", examples=["Warm it up, or read it twice."])
+    change: str = Field(description="how to get fewer of them", examples=["Warm it up, or read it twice."])
 
 
 class Misses(ResponseModel):
@@ -97,7 +97,7 @@ async def explain(
     operations: Ops,
     bucket: Annotated[Bucket, Query(description="of the object")],
     key: Annotated[str, Query(min_length=1, max_length=1024, description="of the object")],
-    access_key_id: Annotated[str, Query(min_length=1, max_length=256, description="who reads")],
+    access_key_id: Annotated[str, Query(min_length=1, max_length=256, description="access key of the reader")],
 ) -> Explanation:
     """Whether a plain GET of the object by this access key would be a hit now, and if not, why and what to change. No origin is
     asked."""
@@ -109,7 +109,7 @@ async def explain(
     covered = principal.may_touch(place.path)
     found = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
     why, change = _advice(found, knowledge, rule, covered=covered)
-    me = operations.board.parts.membership.me
+    me = operations.fleet.sources.membership.me
     return Explanation(
         bucket=bucket,
         key=key,
@@ -124,7 +124,7 @@ async def explain(
         **_times(knowledge),
         blocks=knowledge.blocks,
         resident_blocks=knowledge.resident,
-        **_stream(await operations.board.look(), place, knowledge),
+        **_stream(await operations.fleet.look(), place, knowledge),
         channel=knowledge.channel,
         outcome=found.outcome,
         reason=found.reason,
@@ -144,7 +144,7 @@ async def misses(
 
 
 async def _misses(operations: Operations, node: str) -> list[MissCount]:
-    reading = await operations.board.look()
+    reading = await operations.fleet.look()
     found = []
     for name in sorted(reading.nodes):
         told = reading.told[name].document.get("reasons", {}) if name in reading.told else {}

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from gateway.admin.fleet.board import Board
+from gateway.admin.fleet.reading import FleetReader
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmups import Warmups
 from gateway.engine.operations.explain import Explainer
@@ -29,7 +29,7 @@ class Operations:
     ``find`` gives the principal of an access key that is valid now, or ``None``; ``rules`` are those in force.
     """
 
-    board: Board
+    fleet: FleetReader
     purges: Purges
     explainer: Explainer
     warmups: Warmups

@@ -1,4 +1,4 @@
-"""``/-/admin/purge``: the fleet forgets the objects below a prefix. The origin is not changed."""
+"""``/-/admin/purge``: drops cached objects below a prefix in the whole fleet. The origin is not changed."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from gateway.engine.operations.purge import Purge, Purged
 router = APIRouter(tags=["purge"])
 _LATELY = 600.0
 """Seconds for which a silent node is listed, although it applies the purge when it is back."""
-_FORGETS = "it applies the purge from the catalog when it is back"
+_FORGETS = "it applies the purge from the catalog when it returns"
 _MAY_KEEP = (
-    "it applies the purge when it is back only if it uses this SQLite file as its catalog; otherwise purge again then"
+    "it applies the purge when it returns only if it uses this SQLite file as its catalog; otherwise purge again then"
 )
 
 
 class PurgeRequest(RequestModel):
-    """What to forget."""
+    """The objects to drop."""
 
     bucket: Bucket = Field(examples=["training-data"])
-    prefix: Prefix = Field(description='what keys begin with; "" for the whole bucket', examples=["imagenet/val/"])
-    dry_run: bool = Field(False, description="only count", examples=[False])
+    prefix: Prefix = Field(description='prefix of the keys; "" for the whole bucket', examples=["imagenet/val/"])
+    dry_run: bool = Field(False, description="count only", examples=[False])
 
 
 class NodePurged(ResponseModel):
     """The result of one node."""
 
     node: str = Field(examples=["gw-1"])
-    objects: int = Field(description="that were in its cache", examples=[1042])
+    objects: int = Field(description="dropped from its cache", examples=[1042])
     bytes: int = Field(description="of them, in its cache", examples=[109_051_904])
     failure: str = Field(
-        description="why the node has not forgotten, and what becomes of it when it is back; empty if it has",
+        description="why the node has not applied the purge, and when it will; empty if it has",
         examples=[""],
     )
 
 
 class PurgeDone(ResponseModel):
-    """What was forgotten, or would be."""
+    """The result of a purge or a dry run."""
 
     bucket: str = Field(examples=["training-data"])
     prefix: str = Field(examples=["imagenet/val/"])
@@ -52,27 +52,27 @@ class PurgeDone(ResponseModel):
     objects: int = Field(description="on all nodes", examples=[3120])
     bytes: int = Field(examples=[327_155_712])
     complete: bool = Field(
-        description="whether every node has done it that was there, or was a short while ago", examples=[True]
+        description="whether every node that is up, or was until recently, has applied it", examples=[True]
     )
     nodes: list[NodePurged] = Field(description="by id")
 
 
 @router.post("/purge", summary="Purge a prefix")
 async def purge(asked: PurgeRequest, caller: Admin, operations: Ops, parts: Parts) -> PurgeDone:
-    """Every node forgets the objects and discards reads under way; the next readers ask the origin.
+    """Every node drops the objects and discards fills in progress; the next reads ask the origin.
 
     Use it for objects that were changed at the origin directly. Items of datasets stay, since their digest identifies them. The
-    catalog records the purge: a node of this catalog that is away applies it before it serves again. The answer names every
+    catalog records the purge: a node with this catalog that is down applies it before it serves again. The answer lists every
     node that has not applied it yet.
     """
     done = await operations.purges.count(Purge(asked.bucket, asked.prefix, dry_run=True))
     if not asked.dry_run:
-        # Noted before it is done: it may take a while, and is done even if the caller leaves.
+        # Recorded first: the purge may take a while, and completes even if the caller leaves.
         async with parts.catalog.changes.change(caller, "purge", f"{asked.bucket}/{asked.prefix}") as change:
             change.after = {"bucket": asked.bucket, "prefix": asked.prefix}
             wanted = await remember(change, asked.bucket, asked.prefix, parts.catalog.now)
         done = await _with_the_absent(await operations.purges.everywhere(wanted, done), operations, parts)
-        operations.board.stale()
+        operations.fleet.stale()
     return PurgeDone(
         bucket=asked.bucket,
         prefix=asked.prefix,
@@ -93,7 +93,7 @@ async def _with_the_absent(done: dict[str, Purged], operations: Operations, part
     back = _FORGETS if shared else _MAY_KEEP
     named = {name: replace(one, failure=f"{one.failure}; {back}") if one.failure else one for name, one in done.items()}
     if parts.file().in_fleet:
-        reading = await operations.board.look()
+        reading = await operations.fleet.look()
         within = _LATELY if shared else float("inf")
         for name, told in reading.told.items():
             if name not in named and told.age <= within:

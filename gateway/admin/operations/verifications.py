@@ -1,4 +1,4 @@
-"""``/-/admin/verifications``: nodes check their caches while they serve, and report what is wrong."""
+"""``/-/admin/verifications``: nodes check their caches while they serve, and report defects."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class VerificationRequest(RequestModel):
 
 
 class NodeVerified(ResponseModel):
-    """The result of one node so far. A node drops corrupt, missing and orphaned blobs when it meets them; readers get correct
-    bytes."""
+    """The result of one node so far. A node drops corrupt, missing and orphaned blobs when it encounters them; readers get
+    correct bytes."""
 
     node: str = Field(examples=["gw-1"])
     state: State = Field(examples=["running"])
@@ -62,7 +62,7 @@ class VerificationDocument(ResponseModel):
     id: str = Field(examples=[_ID])
     at: str = Field(description="when it was requested, ISO 8601", examples=["2026-03-02T14:30:00.000Z"])
     state: State = Field(description="done when all nodes are", examples=["running"])
-    sound: bool | None = Field(description="whether nothing is wrong; null before the end", examples=[None])
+    sound: bool | None = Field(description="whether no defect was found; null until done", examples=[None])
     nodes: list[NodeVerified] = Field(description="by id")
 
 
@@ -75,12 +75,12 @@ async def verify(
     response: Response,
     asked: VerificationRequest | None = None,
 ) -> VerificationDocument:
-    """Nodes read every blob and compare it with its digest, and the index with the disk. Nothing is changed; it costs reads."""
-    there = operations.board.parts.membership.nodes
+    """Nodes compare every blob with its digest, and the index with the disk. Nothing is changed, but it costs disk reads."""
+    there = operations.fleet.sources.membership.nodes
     wanted = sorted(set(asked.nodes if asked is not None and asked.nodes else there))
     unknown = [name for name in wanted if name not in there]
     if unknown:
-        raise ApiError("InvalidRequest", f"nodes: there is no node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
+        raise ApiError("InvalidRequest", f"nodes: unknown node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
 
     async def work(change: CatalogChange) -> VerificationDocument:
         name = await through_redis(operations.verifications.queue.add(wanted))
@@ -98,7 +98,7 @@ async def verify(
 async def list_verifications(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[VerificationDocument]:
-    """The last hundred within a week, newest first."""
+    """The last hundred verifications of the past week, newest first."""
     found = await through_redis(operations.verifications.queue.all())
     return sliced([_document(one, operations) for one in found], limit, cursor)
 
@@ -108,12 +108,12 @@ async def show_verification(verification: VerificationId, _caller: Reader, opera
     """Progress and results."""
     found = await through_redis(operations.verifications.queue.find(verification))
     if found is None:
-        raise ApiError("NotFound", "There is no such verification; they are deleted after a week.")
+        raise ApiError("NotFound", "Unknown verification; they are deleted after a week.")
     return _document(found, operations)
 
 
 def _document(found: Verification, operations: Operations) -> VerificationDocument:
-    there = operations.board.parts.membership.nodes
+    there = operations.fleet.sources.membership.nodes
     nodes = [_node(name, found.nodes[name], name in there) for name in sorted(found.nodes)]
     states = {node.state for node in nodes}
     ended = states <= {"done", "failed"}

@@ -10,7 +10,7 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.fleet.board import FleetReading
+from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import dataset_ids
 from gateway.admin.http.documents import ResponseModel, moment
 from gateway.admin.http.requests import (
@@ -43,7 +43,7 @@ State = Literal["queued", "running", "done", "failed", "refused", "cancelled"]
 class Failure(ResponseModel):
     """An object or item that could not be loaded."""
 
-    key: str = Field(description="the object's key, or which item", examples=["imagenet/val/0007.jpg"])
+    key: str = Field(description="the object's key, or the item", examples=["imagenet/val/0007.jpg"])
     why: str = Field(examples=["the origin refuses it to this credential"])
 
 
@@ -58,19 +58,19 @@ class WarmupDocument(ResponseModel):
     profile: str | None = Field(examples=[None])
     state: State = Field(examples=["running"])
     node: str | None = Field(
-        description="the gateway that runs it, or did when it ended; null while it waits for one, and once it is cancelled",
+        description="the gateway that runs it or ran it last; null while queued or cancelled",
         examples=["gw-2"],
     )
     failure: str = Field(description="why it was not completed; empty if it was", examples=[""])
     total: int | None = Field(description="objects or items; null while they are counted", examples=[50_000])
     total_bytes: int | None = Field(examples=[6_400_000_000])
-    done: int = Field(description="of total, looked at", examples=[21_400])
+    done: int = Field(description="of total, processed", examples=[21_400])
     done_bytes: int = Field(description="of them, in the cache now", examples=[2_740_000_000])
     there: int = Field(description="of them, in the cache before", examples=[120])
-    failed: int = Field(description="of them, not to be had", examples=[1])
+    failed: int = Field(description="of them, not readable", examples=[1])
     examples: list[Failure] = Field(description="some that could not be loaded")
     created_at: str = Field(description="ISO 8601", examples=[_AT])
-    updated_at: str = Field(description="when it was last heard of", examples=[_AT])
+    updated_at: str = Field(description="time of the last progress", examples=[_AT])
     etag: str = Field(description="for If-Match; progress does not change it", examples=['"17"'])
 
 
@@ -78,12 +78,12 @@ class WarmupDocument(ResponseModel):
 async def start(
     asked: WarmupRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> WarmupDocument:
-    """Have the fleet load a prefix, a dataset or a profile into its caches, at a lower priority than reads. One gateway runs it
-    (`node`); if that gateway dies, another one continues. Anything larger than all caches together is refused: a dataset or a
+    """Load a prefix, a dataset or a profile into the caches of the fleet, at a lower priority than reads. One gateway runs it
+    (`node`); if that gateway dies, another one continues. A warm-up larger than all caches together is refused: a dataset or a
     profile at once, a prefix after it was counted.
     """
     principal_of(operations, asked.access_key_id)
-    dataset = _full_id(await operations.board.look(), asked.dataset or "")
+    dataset = _full_id(await operations.fleet.look(), asked.dataset or "")
     request = asked.model_copy(update={"dataset": dataset or None})
     await operations.warmups.judge(request)
 
@@ -121,16 +121,16 @@ async def show(warmup: WarmupId, _caller: Reader, operations: Ops, response: Res
     return document
 
 
-@router.post("/warmups/{warmup}/cancel", summary="End a warm-up")
+@router.post("/warmups/{warmup}/cancel", summary="Cancel a warm-up")
 async def cancel(
     warmup: WarmupId, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
-    """It ends within two seconds. What was loaded stays, and it can be resumed."""
+    """The warm-up ends within two seconds. Loaded objects stay, and it can be resumed."""
     async with parts.catalog.changes.change(caller, "warmups.cancel", warmup) as change:
         return _document(await operations.warmups.cancel(change, warmup, if_match))
 
 
-@router.post("/warmups/{warmup}/resume", summary="Go on with a warm-up")
+@router.post("/warmups/{warmup}/resume", summary="Resume a warm-up")
 async def resume(
     warmup: WarmupId, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
@@ -140,7 +140,7 @@ async def resume(
 
 
 def _full_id(reading: FleetReading, dataset: str) -> str:
-    """The id of which these are the first digits, as lists have them; any other text as it is."""
+    """The full id for the first digits of an id, as lists show them; any other text unchanged."""
     if len(dataset) >= 12 and _HEX.issuperset(dataset):
         found = [each for each in dataset_ids(reading) if each.startswith(dataset)]
         return found[0] if len(found) == 1 else dataset

@@ -1,8 +1,8 @@
-"""Runs the warm-ups of a fleet: in one worker, by a lease in Redis; another worker takes over when it dies.
+"""Runs the warm-ups of a fleet in one worker, chosen by a lease in Redis; another worker takes over when it dies.
 
-The rows are in the catalog. A worker that takes over continues after the last part that was recorded as loaded, and finds what
-was loaded of the next part in the cache. Nodes with a catalog of their own each have a lease. Without Redis no worker leads:
-running warm-ups stop within the lease's time and continue when Redis is back.
+The rows are in the catalog. A worker that takes over continues after the last recorded part; objects of the next part that were
+loaded already are hits. Nodes with separate catalogs each have a lease. Without Redis no worker leads: running warm-ups stop
+within the time of the lease, and continue when Redis is back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.tasks import repeat, stop
 log = logging.getLogger("larder.warmups")
 
 AT_ONCE = 4
-"""Warm-ups that run at once; the others wait for their turn."""
+"""Warm-ups that run at once; the others are queued."""
 _LOOK = 1.0
 """Seconds between two turns."""
 
@@ -35,7 +35,7 @@ class _Running:
 
 
 class WarmupRunner:
-    """The part of one worker.
+    """Runs warm-ups in one worker.
 
     Args:
         warmups: to run.
@@ -52,8 +52,8 @@ class WarmupRunner:
         self._running: dict[str, _Running] = {}
 
     async def run(self) -> None:
-        """Look every second for something to do, until cancelled."""
-        # Without the catalog, running warm-ups go on; their progress is written when it is back.
+        """Check for work every second, until cancelled."""
+        # Without the catalog, running warm-ups continue; their progress is written when it is back.
         await repeat("warm-ups", self.turn, _LOOK, (CatalogUnavailable,))
 
     async def turn(self) -> None:
@@ -68,7 +68,7 @@ class WarmupRunner:
             return
         for name, running in list(self._running.items()):
             if not running.task.done() and not await self._warmups.note(name, self._me, running.progress):
-                await self._stop(name)  # cancelled, or another worker's by now
+                await self._stop(name)  # cancelled, or taken over by another worker
         self._running = {name: one for name, one in self._running.items() if not one.task.done()}
         for warmup in await self._warmups.unfinished():
             if len(self._running) >= AT_ONCE:
@@ -78,7 +78,7 @@ class WarmupRunner:
         metrics.WARMUPS_RUNNING.set(len(self._running))
 
     async def stop(self) -> None:
-        """Let another worker go on at once. Never raises for Redis or the catalog."""
+        """Release the lease, so that another worker continues at once. Never raises for Redis or the catalog."""
         for name, running in list(self._running.items()):
             try:
                 await self._warmups.note(name, self._me, running.progress)
@@ -88,7 +88,7 @@ class WarmupRunner:
         try:
             await self._leadership.resign()
         except DOWN:
-            return  # the lease runs out by itself
+            return  # the lease expires by itself
 
     async def _leads(self) -> bool:
         try:

@@ -2,8 +2,8 @@
 
 A row is queued, running, then done, failed, refused or cancelled; resuming queues it again. The worker that takes a row writes
 its name into it, and writes progress only while the row is running under that name. So a worker that was presumed dead cannot
-overwrite its successor's progress, and late progress cannot revive a cancelled warm-up. Progress is no change of the catalog: it
-is neither audited nor announced.
+overwrite its successor's progress, and late progress cannot revive a cancelled warm-up. Progress is neither audited nor
+announced as a change of the catalog.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class WarmupRequest(RequestModel):
     """What to load: the objects of a bucket below a prefix, the items of a dataset, or what a profile lists."""
 
     access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
-        description="with whose rights it is listed and read", examples=["GWVISION"]
+        description="the access key whose rights it uses to list and read", examples=["GWVISION"]
     )
     bucket: Bucket | None = Field(None, examples=["training-data"])
-    prefix: Prefix = Field("", description='what keys begin with; "" for the whole bucket', examples=["imagenet/val/"])
+    prefix: Prefix = Field("", description='prefix of the keys; "" for the whole bucket', examples=["imagenet/val/"])
     dataset: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
-        None, description="name or id, of the tenant of the access key; instead of bucket and prefix", examples=[None]
+        None, description="name or id of a dataset of the key's tenant; instead of bucket and prefix", examples=[None]
     )
     profile: Name | None = Field(
         None, description="of the tenant of the access key; instead of bucket and prefix", examples=[None]
@@ -74,9 +74,9 @@ class WarmupRequest(RequestModel):
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """A row; times in seconds since the epoch. ``message`` says why it ended, and is empty when it is done.
+    """A row; times in seconds since the epoch. ``message`` says why it ended; empty if it is done.
 
-    ``owner`` is the worker that runs it, ``NODE/WORKER``; empty while it waits for one, and once it was cancelled.
+    ``owner`` is the worker that runs it, ``NODE/WORKER``; empty while it is queued or cancelled.
     """
 
     id: str
@@ -91,12 +91,12 @@ class Warmup:
 
     @property
     def node(self) -> str:
-        """The node that runs it, or ran it when it ended; empty for none."""
+        """The node that runs it, or ran it when it ended; empty if there is none."""
         return self.owner.rpartition("/")[0]
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Warmup:
-        """Read a row. The request was checked when it was made; an older version's is taken as it is."""
+        """Read a row. The request was validated when it was made, possibly by an older version, and is not validated again."""
         told = from_json(row["progress"])
         values = {
             **row,
@@ -179,10 +179,10 @@ class Warmups:
         self._catalog = catalog
 
     async def judge(self, request: WarmupRequest) -> None:
-        """Refuse at once what would be refused later.
+        """Refuse a request that is bound to fail.
 
         Raises:
-            ApiError: Conflict, it cannot be warmed up; ServiceUnavailable, that cannot be decided now.
+            ApiError: Conflict if it cannot be warmed up; ServiceUnavailable if that cannot be decided now.
         """
         work = self.factory.make(request)
         if isinstance(work, WarmDataset | WarmProfile):
@@ -207,7 +207,7 @@ class Warmups:
         return new
 
     async def cancel(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
-        """End a warm-up; what was loaded stays.
+        """Cancel a warm-up; loaded objects stay.
 
         Raises:
             ApiError: NotFound; PreconditionFailed; Conflict, it has ended.
@@ -215,10 +215,10 @@ class Warmups:
         warmup = await self._editable(change, name, if_match)
         if warmup.state not in UNFINISHED:
             raise ApiError("Conflict", f"The warm-up has already ended: it is {warmup.state}.")
-        return await self._turn(change, warmup, "cancelled", "it was cancelled")
+        return await self._turn(change, warmup, "cancelled", "cancelled")
 
     async def resume(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
-        """Continue a warm-up. One that is done or was refused starts over and retries what could not be loaded.
+        """Continue a warm-up. One that is done or was refused starts over, and retries failed objects.
 
         Raises:
             ApiError: NotFound; PreconditionFailed; Conflict, it has not ended.
@@ -241,7 +241,7 @@ class Warmups:
                 return await self.find(name, reading)
         found = (await connection.execute(select(warmups).where(warmups.c.id == name))).mappings().one_or_none()
         if found is None:
-            raise ApiError("NotFound", "There is no such warm-up; GET /-/admin/warmups lists them.")
+            raise ApiError("NotFound", "Unknown warm-up; GET /-/admin/warmups lists them.")
         return Warmup.from_row(found)
 
     async def page(self, before: tuple[float, str] | None, limit: int) -> list[Warmup]:
@@ -266,7 +266,7 @@ class Warmups:
     async def note(
         self, name: str, owner: str, progress: WarmupProgress, state: str = "running", message: str = ""
     ) -> bool:
-        """Write progress, and how it ended; ``False`` if this worker does not own it any more."""
+        """Write progress and the state; ``False`` if this worker no longer owns the warm-up."""
         mine = (warmups.c.id == name) & (warmups.c.owner == owner) & (warmups.c.state == "running")
         return await self._write(mine, state=state, progress=_noted(progress, message))
 

@@ -1,4 +1,4 @@
-"""Run by Alembic: migrations go through the connection, and the transaction, of whoever asked for them."""
+"""Run by Alembic: migrations use the connection and the transaction of the caller."""
 
 from alembic import context
 

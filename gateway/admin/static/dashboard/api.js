@@ -1,11 +1,11 @@
-// Asking the gateway. What can go wrong is one of three things, and the page treats each in its own way.
+// Requests to the gateway. A failure is one of three errors, which the page handles differently.
 
 const PATIENCE = 10_000;
 
-// The gateway wants a token, or another one.
+// The gateway requires a token, or a different one.
 export class Unauthorized extends Error {}
 
-// The gateway does not serve the dashboard at all: `code` says why, as in its problem document.
+// The gateway does not serve the dashboard: `code` is that of its problem document.
 export class Closed extends Error {
   constructor(code, detail) {
     super(detail);
@@ -13,7 +13,7 @@ export class Closed extends Error {
   }
 }
 
-// The gateway is not reachable, or cannot answer now.
+// The gateway is unreachable, or cannot answer now.
 export class Unavailable extends Error {}
 
 async function ask(path, token, method = "GET") {
@@ -43,12 +43,12 @@ export function history(token, hours) {
   return ask(`/-/admin/overview/history?hours=${hours}`, token);
 }
 
-// Takes a node off the list that is gone.
+// Removes a lost node from the list.
 export function dismissNode(token, id) {
   return ask(`/-/admin/nodes/${encodeURIComponent(id)}`, token, "DELETE");
 }
 
-// A token goes into a header: what cannot stand there can be no token.
+// A token is sent in a header, so it must consist of characters that a header allows.
 export function canBeToken(text) {
   return /^[\x21-\x7e]+$/.test(text);
 }

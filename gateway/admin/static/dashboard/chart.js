@@ -1,4 +1,4 @@
-// A chart of one or two lines over time, drawn by hand into SVG; what it shows can be read as a table below it.
+// A chart of one or two lines over time, drawn into SVG, with the same data as a table below it.
 
 import { drawn, element, setText } from "./dom.js";
 import { clock, short, when } from "./format.js";
@@ -8,8 +8,8 @@ const HEIGHT = 190;
 const EDGE = { top: 10, right: 12, bottom: 24, left: 64 };
 const ROWS = 48;
 
-// `series`: [{name, key, kind}], kind being "cache" or "origin"; `format` turns a value into text. The axis ends at `top`, if given,
-// else at a round number above all values, and above `least`.
+// `series`: [{name, key, kind}], where kind is "cache" or "origin"; `format` turns a value into text. The axis ends at `top` if given,
+// else at a round number above all values and `least`.
 export class Chart {
   #figure;
   #series;
@@ -100,11 +100,11 @@ export class Chart {
   #summary() {
     const said = this.#series.map(({ name, key }) => {
       const values = this.#data.points.map((point) => point[key]).filter((value) => typeof value === "number");
-      if (values.length === 0) return `${name}: no figures`;
+      if (values.length === 0) return `${name}: no data`;
       const [last, least, most] = [values.at(-1), Math.min(...values), Math.max(...values)].map(this.#format);
       return `${name}: last ${last}, lowest ${least}, highest ${most}`;
     });
-    return `${said.join("; ")}. The table below has the figures.`;
+    return `${said.join("; ")}. The table below has all values.`;
   }
 
   #fillTable() {

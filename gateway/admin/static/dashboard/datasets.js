@@ -1,4 +1,4 @@
-// Datasets: what the plan gives each of them and why, how much of it is here, and which chunks took space when.
+// Datasets: the space the plan gives each of them and why, the cached share, and the chunks held over time.
 
 import { byId, element, keep, setText } from "./dom.js";
 import { bytes, count, share } from "./format.js";
@@ -41,26 +41,26 @@ function chunkWords({ units, complete, loading, active, marked }) {
   const waiting = complete.filter((chunk) => chunk !== active && !marked.includes(chunk));
   if (waiting.length > 0) words.push(`${waiting.join(", ")} complete`);
   if (loading >= 0 && loading !== active) words.push(`${loading} being loaded`);
-  if (marked.length > 0) words.push(`${marked.join(", ")} on the way out`);
-  return words.length > 0 ? `Of ${units} chunks: ${words.join(", ")}.` : `Of ${units} chunks none is here yet.`;
+  if (marked.length > 0) words.push(`${marked.join(", ")} about to be dropped`);
+  return words.length > 0 ? `Of ${units} chunks: ${words.join(", ")}.` : `Of ${units} chunks none is cached yet.`;
 }
 
 function sizeWords({ id, names, items, bytes: size }) {
   return [names.length > 0 && id, items !== null && `${count(items)} items`, size !== null && bytes(size)].filter(Boolean).join(" · ");
 }
 
-// Why it has the space it has; the jobs of a dataset may be there without having been measured yet.
+// Why it has its space. Jobs of a dataset may be registered but not measured yet.
 function reasonOf(dataset, jobs) {
   if (dataset.caching === null) return "";
   const measured = jobs.some((job) => job.dataset.slice(0, 12) === dataset.id && job.benefit >= GAINS);
-  return dataset.why === "benefit" && !measured ? "its jobs use it; what they gain is not measured" : why(dataset.why);
+  return dataset.why === "benefit" && !measured ? "its jobs use it; their benefit is not measured yet" : why(dataset.why);
 }
 
 function planWords(dataset, reason) {
   if (!(dataset.granted > 0)) return capital(reason);
   const space = `${bytes(dataset.granted)} of space`;
   if (dataset.why === "no-jobs") return `${space} until others need it; no job uses it now`;
-  return reason ? `${space}, as ${reason}` : space;
+  return reason ? `${space}: ${reason}` : space;
 }
 
 function update(node, dataset, jobs) {
@@ -68,10 +68,10 @@ function update(node, dataset, jobs) {
   const chunked = dataset.caching === "chunked" && dataset.chunks?.units > 0;
   setText(parts.name, nameOf(dataset));
   setText(parts.size, sizeWords(dataset));
-  setText(parts.mode, dataset.shortfall ? "Not kept whole, though it should be" : mode(dataset.caching));
+  setText(parts.mode, dataset.shortfall ? "Should be kept whole, but is not" : mode(dataset.caching));
   parts.mode.classList.toggle("short", Boolean(dataset.shortfall));
   setText(parts.why, dataset.shortfall ? capital(dataset.shortfall) : planWords(dataset, reasonOf(dataset, jobs)));
-  const left = dataset.caching === "none" && dataset.resident_share > 0; // until the room is needed
+  const left = dataset.caching === "none" && dataset.resident_share > 0; // until its space is needed
   parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is ${left ? "still " : ""}cached`);
   parts.chunks.hidden = !chunked;
   if (chunked) setText(parts.chunks, chunkWords(dataset.chunks));

@@ -1,5 +1,5 @@
-// What is shown comes from elsewhere: it is put into the page as text, by this module only, and never as HTML.
-// Nodes that are already there are kept and changed where they differ, so focus, selection and open details survive a refresh.
+// Only this module writes to the page, and it writes text, never HTML: the data is untrusted.
+// Existing nodes are kept and updated where they differ, so focus, selection and open details survive a refresh.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,7 +30,7 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
 }
 
-// One node per item, by key, in the items' order; of items with the same key the first is shown.
+// One node per item, by key, in the items' order; if keys repeat, the first item is shown.
 export function keep(parent, items, keyOf, create, update) {
   const known = new Map([...parent.children].map((node) => [node.dataset.key, node]));
   const shown = new Set();
@@ -52,7 +52,7 @@ export function keep(parent, items, keyOf, create, update) {
   for (const gone of known.values()) gone.remove();
 }
 
-// A cell of a table that becomes a list of cards on a narrow screen: there the label stands beside the value.
+// A cell of a table that becomes a list of cards on a narrow screen, where the label stands beside the value.
 export function cell(label, number = false) {
   const attributes = { role: "cell", "data-label": label };
   if (number) attributes.class = "number";

@@ -1,4 +1,4 @@
-// What is there instead of figures: the question for the token, or why there can be none.
+// Shown instead of figures: the form for the token, or the reason why there are none.
 
 import { byId, setText } from "./dom.js";
 
@@ -14,7 +14,7 @@ function open(title, text, { form = false, example = "" } = {}) {
 
 export function askForToken(complaint = "") {
   const alreadyThere = !byId("door").hidden && !byId("token-form").hidden;
-  open("Larder", "This gateway shows its figures to whoever has its token.", { form: true });
+  open("Larder", "Enter the admin token to see this gateway's figures.", { form: true });
   setText(byId("token-error"), complaint);
   const field = byId("token");
   field.setAttribute("aria-invalid", String(complaint !== ""));
@@ -29,8 +29,8 @@ export function sayClosed(code, detail) {
     open("This gateway refuses the dashboard", detail);
     return;
   }
-  open("The dashboard is switched off", "This gateway has no token, so it shows its figures to nobody. Set one in its configuration, then start it again:", {
-    example: '[admin]\nread_token = "a long random string"     # sees everything, changes nothing\ntoken = "another long random string"   # may change things too',
+  open("The dashboard is switched off", "This gateway has no admin token. Set one in its configuration, then restart it:", {
+    example: '[admin]\nread_token = "a long random string"     # may read everything\ntoken = "another long random string"   # may also make changes',
   });
 }
 
@@ -38,7 +38,7 @@ export function sayUnreachable(reason) {
   open("The gateway does not answer", `${reason} This page tries again every two seconds.`);
 }
 
-// Who was at the form goes on reading at the figures, rather than at the top of the page.
+// If the focus was in the form, move it to the figures rather than to the top of the page.
 export function close() {
   const inside = byId("door").contains(document.activeElement);
   byId("door").hidden = true;

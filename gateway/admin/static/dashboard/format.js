@@ -1,4 +1,4 @@
-// Numbers as people read them. Bytes are decimal, as in the configuration ("10GB"); unit and number never part at a line's end.
+// Formats numbers. Bytes are decimal, as in the configuration ("10GB"); a non-breaking space joins number and unit.
 
 const GAP = "\u00a0";
 const NONE = "–";
@@ -8,7 +8,7 @@ function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
-// Three digits that count: 1.23, 12.3, 123.
+// Three significant digits: 1.23, 12.3, 123.
 function threeDigits(value) {
   const size = Math.abs(value);
   return value.toFixed(size >= 99.95 || value === 0 ? 0 : size >= 9.995 ? 1 : 2);
@@ -80,14 +80,14 @@ export function clockSeconds(moment) {
   return CLOCK_SECONDS.format(moment);
 }
 
-// A time of today is a time; one of another day has its day.
+// A time of today without its date; of another day with it.
 export function when(text, now = new Date()) {
   const moment = new Date(text);
   if (Number.isNaN(moment.getTime())) return NONE;
   return moment.toDateString() === now.toDateString() ? clock(moment) : DAY_CLOCK.format(moment);
 }
 
-// On an axis zeros behind the point say nothing.
+// On an axis, trailing zeros are dropped.
 export function short(text) {
   return text.replace(/(\.\d*?)0+(?=\D)/, "$1").replace(/\.(?=\D)/, "");
 }

@@ -1,18 +1,18 @@
-// Training jobs, and what the cache was measured to bring each of them.
+// Training jobs, and their measured benefit from the cache.
 
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { count, duration, seconds } from "./format.js";
 import { GAINS, reading } from "./words.js";
 
 const MOST = 100;
-const SILENT = 60; // seconds after which a job is shown as one that says nothing
+const SILENT = 60; // seconds without a heartbeat after which a job is shown as silent
 
 function create() {
   const name = element("span", { class: "name" });
   const tenant = element("span", { class: "under" });
   const cells = {
     dataset: cell("Dataset"), gpus: cell("GPUs", true), epoch: cell("Epoch", true), reads: cell("Reads"),
-    without: cell("Step without", true), within: cell("with cache", true), benefit: cell("Benefit", true), heard: cell("Heard", true),
+    without: cell("Step without", true), within: cell("with cache", true), benefit: cell("Benefit", true), heard: cell("Heartbeat", true),
   };
   const head = element("th", { role: "rowheader", scope: "row" }, name, tenant);
   const node = element("tr", { role: "row" }, head, ...Object.values(cells));

@@ -1,8 +1,8 @@
-// The page's life: ask every two seconds what there is to see, and show it, or show why there is nothing.
+// The life of the page: poll the overview every two seconds and show it, or show why there is none.
 //
-// One question is under way at a time. While the page is not visible nothing is asked. When the gateway is gone the last figures stay,
-// greyed and with their age, and the questions go on until one is answered. The token lives in sessionStorage: in this tab, until it is
-// closed. A page without a token asks without one first: only the gateway knows whether there is any.
+// One request is in flight at a time, and none while the page is hidden. When the gateway is unreachable the last figures stay, greyed
+// and with their age, and polling continues. The token lives in sessionStorage: in this tab, until it is closed. A page without a
+// token tries once without: only the gateway knows whether it needs one.
 
 import { Closed, Unauthorized, Unavailable, canBeToken, dismissNode, history, overview } from "./api.js";
 import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
@@ -26,7 +26,7 @@ const page = {
   seen: null, // performance.now() of the last overview, and the clock's time of it
   failure: "",
   historyDue: 0,
-  turn: 0, // a newer turn makes what an older one still waits for worthless
+  turn: 0, // answers to an older turn are ignored
   timer: 0,
 };
 
@@ -53,7 +53,7 @@ function show(shown) {
   showDatasets(shown.datasets, shown.jobs);
   showStreams(shown.streams);
   showNodes(shown.nodes, dismiss);
-  if (page.failure !== "") announce("The gateway answers again.");
+  if (page.failure !== "") announce("The gateway is reachable again.");
   page.failure = "";
   page.seen = { since: performance.now(), at: new Date() };
   byId("sign-out").hidden = page.token === "";
@@ -77,7 +77,7 @@ function sayRefused(text) {
   byId("refused").hidden = false;
 }
 
-// For how long any of the nodes has been there, in milliseconds.
+// The longest time that any of the nodes has been up, in milliseconds.
 function oldest(nodes) {
   return 1000 * Math.max(0, ...nodes.map((node) => node.uptime_seconds));
 }
@@ -97,10 +97,10 @@ async function refreshHistory(turn, at, up) {
   }
 }
 
-// Shows what a failure means, and returns when to ask again: null for not before somebody did something.
+// Shows what a failure means. Returns the delay before the next request; null to wait for the user.
 function explain(failure) {
   if (failure instanceof Unauthorized) {
-    const complaint = page.token === "" ? "" : "The gateway does not know this token. It may have been changed.";
+    const complaint = page.token === "" ? "" : "Wrong token. It may have been changed.";
     forget();
     askForToken(complaint);
     return null;
@@ -112,11 +112,11 @@ function explain(failure) {
   }
   const known = failure instanceof Unavailable;
   if (!known) console.error(failure);
-  const reason = known ? failure.message : "The gateway answered what this page does not understand; reload it.";
+  const reason = known ? failure.message : "This page does not understand the gateway's answer; reload it.";
   if (page.seen === null) {
     sayUnreachable(reason);
   } else {
-    if (page.failure === "") announce(`${reason} The figures are the last ones.`);
+    if (page.failure === "") announce(`${reason} The last figures stay.`);
     page.failure = reason;
     page.historyDue = 0;
     showAge();
@@ -135,7 +135,7 @@ function showAge() {
   } else if (gone) {
     const age = duration((performance.now() - page.seen.since) / 1000);
     setText(pulse, `last seen ${age} ago`);
-    setText(stale, `${page.failure} What you see is of ${clockSeconds(page.seen.at)}. This page tries again every two seconds.`);
+    setText(stale, `${page.failure} These figures are from ${clockSeconds(page.seen.at)}. This page tries again every two seconds.`);
   } else {
     setText(pulse, `live, ${clockSeconds(page.seen.at)}`);
   }
@@ -157,7 +157,7 @@ byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const token = byId("token").value.trim();
   if (!canBeToken(token)) {
-    askForToken("A token has no spaces, and only characters of ASCII.");
+    askForToken("A token has only ASCII characters, and no spaces.");
     return;
   }
   page.token = token;

@@ -1,4 +1,4 @@
-// A bar that says how full something is; the words beside it say the same.
+// A bar that shows how full something is, with the same in words beside it.
 
 import { element, setAttribute, setText } from "./dom.js";
 

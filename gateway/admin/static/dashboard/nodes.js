@@ -1,4 +1,4 @@
-// The machines of the fleet: whether each is in order, and how full its cache is. One that is gone stays until it is dismissed.
+// The nodes of the fleet: state, and how full each cache is. A lost node is listed until it is dismissed.
 
 import { byId, cell, element, keep, setAttribute, setText } from "./dom.js";
 import { bytes, count, duration, share } from "./format.js";
@@ -56,7 +56,7 @@ function update(row, node) {
   setText(parts.up, gone ? `silent ${duration(node.silent_seconds)}` : duration(node.uptime_seconds));
 }
 
-// `dismiss` is called with the id of a node that somebody takes off the list.
+// `dismiss` is called with the id of a node that the user dismisses.
 export function showNodes(nodes, dismiss) {
   byId("no-nodes").hidden = nodes.length > 0;
   byId("nodes").hidden = nodes.length === 0;

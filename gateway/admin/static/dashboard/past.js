@@ -33,20 +33,20 @@ export function hoursChosen() {
   return Number(document.querySelector("#hours input:checked").value);
 }
 
-// `at`: the gateways' time of the answer, and `since`: from when on one was there, both in milliseconds.
+// `at`: the gateway's time of the answer; `since`: when its history begins; both in milliseconds.
 export function showHistory(history, hours, at, since) {
   const points = history.points.map((point) => ({ ...point, time: Date.parse(point.at) }));
   const from = at - hours * 3_600_000;
   const step = history.step_seconds * 1000;
-  // Of a step that has just begun nothing is known yet, which would be shown as a fall.
-  // Nor is anything known of the time before there was a gateway, unless an earlier one counted something: it is no idle one.
+  // A step that has just begun has no rates yet; drawing it would show a drop.
+  // Steps before any gateway ran are unknown, not idle, unless an earlier gateway counted something.
   const first = Math.min(since, points.find(busy)?.time ?? at);
   const known = points.filter((point) => point.time + step > first && (point.time + step <= at || busy(point)));
   const note = byId("no-history");
   const any = points.some(busy);
   note.hidden = any;
   byId("charts").hidden = !any;
-  setText(note, "There is no history yet; the first figures come within a minute.");
+  setText(note, "There is no history yet; it begins within a minute.");
   ratioChart.show(known, from, at, step);
   rateChart.show(known, from, at, step);
   const saved = any ? points.reduce((sum, point) => sum + (point.saved_bytes ?? 0), 0) : null;
@@ -57,5 +57,5 @@ export function showHistory(history, hours, at, since) {
 export function showNoHistory(reason) {
   const note = byId("no-history");
   note.hidden = false;
-  setText(note, `The history is not available: ${reason} What is shown is as of before.`);
+  setText(note, `The history is not available: ${reason} The last known history stays.`);
 }

@@ -1,11 +1,11 @@
-// What is wrong and what to do about it. New problems, and the end of them, are also said to screen readers.
+// Problems and their remedies. New and ended problems are announced to screen readers.
 
 import { byId, element, keep, setText } from "./dom.js";
 import { when } from "./format.js";
 
 const known = new Set();
 
-// The same trouble with new numbers in its words is not a new one; two that differ by numbers only are still two.
+// The same problem with other numbers in its text is not new; two that differ only by numbers are still two.
 function keyed(problems) {
   const times = new Map();
   return problems.map((problem) => {
@@ -43,7 +43,7 @@ function update(node, problem) {
 
 function sayWhatChanged(problems) {
   const said = problems.filter((problem) => !known.has(problem.key)).map((problem) => `${problem.what} ${problem.remedy ?? ""}`.trim());
-  if (known.size > 0 && problems.length === 0) said.push("Nothing is wrong any more.");
+  if (known.size > 0 && problems.length === 0) said.push("All problems are solved.");
   known.clear();
   for (const { key } of problems) known.add(key);
   if (said.length > 0) announce(said.join(" "));

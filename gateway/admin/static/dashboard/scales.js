@@ -1,4 +1,4 @@
-// Where things stand on a chart: pure arithmetic, no document.
+// Positions on a chart: pure arithmetic, no document.
 
 // A round top for an axis that begins at 0: 1, 2 or 5 times a power of ten.
 export function roundTop(most) {
@@ -35,7 +35,7 @@ export function runs(points, valueOf, widest) {
   return found;
 }
 
-// The point nearest to a moment, by halving.
+// The point nearest to a moment, by binary search.
 export function nearest(points, moment) {
   let low = 0;
   let high = points.length - 1;
@@ -47,7 +47,7 @@ export function nearest(points, moment) {
   return moment - points[low].time <= points[high].time - moment ? points[low] : points[high];
 }
 
-// What the cache gave of everything that was sent, over many points of equal length.
+// The share of sent bytes that came from the cache, over many points of equal length.
 export function overallRatio(points) {
   let cache = 0;
   let all = 0;

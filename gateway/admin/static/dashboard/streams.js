@@ -1,4 +1,4 @@
-// Access streams: how plain S3 clients read, from what that was recognised, and how much of it is here.
+// Access streams: how plain S3 clients read, the evidence for it, and the cached share.
 
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { bytes, count, duration, share } from "./format.js";
@@ -13,7 +13,7 @@ function create() {
   const space = meter("Space");
   const cells = {
     pattern: cell("Pattern"), reads: cell("Reads", true), hits: cell("Hits", true), read: cell("Read", true), space: cell("Space"),
-    order: cell("Leaves first"), idle: cell("Last read", true),
+    order: cell("Evicts first"), idle: cell("Last read", true),
   };
   cells.space.append(space.node);
   cells.space.classList.add("wide");
@@ -30,8 +30,8 @@ function evidenceWords({ evidence, ahead }) {
 }
 
 function spaceWords(pool) {
-  if (pool === null) return "with everything else";
-  if (pool.target === 0) return `${bytes(pool.bytes)}, has ended`;
+  if (pool === null) return "shared space";
+  if (pool.target === 0) return `${bytes(pool.bytes)}, ended`;
   return `${bytes(pool.bytes)} of ${bytes(pool.target)}`;
 }
 

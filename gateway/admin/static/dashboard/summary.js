@@ -1,16 +1,16 @@
-// The sentence on top, the large figures, and everything else that is one number of the overview.
+// The headline, the large figures, and every other single number of the overview.
 
 import { byId, setText } from "./dom.js";
 import { UNITS, bytes, share } from "./format.js";
 import { plural } from "./words.js";
 
-// What stands at a path such as "now.hit_ratio"; of several paths, the sum of those that are there.
+// The value at a path such as "now.hit_ratio"; for several paths, the sum of the values present.
 function at(overview, paths) {
   const found = paths.split(" ").map((path) => path.split(".").reduce((inner, name) => inner?.[name], overview));
   return found.length === 1 ? found[0] : found.reduce((sum, value) => sum + (value ?? 0), 0);
 }
 
-// `value` holds the exact number, which other programs read, and `title` shows it to whoever points at it.
+// `value` has the exact number for programs, `title` shows it on hover.
 function put(node, value, format, unit) {
   setText(node, format(value));
   const exact = typeof value === "number" ? String(value) : "";
@@ -21,8 +21,8 @@ function put(node, value, format, unit) {
 function verdict(overview) {
   if (overview.nodes.length === 0) return "No gateway has reported yet.";
   const ratio = overview.now.hit_ratio;
-  if (typeof ratio !== "number") return "Nothing is being read at the moment.";
-  return `${share(ratio)} of what is read comes from the cache.`;
+  if (typeof ratio !== "number") return "Nothing is being read now.";
+  return `${share(ratio)} of all bytes read come from the cache.`;
 }
 
 function underneath(overview) {
@@ -47,7 +47,7 @@ export function showSummary(overview) {
   setText(byId("foot"), `Larder ${overview.version}`);
 }
 
-// What the last hours were, below the figures of now.
+// The figures of the last hours, below the current ones.
 export function showWindow(hours, ratio, saved) {
   for (const node of document.querySelectorAll("[data-window]")) setText(node, `last ${hours} h:`);
   put(byId("window-ratio"), ratio, share, "share");

@@ -1,4 +1,4 @@
-// Sets the colours before anything is drawn, so that a dark page does not begin white: hence a plain script in the head.
+// Sets the colours before anything is drawn, so that a dark page does not flash white: hence a plain script in the head.
 (() => {
   const KEY = "larder-theme";
   const root = document.documentElement;
@@ -7,7 +7,7 @@
     try {
       return localStorage.getItem(KEY) ?? "auto";
     } catch {
-      return "auto"; // storage may be forbidden
+      return "auto"; // storage may be blocked
     }
   }
 
@@ -25,7 +25,7 @@
       try {
         localStorage.setItem(KEY, choice.value);
       } catch {
-        // It holds for this visit.
+        // The choice holds until the page is closed.
       }
     });
   });

@@ -1,4 +1,4 @@
-// Which chunks of a dataset took space when: one row for each chunk, drawn by hand, and the same as a table.
+// When each chunk of a dataset was held: one row per chunk, with the same data as a table.
 
 import { drawn, element, setText } from "./dom.js";
 import { clock, when } from "./format.js";
@@ -25,7 +25,7 @@ export class Timeline {
     new ResizeObserver(() => this.#draw()).observe(this.node);
   }
 
-  // `spans`: [{chunk, from, to}], `to` being null for what is there now; `from` and `to` of the window in milliseconds.
+  // `spans`: [{chunk, from, to}], `to` is null for a chunk that is held now; `from` and `to` of the window in milliseconds.
   show(spans, from, to) {
     this.#window = [from, to];
     this.#spans = spans
@@ -64,7 +64,7 @@ export class Timeline {
   #summary() {
     const now = this.#spans.filter((span) => span.open).map((span) => span.chunk);
     const held = now.length > 0 ? `held now: ${now.join(", ")}` : "none is held now";
-    return `Chunks that were held: ${this.#spans.length} spans of time; ${held}. The table below has them.`;
+    return `Chunks that were held: ${this.#spans.length} spans of time; ${held}. The table below lists them.`;
   }
 
   #fillTable() {

@@ -1,18 +1,18 @@
-// The plan's and the fleet's words, in plain ones. What is not known here is shown as it came.
+// Plain words for the plan's and the fleet's terms. Unknown terms are shown unchanged.
 
 const MODES = {
   full: "Kept whole",
   chunked: "Two chunks at a time",
-  static: "What came first is kept",
+  static: "Only the first items are kept",
   none: "Not kept",
 };
 
 const WHY = {
-  override: "an operator said so",
+  override: "an operator decided it",
   requested: "its registration asks for it",
-  benefit: "its jobs gain from it",
-  "no-benefit": "none of its jobs gains anything",
-  "no-room": "others gain more from the space",
+  benefit: "its jobs benefit",
+  "no-benefit": "none of its jobs benefits",
+  "no-room": "others benefit more from the space",
   "no-jobs": "no job uses it now",
   fits: "it fits",
   "too-large": "it is too large to be kept whole",
@@ -27,13 +27,13 @@ const PHASES = {
 const ORDERS = {
   lru: "least recently used",
   lfu: "least often used",
-  uniform: "what came last",
-  consumed: "what was read",
+  uniform: "newest",
+  consumed: "already read",
 };
 
 const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving", GONE: "gone" };
 
-// The benefit from which a job gains something (gateway/policies/probing.py).
+// The least benefit that counts as a gain (gateway/policies/space/probing.py).
 export const GAINS = 1.05;
 
 export function mode(caching) {
@@ -46,7 +46,7 @@ export function why(reason) {
 }
 
 export function reading(job) {
-  return PHASES[job.phase] ?? (job.cache ? "from the cache" : "past the cache");
+  return PHASES[job.phase] ?? (job.cache ? "from the cache" : "bypassing the cache");
 }
 
 export function pattern(name) {

@@ -1,4 +1,4 @@
-// Swagger UI over this gateway's own description. Nothing is loaded from elsewhere and nothing is kept: who reloads authorizes again.
+// Swagger UI for this gateway's own OpenAPI document. Nothing is loaded from elsewhere, and nothing is stored: a reload forgets the token.
 SwaggerUIBundle({
   url: "/-/openapi.json",
   dom_id: "#api",

@@ -1,6 +1,6 @@
 """The first tables.
 
-Written out, and not taken from schema.py: a migration does for ever what it did when it was released.
+Spelled out instead of imported from schema.py: a released migration must never change.
 """
 
 import sqlalchemy as sa

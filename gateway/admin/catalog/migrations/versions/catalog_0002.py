@@ -1,4 +1,4 @@
-"""Purges are remembered, for the nodes that are away when one is made."""
+"""The table of purges, for nodes that are down when a purge is made."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create their table."""
+    """Create the table."""
     op.create_table(
         "purges",
         sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),

@@ -1,4 +1,4 @@
-"""The state of the whole fleet, as any node reads it: overview, nodes, jobs and datasets are made of one ``FleetReading``.
+"""The state of the whole fleet, read by any node: overview, nodes, jobs and datasets are rendered from one ``FleetReading``.
 
 The state of other nodes is in Redis. While Redis is unreachable, the last reading stays, with this node's part kept current. A
 reading is shared for a second, however many pages refresh themselves.
@@ -39,7 +39,7 @@ _LOOK_AT_DISK = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class BoardParts:
+class FleetSources:
     """Sources of a reading. ``table`` is ``None`` for a node outside a fleet, whose datasets are only in ``folders``."""
 
     samples: Samples
@@ -89,11 +89,11 @@ class FleetReading:
         return sum(node.capacity for node in self.nodes.values())
 
 
-class Board:
+class FleetReader:
     """Reads the state of the fleet, for one worker."""
 
-    def __init__(self, parts: BoardParts, clock: Callable[[], float] = time.monotonic) -> None:
-        self.parts = parts
+    def __init__(self, sources: FleetSources, clock: Callable[[], float] = time.monotonic) -> None:
+        self.sources = sources
         self._clock = clock
         self._reading = FleetReading()
         self._read_at = float("-inf")
@@ -112,7 +112,7 @@ class Board:
         return self._reading
 
     def stale(self) -> None:
-        """Make the next look read again, after a change."""
+        """Force the next look to read again, after a change."""
         self._read_at = float("-inf")
 
     async def look(self) -> FleetReading:
@@ -134,16 +134,16 @@ class Board:
         self._read_at = self._clock()
 
     async def _from_redis(self) -> FleetReading:
-        parts = self.parts
-        together = parts.coordination
-        statuses = await parts.samples.statuses()
-        nodes = dict(parts.membership.nodes)
+        sources = self.sources
+        together = sources.coordination
+        statuses = await sources.samples.statuses()
+        nodes = dict(sources.membership.nodes)
         _, jobs = await together.jobs.all()
         return FleetReading(
             at=statuses.now,
             nodes=nodes,
             told=statuses.nodes,
-            samples=await parts.samples.recent(nodes, _ENOUGH),
+            samples=await sources.samples.recent(nodes, _ENOUGH),
             counted=statuses.counted,
             retired=statuses.retired,
             plan=together.plans.plan,
@@ -158,20 +158,20 @@ class Board:
 
     async def _registered(self) -> Mapping[Name, str]:
         """Ids of registered datasets: from the fleet's table, or from this node's disk."""
-        if self.parts.table is not None:
-            _, listed = await self.parts.table.all()
+        if self.sources.table is not None:
+            _, listed = await self.sources.table.all()
             return {name: one.tag.partition("-")[0] for name, one in listed.items()}
         if self._clock() - self._own[0] >= _LOOK_AT_DISK:
-            found = await asyncio.to_thread(inventory, self.parts.folders)
+            found = await asyncio.to_thread(inventory, self.sources.folders)
             self._own = (self._clock(), {name: known.id for name, known in found.items()})
         return self._own[1]
 
     def _alone(self, before: FleetReading) -> FleetReading:
         """The last reading, with this node's own part updated."""
-        watch, me = self.parts.watch, self.parts.membership.me
+        watch, me = self.sources.watch, self.sources.membership.me
         told, samples = dict(before.told), dict(before.samples)
         if watch.document:
             told[me] = NodeSample(0.0, watch.document)
         if watch.recent:
             samples[me] = list(watch.recent)
-        return replace(before, nodes=dict(self.parts.membership.nodes), told=told, samples=samples)
+        return replace(before, nodes=dict(self.sources.membership.nodes), told=told, samples=samples)
